@@ -1,0 +1,49 @@
+// keel's exceptions. Each carries a short id that programs may compare and a sentence that names the thing and the way out.
+// A recipe's id is its rule's; the ids of the running program are append-only and listed here:
+//   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
+//   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
+//   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace keel {
+
+/// The base of all of keel's exceptions.
+class error : public std::runtime_error {
+ public:
+  error(std::string id, std::string const& sentence) : std::runtime_error("[" + id + "] " + sentence), id_(std::move(id)) {}
+  std::string const& id() const noexcept { return id_; }
+
+ private:
+  std::string id_;
+};
+
+/// A recipe that breaks a rule which only construction can decide; `id()` is the first broken rule's.
+struct recipe_error : error {
+  using error::error;
+};
+/// The run directory or a file in it: missing, not writable, full, in use.
+struct file_error : error {
+  using error::error;
+};
+/// A checkpoint that cannot be loaded: damaged, or of another recipe, model or optimizer.
+struct checkpoint_error : error {
+  using error::error;
+};
+/// A batch or loss that cannot be trained on: empty, of a wrong shape, not a scalar.
+struct data_error : error {
+  using error::error;
+};
+/// NaN or infinity, and the recipe says that this ends the run.
+struct nonfinite_error : error {
+  using error::error;
+};
+/// Memory ran out, and the recipe has no rung for it.
+struct out_of_memory_error : error {
+  using error::error;
+};
+
+}  // namespace keel

@@ -1,0 +1,72 @@
+// checkpoint: when the whole state of the run is saved, and how many saves are kept.
+//   never              the default; nothing to resume from.
+//   every<D, ..>       each `500_steps` or `10_min`.
+//   young_daly<..>     from the mean time between failures and the measured cost of a save (Young 1974, Daly 2006).
+// Options: keep<N>, synchronous, asynchronous; for young_daly: mean_time_between_failures<D>.
+// Left out: weights-only saves (not resumable), and two cadences at once (S14).
+#pragma once
+
+#include <keel/policy/duration.hpp>
+#include <keel/policy/slot.hpp>
+
+namespace keel::checkpoint {
+
+enum class kind : unsigned char { never, every_steps, every_seconds, young_daly };
+
+struct settings {
+  checkpoint::kind kind = kind::never;
+  long long interval = 0;  ///< updates or seconds, by kind
+  long long keep = 2;      ///< newest checkpoints that stay
+  bool asynchronous = false;
+  long long mean_time_between_failures = 0;  ///< seconds
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+template <class Option>
+concept option = option_of<Option, settings>;
+
+template <long long Count>
+struct keep {
+  static constexpr void apply(settings& to) { to.keep = Count; }
+};
+struct synchronous {
+  static constexpr void apply(settings& to) { to.asynchronous = false; }
+};
+struct asynchronous {
+  static constexpr void apply(settings& to) { to.asynchronous = true; }
+};
+template <seconds Duration>
+struct mean_time_between_failures {
+  static constexpr void apply(settings& to) { to.mean_time_between_failures = Duration.count; }
+};
+
+constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
+constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
+
+struct never : fills<slot::checkpoint> {
+  static constexpr settings configured{};
+};
+template <auto Interval, option... Options>
+struct every : fills<slot::checkpoint> {
+  static constexpr settings configured = with_options<settings, Options...>(at(Interval));
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
+};
+template <option... Options>
+struct young_daly : fills<slot::checkpoint> {
+  static constexpr settings start{.kind = kind::young_daly};
+  static constexpr settings configured = with_options<settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
+};
+
+}  // namespace keel::checkpoint
+
+namespace keel {
+template <>
+struct settings_of<slot::checkpoint> {
+  using type = checkpoint::settings;
+};
+template <>
+struct default_policy<slot::checkpoint> {
+  using type = checkpoint::never;
+};
+}  // namespace keel

@@ -1,0 +1,44 @@
+// determinism: whether a run can be repeated.
+//   off          the default: LibTorch's generators as the program left them.
+//   seeded<S>    seeds LibTorch's generators before the first update; on one machine, LibTorch and thread count a CPU run
+//                repeats bitwise.
+//   strict<S>    also makes LibTorch refuse operators without a deterministic kernel, for as long as fit runs.
+// Left out: reseeding at every step, which hides a generator that a resume forgot.
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::determinism {
+
+enum class kind : unsigned char { off, seeded, strict };
+
+struct settings {
+  determinism::kind kind = kind::off;
+  unsigned long long seed = 0;
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct off : fills<slot::determinism> {
+  static constexpr settings configured{};
+};
+template <unsigned long long Seed>
+struct seeded : fills<slot::determinism> {
+  static constexpr settings configured{kind::seeded, Seed};
+};
+template <unsigned long long Seed>
+struct strict : fills<slot::determinism> {
+  static constexpr settings configured{kind::strict, Seed};
+};
+
+}  // namespace keel::determinism
+
+namespace keel {
+template <>
+struct settings_of<slot::determinism> {
+  using type = determinism::settings;
+};
+template <>
+struct default_policy<slot::determinism> {
+  using type = determinism::off;
+};
+}  // namespace keel

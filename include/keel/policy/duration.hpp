@@ -1,0 +1,26 @@
+// Counts and times as template arguments: `500_steps`, `10_min`. A step is one update of the parameters.
+#pragma once
+
+namespace keel {
+
+/// A number of parameter updates.
+struct steps {
+  long long count = 0;
+  friend constexpr bool operator==(steps const&, steps const&) = default;
+};
+
+/// Wall-clock time in seconds.
+struct seconds {
+  long long count = 0;
+  friend constexpr bool operator==(seconds const&, seconds const&) = default;
+};
+
+namespace literals {
+
+consteval steps operator""_steps(unsigned long long count) { return {static_cast<long long>(count)}; }
+consteval seconds operator""_s(unsigned long long count) { return {static_cast<long long>(count)}; }
+consteval seconds operator""_min(unsigned long long count) { return {static_cast<long long>(count * 60)}; }
+consteval seconds operator""_h(unsigned long long count) { return {static_cast<long long>(count * 3600)}; }
+
+}  // namespace literals
+}  // namespace keel

@@ -1,0 +1,49 @@
+// health: which set of alarms watches the run's metrics.
+//   off            the default.
+//   sft            loss plateau, overfitting, gradient norms, for supervised fine-tuning.
+//   grpo, ebft     rewards, entropy, divergence from the reference, for the two objectives of those names.
+//   watch<R..>     alarms of one's own.
+// Left out: alarms that end a run by themselves; that is nonfinite's and spike's decision.
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::health {
+
+enum class kind : unsigned char { off, sft, grpo, ebft, watch };
+
+struct settings {
+  health::kind kind = kind::off;
+  int alarms = 0;  ///< of watch<..>
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct off : fills<slot::health> {
+  static constexpr settings configured{};
+};
+struct sft : fills<slot::health> {
+  static constexpr settings configured{kind::sft, 0};
+};
+struct grpo : fills<slot::health> {
+  static constexpr settings configured{kind::grpo, 0};
+};
+struct ebft : fills<slot::health> {
+  static constexpr settings configured{kind::ebft, 0};
+};
+template <class... Alarms>
+struct watch : fills<slot::health> {
+  static constexpr settings configured{kind::watch, static_cast<int>(sizeof...(Alarms))};
+};
+
+}  // namespace keel::health
+
+namespace keel {
+template <>
+struct settings_of<slot::health> {
+  using type = health::settings;
+};
+template <>
+struct default_policy<slot::health> {
+  using type = health::off;
+};
+}  // namespace keel

@@ -1,0 +1,43 @@
+// objective: what the loss is made of.
+//   supervised   the default: loss_of(batch) is the loss.
+//   grpo<G>      group-relative policy optimisation (Shao et al. 2024, "DeepSeekMath"); G completions a prompt.
+//   ebft<G>      energy-based fine-tuning; G completions a prompt.
+// Left out: PPO with a learned critic.
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::objective {
+
+enum class kind : unsigned char { supervised, grpo, ebft };
+
+struct settings {
+  objective::kind kind = kind::supervised;
+  long long group = 0;  ///< completions a prompt
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct supervised : fills<slot::objective> {
+  static constexpr settings configured{};
+};
+template <long long Group>
+struct grpo : fills<slot::objective> {
+  static constexpr settings configured{kind::grpo, Group};
+};
+template <long long Group>
+struct ebft : fills<slot::objective> {
+  static constexpr settings configured{kind::ebft, Group};
+};
+
+}  // namespace keel::objective
+
+namespace keel {
+template <>
+struct settings_of<slot::objective> {
+  using type = objective::settings;
+};
+template <>
+struct default_policy<slot::objective> {
+  using type = objective::supervised;
+};
+}  // namespace keel

@@ -1,0 +1,36 @@
+// offload: what leaves the device while it is not needed.
+//   none        the default.
+//   optimizer   the optimizer's state lives in host memory.
+// Left out: activations (recompute is cheaper for what it saves) and parameters (shard::zero<3>).
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::offload {
+
+enum class kind : unsigned char { none, optimizer };
+
+struct settings {
+  offload::kind kind = kind::none;
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct none : fills<slot::offload> {
+  static constexpr settings configured{};
+};
+struct optimizer : fills<slot::offload> {
+  static constexpr settings configured{kind::optimizer};
+};
+
+}  // namespace keel::offload
+
+namespace keel {
+template <>
+struct settings_of<slot::offload> {
+  using type = offload::settings;
+};
+template <>
+struct default_policy<slot::offload> {
+  using type = offload::none;
+};
+}  // namespace keel

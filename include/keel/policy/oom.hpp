@@ -1,0 +1,104 @@
+// oom: what happens when memory runs out in a forward or backward pass.
+//   raise             the default: out_of_memory_error.
+//   ladder<Rungs..>   takes the first rung that is left, puts random state, buffers and data back to where the update
+//                     began, and runs the same batch again. The last rung is give_up (O05).
+// Rungs, from the least to the most disruptive (O06):
+//   transparent  halve_micro_batch (the same update in smaller pieces), enable_recompute<P>, offload_optimizer
+//   numeric      fused_attention (other rounding)
+//   semantic     quantize_base, shorten_sequence<N> (another experiment; before the first update only)
+//   terminal     give_up (saves a checkpoint and returns outcome::gave_up)
+// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung`.
+// Left out: a rung that makes the batch smaller without accumulating more; it changes the experiment in silence (O02).
+#pragma once
+
+#include <keel/policy/attention.hpp>
+#include <keel/policy/offload.hpp>
+#include <keel/policy/recompute.hpp>
+#include <keel/policy/slot.hpp>
+
+namespace keel::oom {
+
+enum class kind : unsigned char { raise, ladder };
+enum class rung_kind : unsigned char {
+  none,
+  halve_micro_batch,
+  enable_recompute,
+  offload_optimizer,
+  fused_attention,
+  quantize_base,
+  shorten_sequence,
+  give_up,
+  custom
+};
+/// How much a rung disturbs the experiment; a ladder only climbs (O06).
+enum class disturbance : unsigned char { transparent, numeric, semantic, terminal };
+
+struct rung_settings {
+  rung_kind kind = rung_kind::none;
+  oom::disturbance disturbance = disturbance::transparent;
+  recompute_kind recompute = recompute_kind::none;  ///< enable_recompute: the mode that it turns on
+  long long length = 0;                             ///< shorten_sequence: tokens
+  bool keeps_effective_batch = true;
+  friend constexpr bool operator==(rung_settings const&, rung_settings const&) = default;
+};
+
+inline constexpr int max_rungs = 16;
+
+struct settings {
+  oom::kind kind = kind::raise;
+  int count = 0;
+  rung_settings rungs[max_rungs] = {};
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct halve_micro_batch {
+  static constexpr rung_settings rung{.kind = rung_kind::halve_micro_batch};
+};
+template <policy Recompute>
+struct enable_recompute {
+  static constexpr rung_settings rung{.kind = rung_kind::enable_recompute, .recompute = Recompute::configured.kind};
+};
+struct offload_optimizer {
+  static constexpr rung_settings rung{.kind = rung_kind::offload_optimizer};
+};
+struct fused_attention {
+  static constexpr rung_settings rung{.kind = rung_kind::fused_attention, .disturbance = disturbance::numeric};
+};
+struct quantize_base {
+  static constexpr rung_settings rung{.kind = rung_kind::quantize_base, .disturbance = disturbance::semantic};
+};
+template <long long Tokens>
+struct shorten_sequence {
+  static constexpr rung_settings rung{
+      .kind = rung_kind::shorten_sequence, .disturbance = disturbance::semantic, .length = Tokens};
+};
+struct give_up {
+  static constexpr rung_settings rung{.kind = rung_kind::give_up, .disturbance = disturbance::terminal};
+};
+
+template <class Type>
+concept rung = requires {
+  requires std::is_same_v<std::remove_cvref_t<decltype(Type::rung)>, rung_settings>;
+};
+
+struct raise : fills<slot::oom> {
+  static constexpr settings configured{};
+};
+template <rung... Rungs>
+  requires(sizeof...(Rungs) <= max_rungs)
+struct ladder : fills<slot::oom> {
+  static constexpr settings configured{kind::ladder, static_cast<int>(sizeof...(Rungs)), {Rungs::rung...}};
+};
+
+}  // namespace keel::oom
+
+namespace keel {
+template <>
+struct settings_of<slot::oom> {
+  using type = oom::settings;
+};
+template <>
+struct default_policy<slot::oom> {
+  using type = oom::raise;
+};
+}  // namespace keel

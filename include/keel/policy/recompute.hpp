@@ -1,0 +1,44 @@
+// recompute: drops a block's activations in the forward pass and computes them again in the backward pass (Chen et al. 2016,
+// "Training Deep Nets with Sublinear Memory Cost").
+//   none            the default.
+//   reentrant       a backward pass inside the backward pass; its input must require grad (A02).
+//   non_reentrant   by saved-tensor hooks: works on partly frozen models and under double backward.
+// Left out: selective recompute by operator, which needs a compiler to be worth it.
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel {
+
+enum class recompute_kind : unsigned char { none, reentrant, non_reentrant };
+
+struct recompute_settings {
+  recompute_kind kind = recompute_kind::none;
+  friend constexpr bool operator==(recompute_settings const&, recompute_settings const&) = default;
+};
+
+/// A class and not a namespace, so that a function may share the name: `keel::recompute(forward, inputs..)`.
+struct recompute {
+  using kind = recompute_kind;
+  using settings = recompute_settings;
+  struct none : fills<slot::recompute> {
+    static constexpr recompute_settings configured{};
+  };
+  struct reentrant : fills<slot::recompute> {
+    static constexpr recompute_settings configured{recompute_kind::reentrant};
+  };
+  struct non_reentrant : fills<slot::recompute> {
+    static constexpr recompute_settings configured{recompute_kind::non_reentrant};
+  };
+};
+
+template <>
+struct settings_of<slot::recompute> {
+  using type = recompute_settings;
+};
+template <>
+struct default_policy<slot::recompute> {
+  using type = recompute::none;
+};
+
+}  // namespace keel

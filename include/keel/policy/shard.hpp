@@ -1,0 +1,43 @@
+// shard: what each rank of a data-parallel run holds.
+//   none         the default: one process.
+//   replicate    everything everywhere, gradients averaged.
+//   zero<1>      optimizer state in shares; zero<2> gradients too; zero<3> parameters too (Rajbhandari et al. 2020, "ZeRO").
+// Left out: tensor, pipeline and expert parallelism; they change the model, not the run.
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::shard {
+
+enum class kind : unsigned char { none, replicate, zero };
+
+struct settings {
+  shard::kind kind = kind::none;
+  int stage = 0;  ///< of ZeRO, 1 to 3
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+struct none : fills<slot::shard> {
+  static constexpr settings configured{};
+};
+struct replicate : fills<slot::shard> {
+  static constexpr settings configured{kind::replicate, 0};
+};
+template <int Stage>
+  requires(Stage >= 1 && Stage <= 3)
+struct zero : fills<slot::shard> {
+  static constexpr settings configured{kind::zero, Stage};
+};
+
+}  // namespace keel::shard
+
+namespace keel {
+template <>
+struct settings_of<slot::shard> {
+  using type = shard::settings;
+};
+template <>
+struct default_policy<slot::shard> {
+  using type = shard::none;
+};
+}  // namespace keel

@@ -1,0 +1,61 @@
+// spike: what happens when a finite loss or gradient norm stands far outside its recent history.
+//   ignore         the default.
+//   skip<..>       leaves that update out.
+//   rollback<..>   goes back to a checkpoint older than the window and skips the data.
+// Options: zscore<Z>, window<N>. Only accepted, finite values enter the window (N19).
+// Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel::spike {
+
+enum class kind : unsigned char { ignore, skip, rollback };
+
+struct settings {
+  spike::kind kind = kind::ignore;
+  double zscore = 6.0;     ///< standard deviations from the window's mean
+  long long window = 128;  ///< accepted updates that the statistics look back on
+  friend constexpr bool operator==(settings const&, settings const&) = default;
+};
+
+template <class Option>
+concept option = option_of<Option, settings>;
+
+template <double Deviations>
+struct zscore {
+  static constexpr void apply(settings& to) { to.zscore = Deviations; }
+};
+template <long long Updates>
+struct window {
+  static constexpr void apply(settings& to) { to.window = Updates; }
+};
+
+struct ignore : fills<slot::spike> {
+  static constexpr settings configured{};
+};
+template <option... Options>
+struct skip : fills<slot::spike> {
+  static constexpr settings start{.kind = kind::skip};
+  static constexpr settings configured = with_options<settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
+};
+template <option... Options>
+struct rollback : fills<slot::spike> {
+  static constexpr settings start{.kind = kind::rollback};
+  static constexpr settings configured = with_options<settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
+};
+
+}  // namespace keel::spike
+
+namespace keel {
+template <>
+struct settings_of<slot::spike> {
+  using type = spike::settings;
+};
+template <>
+struct default_policy<slot::spike> {
+  using type = spike::ignore;
+};
+}  // namespace keel

@@ -1,0 +1,32 @@
+// State that a policy keeps from one update to the next, and how a type says that it can be saved.
+//
+// A stateful policy names its state and the state lists its fields once, for both directions:
+//     struct mine : keel::fills<keel::slot::clip> {
+//       struct state { double level = 0; void visit(auto& archive) { archive("level", level); } };
+//       ..
+//     };
+// A state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05).
+#pragma once
+
+#include <keel/policy/slot.hpp>
+
+namespace keel {
+
+/// Stands for any archive where only the shape of `visit` is asked for.
+struct archive_probe {
+  template <class Field>
+  constexpr void operator()(char const* /*name*/, Field& /*field*/) const {}
+};
+
+template <class State>
+concept saveable = requires(State& state, archive_probe& archive) { state.visit(archive); };
+
+template <class Policy>
+concept stateful = requires { typename Policy::state; };
+
+template <class Policy>
+inline constexpr bool state_is_saveable = true;
+template <stateful Policy>
+inline constexpr bool state_is_saveable<Policy> = saveable<typename Policy::state>;
+
+}  // namespace keel

@@ -1,0 +1,52 @@
+// The recipe as one value: what rules, checkpoints and printers read. A recipe folds into it at compile time
+// (config_of), a tool may fill it at run time, and both go through the same rules.
+#pragma once
+
+#include <keel/policy/policies.hpp>
+
+namespace keel {
+
+/// What is known only when a trainer is built. A rule that needs one of these looks at `known` first.
+struct run_facts {
+  bool known = false;
+  long long world_size = 1;    ///< ranks
+  long long updates = 0;       ///< length of the run; 0: not limited
+  double learning_rate = 0.0;  ///< the smallest of the optimizer's parameter groups
+  bool half_kernels = true;    ///< the device computes in fp16
+  friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
+};
+
+struct config {
+  // Each member's name is its slot's, so the types are qualified from the root.
+  keel::precision::settings precision{};
+  keel::loss_scale::settings loss_scale{};
+  accumulate_settings accumulate{};
+  keel::clip::settings clip{};
+  keel::nonfinite::settings nonfinite{};
+  keel::spike::settings spike{};
+  keel::schedule::settings schedule{};
+  keel::checkpoint::settings checkpoint{};
+  recompute_settings recompute{};
+  keel::shard::settings shard{};
+  keel::offload::settings offload{};
+  attention_settings attention{};
+  keel::oom::settings oom{};
+  keel::health::settings health{};
+  keel::determinism::settings determinism{};
+  keel::objective::settings objective{};
+  ema_settings ema{};
+  keel::model::settings model{};
+
+  unsigned repeated = 0;        ///< bit i: slot i was given more than once
+  int strangers = 0;            ///< types in the list that are no policies
+  int disagreeing_options = 0;  ///< policies with options that contradict each other
+  int unsaved_states = 0;       ///< stateful policies that do not say how they are saved
+
+  run_facts run{};
+
+  constexpr bool gives_twice(slot which) const { return (repeated >> static_cast<int>(which) & 1U) != 0; }
+
+  friend constexpr bool operator==(config const&, config const&) = default;
+};
+
+}  // namespace keel

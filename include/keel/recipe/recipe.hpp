@@ -1,0 +1,59 @@
+// A recipe: the list of policies that describes a run, and the look-up of a slot's policy in it.
+#pragma once
+
+#include <keel/policy/policies.hpp>
+
+namespace keel {
+
+/// A training run as a type: `struct pretrain : keel::recipe<keel::precision::bf16, ..> {};`. The order of the policies is
+/// free; a slot that is left open takes its default. Any list is a recipe; whether it is a good one is for keel::valid.
+template <class... Policies>
+struct recipe {};
+
+namespace detail {
+
+template <class... Policies>
+recipe<Policies...>* list_of(recipe<Policies...> const*);
+
+template <class Recipe>
+concept is_recipe = requires(Recipe const* pointer) { detail::list_of(pointer); };
+
+template <class Type>
+struct box {
+  using type = Type;
+};
+
+// Of a slot that is given twice the first counts here; a rule reports the second.
+template <slot Slot, class First, class... Rest>
+constexpr auto find_policy() {
+  if constexpr (policy<First>) {
+    if constexpr (First::in_slot == Slot) {
+      return box<First>{};
+    } else if constexpr (sizeof...(Rest) > 0) {
+      return find_policy<Slot, Rest...>();
+    } else {
+      return box<typename default_policy<Slot>::type>{};
+    }
+  } else if constexpr (sizeof...(Rest) > 0) {
+    return find_policy<Slot, Rest...>();
+  } else {
+    return box<typename default_policy<Slot>::type>{};
+  }
+}
+
+template <slot Slot, class... Policies>
+auto policy_in(recipe<Policies...> const*) {
+  if constexpr (sizeof...(Policies) == 0) {
+    return box<typename default_policy<Slot>::type>{};
+  } else {
+    return find_policy<Slot, Policies...>();
+  }
+}
+
+}  // namespace detail
+
+/// The policy of a recipe's slot: what the recipe names, or the slot's default.
+template <class Recipe, slot Slot>
+using policy_of = typename decltype(detail::policy_in<Slot>(static_cast<Recipe const*>(nullptr)))::type;
+
+}  // namespace keel

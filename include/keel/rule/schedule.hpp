@@ -1,0 +1,52 @@
+// L: the learning-rate schedule.
+#pragma once
+
+#include <keel/rule/rule.hpp>
+
+#include <keel/rule/detail/text_begin.inc>
+
+namespace keel::rule {
+
+/// Updates that the schedule spreads over; 0: not known.
+constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
+
+struct L01 {
+  KEEL_RULE_TEXT("L01", "warm-up in updates and as a ratio are two sources for one number. Fix: keep keel::schedule::warmup or keel::schedule::warmup_ratio.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.warmup != 0 && c.schedule.warmup_ratio != 0.0;
+  }
+};
+
+struct L02 {
+  KEEL_RULE_TEXT("L02", "warm-up and decay leave no update at the full learning rate. Fix: make warmup plus decay shorter than keel::schedule::total<N_steps>.");
+  static constexpr bool broken(config const& c) {
+    long long const total = schedule_total(c);
+    bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
+    return !lasts || (total > 0 && c.schedule.warmup + c.schedule.decay >= total);
+  }
+};
+
+struct L03 {
+  KEEL_RULE_TEXT("L03", "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.schedule;
+    bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0;
+    bool const rate = s.min_lr >= 0.0 && !(c.run.known && s.min_lr > c.run.learning_rate);
+    return !ratios || !rate || (s.min_lr > 0.0 && s.min_ratio > 0.0);
+  }
+};
+
+struct L04 {
+  KEEL_RULE_TEXT("L04", "this schedule depends on the length of the run, which nothing says. Fix: keel::schedule::total<N_steps>, or options.updates.");
+  static constexpr bool broken(config const& c) {
+    auto const kind = c.schedule.kind;
+    bool const by_length = (kind != schedule::kind::constant && kind != schedule::kind::custom) || c.schedule.warmup_ratio != 0.0;
+    return c.run.known && by_length && schedule_total(c) == 0;
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>
