@@ -32,8 +32,8 @@ template <class Recipe, class... Broken, class Rule, class... Rest>
 struct judged<refused<Recipe, Broken...>, rule::list<Rule, Rest...>>
     : judged<typename with_rule<refused<Recipe, Broken...>, Rule, Rule::broken(config_of<Recipe>)>::type, rule::list<Rest...>> {};
 
-template <class Recipe>
-using verdict_of = typename judged<refused<Recipe>, rule::catalogue>::type;
+template <class Recipe, class Rules = rule::catalogue>
+using verdict_of = typename judged<refused<Recipe>, Rules>::type;
 
 template <class Recipe>
 constexpr bool is_valid() {

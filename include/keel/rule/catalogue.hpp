@@ -36,6 +36,6 @@ using O09 = O09_over<base_rules>;
 using catalogue = typename detail::joined<base_rules, oom_rules, list<O09>>::type;
 
 /// Rules on the order of calls; the types of the step ask them.
-using order_rules = typename detail::joined<precision_order_rules, clip_order_rules, slot_order_rules>::type;
+using order_rules = typename detail::joined<precision_order_rules, clip_order_rules, slot_order_rules, oom_order_rules>::type;
 
 }  // namespace keel::rule

@@ -53,6 +53,12 @@ struct O02 {
   }
 };
 
+struct O03 {
+  KEEL_RULE_TEXT("O03",
+                 "these gradients were applied already; a second step or a retry would count the batch twice. Fix: a new "
+                 "keel::begin_window().");
+};
+
 struct O05 {
   KEEL_RULE_TEXT("O05", "a ladder without an end retries for ever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
@@ -95,6 +101,7 @@ struct O08 {
 
 /// Of the rules above and of every other family; O09 asks them about what the rungs reach.
 using oom_rules = list<O02, O05, O06, O08>;
+using oom_order_rules = list<O03>;
 
 template <class BaseRules>
 struct reachable;

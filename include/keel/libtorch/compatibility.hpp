@@ -1,0 +1,105 @@
+// The one place that knows how LibTorch 1.13, 2.6 and 2.14 differ.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/Generator.h>
+#include <c10/core/Allocator.h>
+#include <torch/optim/optimizer.h>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR < 2
+#include <c10/util/string_utils.h>
+#endif
+
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <type_traits>
+
+namespace keel::libtorch {
+
+inline constexpr bool at_least_2 = TORCH_VERSION_MAJOR >= 2;
+
+/// Autocast of one device type: whether it is on, and to which type.
+struct autocast_state {
+  bool enabled = false;
+  at::ScalarType dtype = at::kBFloat16;
+};
+
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 4)
+inline autocast_state get_autocast(at::DeviceType device) {
+  return {at::autocast::is_autocast_enabled(device), at::autocast::get_autocast_dtype(device)};
+}
+inline void set_autocast(at::DeviceType device, autocast_state const& state) {
+  at::autocast::set_autocast_dtype(device, state.dtype);
+  at::autocast::set_autocast_enabled(device, state.enabled);
+}
+#else
+inline autocast_state get_autocast(at::DeviceType device) {
+  if (device == at::kCPU) return {at::autocast::is_cpu_enabled(), at::autocast::get_autocast_cpu_dtype()};
+  return {at::autocast::is_enabled(), at::autocast::get_autocast_gpu_dtype()};
+}
+inline void set_autocast(at::DeviceType device, autocast_state const& state) {
+  if (device == at::kCPU) {
+    at::autocast::set_autocast_cpu_dtype(state.dtype);
+    at::autocast::set_cpu_enabled(state.enabled);
+  } else {
+    at::autocast::set_autocast_gpu_dtype(state.dtype);
+    at::autocast::set_enabled(state.enabled);
+  }
+}
+#endif
+
+/// The CPU kernels of 1.13 lack fp16 matrix products, norms and losses; 2.x has them.
+inline bool computes_in_half(at::DeviceType device) { return device != at::kCPU || at_least_2; }
+
+#if TORCH_VERSION_MAJOR < 2
+inline std::string to_key(void* address) { return c10::guts::to_string(address); }
+#else
+inline std::string to_key(void*) = delete;
+#endif
+
+/// The key of a parameter in an optimizer's state: its address as text in 1.13, as a pointer in 2.x.
+template <class StateMap = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>>
+typename StateMap::key_type state_key(at::Tensor const& parameter) {
+  if constexpr (std::is_same_v<typename StateMap::key_type, std::string>) {
+    return to_key(parameter.unsafeGetTensorImpl());
+  } else {
+    return static_cast<typename StateMap::key_type>(parameter.unsafeGetTensorImpl());
+  }
+}
+
+/// The state of LibTorch's default generator of a device, a uint8 tensor on the CPU.
+inline at::Tensor random_state(at::DeviceType device) {
+  auto generator = at::globalContext().defaultGenerator(at::Device(device));
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.get_state();
+}
+
+inline void set_random_state(at::DeviceType device, at::Tensor const& state) {
+  auto generator = at::globalContext().defaultGenerator(at::Device(device));
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_state(state);
+}
+
+inline void seed_random(at::DeviceType device, std::uint64_t seed) {
+  auto generator = at::globalContext().defaultGenerator(at::Device(device));
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
+
+/// The base of a CPU allocator: `allocate` is const in 1.13 only, and 2.3 added copy_data.
+class cpu_allocator : public c10::Allocator {
+ public:
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+  c10::DataPtr allocate(std::size_t bytes) final { return take(bytes); }
+  void copy_data(void* to, void const* from, std::size_t bytes) const final { default_copy_data(to, from, bytes); }
+#else
+  c10::DataPtr allocate(std::size_t bytes) const final { return take(bytes); }
+#endif
+
+ protected:
+  virtual c10::DataPtr take(std::size_t bytes) const = 0;
+};
+
+}  // namespace keel::libtorch

@@ -1,0 +1,40 @@
+// A snapshot of LibTorch's default generators, so that a step can be run again with the same dropout.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <keel/libtorch/compatibility.hpp>
+
+namespace keel {
+
+/// The generators that a model on one device draws from: the CPU's, and the device's own if it is another.
+class random_snapshot {
+ public:
+  static random_snapshot take(at::DeviceType device) {
+    random_snapshot snapshot;
+    snapshot.device_type_ = device;
+    snapshot.host_ = libtorch::random_state(at::kCPU);
+    if (device != at::kCPU) snapshot.device_ = libtorch::random_state(device);
+    return snapshot;
+  }
+
+  void restore() const {
+    if (host_.defined()) libtorch::set_random_state(at::kCPU, host_);
+    if (device_.defined()) libtorch::set_random_state(device_type_, device_);
+  }
+
+  bool taken() const { return host_.defined(); }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("host", host_);
+    archive("device", device_);
+  }
+
+ private:
+  at::DeviceType device_type_ = at::kCPU;
+  at::Tensor host_;    // uint8, 5056 bytes
+  at::Tensor device_;  // undefined for a model on the CPU
+};
+
+}  // namespace keel

@@ -1,0 +1,114 @@
+// U: policies that may be named and reasoned about, but that this version of keel has no mechanism for. A recipe with one of
+// them is valid; a step or trainer built from it does not compile, so that nothing is accepted and ignored. A mechanism
+// that arrives takes its rule's condition away; the id stays.
+#pragma once
+
+#include <keel/rule/rule.hpp>
+
+#include <keel/rule/detail/text_begin.inc>
+
+namespace keel::rule {
+
+struct U01 {
+  KEEL_RULE_TEXT("U01", "spike detection has no mechanism in this version of keel. Fix: keel::spike::ignore.");
+  static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore; }
+};
+struct U02 {
+  KEEL_RULE_TEXT("U02",
+                 "only synchronous checkpoints at fixed intervals have a mechanism in this version. Fix: "
+                 "keel::checkpoint::every<500_steps>.");
+  static constexpr bool broken(config const& c) {
+    return c.checkpoint.kind == checkpoint::kind::young_daly || c.checkpoint.asynchronous;
+  }
+};
+struct U03 {
+  KEEL_RULE_TEXT("U03", "recompute has no mechanism in this version of keel. Fix: keel::recompute::none.");
+  static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none; }
+};
+struct U04 {
+  KEEL_RULE_TEXT("U04", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
+  static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
+};
+struct U05 {
+  KEEL_RULE_TEXT("U05", "offloading has no mechanism in this version of keel. Fix: keel::offload::none.");
+  static constexpr bool broken(config const& c) { return c.offload.kind != offload::kind::none; }
+};
+struct U06 {
+  KEEL_RULE_TEXT("U06", "fused attention has no mechanism in this version of keel. Fix: keel::attention::math.");
+  static constexpr bool broken(config const& c) { return c.attention.kind != attention_kind::math; }
+};
+struct U07 {
+  KEEL_RULE_TEXT("U07",
+                 "this version climbs halve_micro_batch and give_up only. Fix: keel::oom::ladder<keel::oom::halve_micro_batch, "
+                 "keel::oom::give_up>.");
+  static constexpr bool broken(config const& c) {
+    for (int i = 0; i < c.oom.count; ++i) {
+      auto const kind = c.oom.rungs[i].kind;
+      if (kind != oom::rung_kind::halve_micro_batch && kind != oom::rung_kind::give_up) return true;
+    }
+    return false;
+  }
+};
+struct U08 {
+  KEEL_RULE_TEXT("U08", "health alarms have no mechanism in this version of keel. Fix: keel::health::off.");
+  static constexpr bool broken(config const& c) { return c.health.kind != health::kind::off; }
+};
+struct U09 {
+  KEEL_RULE_TEXT("U09", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
+  static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
+};
+struct U10 {
+  KEEL_RULE_TEXT("U10", "the moving average of parameters has no mechanism in this version of keel. Fix: keel::no_ema.");
+  static constexpr bool broken(config const& c) { return c.ema.decay != 0.0; }
+};
+struct U11 {
+  KEEL_RULE_TEXT("U11", "rollback has no mechanism in this version of keel. Fix: keel::nonfinite::skip<10>.");
+  static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::rollback; }
+};
+struct U12 {
+  KEEL_RULE_TEXT("U12", "adaptive clipping has no mechanism in this version of keel. Fix: keel::clip::global_norm<1.0>.");
+  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive; }
+};
+
+using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U10, U11, U12>;
+
+/// What only a trainer does; a bare step would ignore it.
+struct U13 {
+  KEEL_RULE_TEXT("U13", "a step saves no checkpoints by itself. Fix: keel::trainer, or keel::checkpoint::never.");
+  static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
+};
+
+using trainer_only_rules = list<U13>;
+
+/// What a call of a step or trainer may be refused for.
+struct U14 {
+  KEEL_RULE_TEXT("U14",
+                 "keel cannot count the rows of this batch type. Fix: give it rows() and slice(begin, end), or specialise "
+                 "keel::batch_traits.");
+};
+struct U15 {
+  KEEL_RULE_TEXT("U15",
+                 "oom::halve_micro_batch cannot cut this batch type. Fix: give it slice(begin, end), or specialise "
+                 "keel::batch_traits.");
+};
+struct U16 {
+  KEEL_RULE_TEXT("U16",
+                 "loss_of must take the batch by const reference and return a tensor or keel::weighted_loss. Fix: its "
+                 "parameter or its return type.");
+};
+struct U17 {
+  KEEL_RULE_TEXT("U17",
+                 "this hook takes no event of keel, so it would never be called. Fix: [](keel::event::update_end const& e) "
+                 "{ .. }.");
+};
+struct U18 {
+  KEEL_RULE_TEXT("U18",
+                 "fit cannot iterate these batches. Fix: a range, a LibTorch data loader, or a function of the epoch that "
+                 "returns one.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

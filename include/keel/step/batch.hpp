@@ -1,0 +1,104 @@
+// What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
+// arrays and vectors of tensors, and LibTorch's Example are known; for a type of one's own specialise batch_traits, or give
+// it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+template <class Batch>
+struct batch_traits;
+
+/// A batch that keel can count: rows are the first dimension.
+template <class Batch>
+concept countable_batch = requires(Batch const& batch) {
+  { batch_traits<Batch>::rows(batch) } -> std::convertible_to<std::int64_t>;
+  { batch_traits<Batch>::tokens(batch) } -> std::convertible_to<std::int64_t>;
+};
+
+/// A batch that keel can cut along its rows; oom::halve_micro_batch needs it.
+template <class Batch>
+concept sliceable_batch = countable_batch<Batch> && requires(Batch const& batch, std::int64_t row) {
+  { batch_traits<Batch>::slice(batch, row, row) } -> std::convertible_to<Batch>;
+};
+
+template <>
+struct batch_traits<at::Tensor> {
+  static std::int64_t rows(at::Tensor const& batch) { return batch.defined() && batch.dim() > 0 ? batch.size(0) : 0; }
+  /// Integers are token ids; anything else is counted by rows.
+  static std::int64_t tokens(at::Tensor const& batch) {
+    return batch.defined() && batch.dim() > 1 && at::isIntegralType(batch.scalar_type(), false) ? batch.numel() : rows(batch);
+  }
+  static at::Tensor slice(at::Tensor const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(0, begin, end); }
+};
+
+/// Tuples and pairs: every member is cut, the first is counted.
+template <class Tuple>
+  requires requires { std::tuple_size<Tuple>::value; }
+struct batch_traits<Tuple> {
+  using first = batch_traits<std::tuple_element_t<0, Tuple>>;
+  static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
+  static std::int64_t tokens(Tuple const& batch) { return first::tokens(std::get<0>(batch)); }
+  static Tuple slice(Tuple const& batch, std::int64_t begin, std::int64_t end) {
+    return std::apply(
+        [&](auto const&... member) {
+          return Tuple{batch_traits<std::remove_cvref_t<decltype(member)>>::slice(member, begin, end)...};
+        },
+        batch);
+  }
+};
+
+template <>
+struct batch_traits<std::vector<at::Tensor>> {
+  using batch_type = std::vector<at::Tensor>;
+  static std::int64_t rows(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::rows(batch[0]); }
+  static std::int64_t tokens(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::tokens(batch[0]); }
+  static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
+    batch_type part;
+    part.reserve(batch.size());
+    for (at::Tensor const& tensor : batch) part.push_back(tensor.slice(0, begin, end));
+    return part;
+  }
+};
+
+/// Types that look like LibTorch's data::Example: `data` and `target`.
+template <class Example>
+  requires requires(Example const& example) {
+    { example.data } -> std::convertible_to<at::Tensor>;
+    { example.target } -> std::convertible_to<at::Tensor>;
+  }
+struct batch_traits<Example> {
+  static std::int64_t rows(Example const& batch) { return batch_traits<at::Tensor>::rows(batch.data); }
+  static std::int64_t tokens(Example const& batch) { return batch_traits<at::Tensor>::tokens(batch.data); }
+  static Example slice(Example const& batch, std::int64_t begin, std::int64_t end) {
+    return Example{batch.data.slice(0, begin, end), batch.target.slice(0, begin, end)};
+  }
+};
+
+/// A user's type with the members that the header's opening names.
+template <class Batch>
+  requires requires(Batch const& batch, std::int64_t row) {
+    { batch.rows() } -> std::convertible_to<std::int64_t>;
+    { batch.slice(row, row) } -> std::convertible_to<Batch>;
+  }
+struct batch_traits<Batch> {
+  static std::int64_t rows(Batch const& batch) { return batch.rows(); }
+  static std::int64_t tokens(Batch const& batch) {
+    if constexpr (requires { batch.tokens(); }) {
+      return batch.tokens();
+    } else {
+      return batch.rows();
+    }
+  }
+  static Batch slice(Batch const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(begin, end); }
+};
+
+}  // namespace keel

@@ -1,0 +1,53 @@
+// What a step tells its observer. An event is a plain struct; references in it live as long as the call.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <keel/step/outcome.hpp>
+#include <span>
+#include <string>
+
+namespace keel::event {
+
+/// The first micro-batch of a new update has arrived.
+struct update_begin {
+  std::int64_t update;  ///< updates applied so far
+};
+/// Before a micro-batch's forward pass.
+struct micro_batch_begin {
+  std::int64_t update;
+  std::int64_t micro_batch;  ///< from 0, within the update
+};
+/// After a micro-batch's backward pass.
+struct micro_batch_end {
+  std::int64_t update;
+  std::int64_t micro_batch;
+  double loss;    ///< mean over the micro-batch
+  double weight;  ///< its weight in the update
+};
+/// The window's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be read and
+/// changed.
+struct gradients_ready {
+  std::int64_t update;
+  double norm;  ///< joint L2 norm
+  std::span<at::Tensor const> parameters;
+};
+/// The window ended: the outcome is `updated` or `skipped`.
+struct update_end {
+  std::int64_t update;  ///< updates applied so far, this one included
+  outcome const& result;
+  double loss;           ///< weighted mean over the window; NaN or infinite if a micro-batch's was
+  double gradient_norm;  ///< before clipping; NaN where it was not reached
+  std::int64_t tokens;   ///< of the window, or rows where the batch is not made of tokens
+  std::int64_t rows;
+};
+/// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch.
+struct out_of_memory {
+  std::int64_t update;
+  std::string rung;       ///< what was done
+  std::string message;    ///< LibTorch's own words, one line
+  std::int64_t pieces;    ///< into which each micro-batch is cut from now on
+};
+
+}  // namespace keel::event

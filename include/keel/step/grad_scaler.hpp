@@ -1,0 +1,60 @@
+// The loss scale, usable in any LibTorch program. The algorithm of the field's GradScaler (Micikevicius et al. 2018): grow
+// after a stretch of finite updates, back off after an overflow; and what that one lacks, a floor with an end.
+//     keel::grad_scaler scaler;                        dynamic, from 65536
+//     scaler.scale(loss).backward();
+//     .. divide the gradients by scaler.factor(), see whether they are finite ..
+//     scaler.update(overflowed);
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <keel/error.hpp>
+#include <keel/policy/loss_scale.hpp>
+#include <string>
+
+namespace keel {
+
+class grad_scaler {
+ public:
+  explicit grad_scaler(loss_scale::settings const& settings = loss_scale::dynamic<>::configured)
+      : settings_(settings), factor_(settings.kind == loss_scale::kind::none ? 1.0 : settings.initial) {}
+
+  double factor() const { return factor_; }
+
+  /// The loss times the factor; the loss itself where the factor is 1.
+  at::Tensor scale(at::Tensor const& loss) const { return factor_ == 1.0 ? loss : loss * factor_; }
+
+  /// Once an attempted update. Throws nonfinite_error (E10) on an overflow at the floor, if the settings say so.
+  void update(bool overflowed) {
+    if (settings_.kind != loss_scale::kind::dynamic) return;
+    if (overflowed) {
+      finite_updates_ = 0;
+      if (settings_.raise_at_floor && factor_ <= settings_.floor) {
+        throw nonfinite_error("E10", "gradients overflow at the lowest loss scale, " + std::to_string(factor_) +
+                                         ": the model itself diverges. Lower the learning rate, or use keel::precision::bf16.");
+      }
+      factor_ = std::max(factor_ * settings_.backoff, settings_.floor);
+    } else if (++finite_updates_ >= settings_.growth_interval) {
+      finite_updates_ = 0;
+      double const grown = factor_ * settings_.growth;
+      if (std::isfinite(static_cast<float>(grown))) factor_ = grown;
+    }
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("factor", factor_);
+    archive("finite_updates", finite_updates_);
+  }
+
+ private:
+  loss_scale::settings settings_;
+  double factor_;
+  std::int64_t finite_updates_ = 0;
+};
+
+}  // namespace keel

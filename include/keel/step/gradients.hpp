@@ -1,0 +1,264 @@
+// The gradients of one update as a value whose type says how far it has come:
+//
+//     gradients<scaled, partial>   add(loss, weight) ..        one micro-batch after the other
+//       .complete()             -> gradients<scaled, complete>
+//       .unscale()              -> gradients<unscaled>
+//       .check()                -> gradients<checked>, or where the first non-finite element is
+//       .clip<Policy>(state)    -> gradients<clipped>
+//       .step(optimizer)        -> gradients<stepped>          nothing can be done with it any more
+//
+// A call out of order does not compile, and the error is the rule's sentence. Every call consumes the value before it.
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <keel/rule/catalogue.hpp>
+#include <keel/step/clipping.hpp>
+#include <keel/step/gradient_norm.hpp>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace keel {
+
+namespace stage {
+struct scaled {};
+struct unscaled {};
+struct checked {};
+struct clipped {};
+struct stepped {};
+}  // namespace stage
+namespace window {
+struct partial {};
+struct complete {};
+}  // namespace window
+
+/// Where the first non-finite gradient is.
+struct nonfinite_gradient {
+  std::size_t parameter;  ///< index into the parameters
+  double norm;
+};
+
+template <class Stage, class Window = window::complete>
+class gradients;
+
+namespace detail {
+
+/// What every stage hands to the next.
+struct gradient_window {
+  std::span<at::Tensor const> parameters;
+  double scale = 1.0;         ///< of the loss
+  double first_weight = 0.0;  ///< the unit in which the other micro-batches' weights count
+  double total_weight = 0.0;  ///< in units of the first
+  double norm = 0.0;
+
+  std::vector<at::Tensor> defined_gradients() const {
+    std::vector<at::Tensor> result;
+    result.reserve(parameters.size());
+    for (at::Tensor const& parameter : parameters) {
+      if (parameter.grad().defined()) result.push_back(parameter.grad());
+    }
+    return result;
+  }
+  /// One entry a parameter, undefined where it has no gradient, so that indices stay those of the parameters.
+  std::vector<at::Tensor> all_gradients() const {
+    std::vector<at::Tensor> result;
+    result.reserve(parameters.size());
+    for (at::Tensor const& parameter : parameters) result.push_back(parameter.grad());
+    return result;
+  }
+};
+
+struct gradient_access;
+
+template <class Stage, class Window>
+class gradients_base {
+ public:
+  gradients_base(gradients_base&&) = default;
+  gradients_base& operator=(gradients_base&&) = default;
+
+ protected:
+  friend gradient_access;
+  explicit gradients_base(gradient_window window) : window_(window) {}
+  gradient_window window_;
+};
+
+struct gradient_access {
+  template <class Gradients>
+  static Gradients make(gradient_window window) {
+    return Gradients(window);
+  }
+};
+
+// Names the call in the compiler's notes.
+template <class... Arguments>
+struct call_with;
+
+// Depends on the caller's arguments, so that the rule only speaks where a call is.
+template <class Rule, class... Arguments>
+constexpr void refuse_order() {
+  [[maybe_unused]] typename Rule::template demand<sizeof...(Arguments) == static_cast<std::size_t>(-1), call_with<Arguments...>> said;
+}
+
+}  // namespace detail
+
+// The last stage comes first, so that each can return the next.
+
+template <>
+class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, window::complete> {
+ public:
+  double norm() const { return window_.norm; }
+
+  template <class... Arguments>
+  gradients<stage::stepped> step(Arguments&&...) {
+    detail::refuse_order<rule::O03, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(window_);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+template <>
+class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, window::complete> {
+ public:
+  double norm() const { return window_.norm; }
+  gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) && {
+    optimizer.step();
+    return detail::gradient_access::make<gradients<stage::stepped>>(window_);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+template <>
+class gradients<stage::checked> : public detail::gradients_base<stage::checked, window::complete> {
+ public:
+  /// The joint L2 norm, before clipping.
+  double norm() const { return window_.norm; }
+
+  template <class Policy>
+  gradients<stage::clipped> clip(state_of<Policy>& state) && {
+    apply_clip<Policy>(window_.all_gradients(), window_.norm, state);
+    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+  }
+  template <class Policy>
+    requires(!stateful<Policy>)
+  gradients<stage::clipped> clip() && {
+    state_of<Policy> none;
+    return std::move(*this).template clip<Policy>(none);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+template <>
+class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, window::complete> {
+ public:
+  /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
+  std::variant<gradients<stage::checked>, nonfinite_gradient> check() && {
+    auto const measure = measure_gradients(window_.all_gradients());
+    if (measure.first_nonfinite >= 0) {
+      return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
+    }
+    window_.norm = measure.norm;
+    return detail::gradient_access::make<gradients<stage::checked>>(window_);
+  }
+
+  template <class... Arguments>
+  gradients<stage::unscaled> unscale(Arguments&&...) {
+    detail::refuse_order<rule::P21, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+  }
+  template <class... Policy, class... Arguments>
+  gradients<stage::clipped> clip(Arguments&&...) {
+    detail::refuse_order<rule::G08, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+template <>
+class gradients<stage::scaled, window::complete> : public detail::gradients_base<stage::scaled, window::complete> {
+ public:
+  /// Divides by the loss scale and by the window's weight, in one pass or none.
+  gradients<stage::unscaled> unscale() && {
+    double const divisor = window_.scale * window_.total_weight;
+    if (divisor != 1.0 && divisor != 0.0) {
+      at::NoGradGuard no_grad;
+      auto const defined = window_.defined_gradients();
+      if (!defined.empty()) at::_foreach_mul_(defined, 1.0 / divisor);
+    }
+    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+  }
+
+  template <class... Policy, class... Arguments>
+  gradients<stage::clipped> clip(Arguments&&...) {
+    detail::refuse_order<rule::G01, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+template <>
+class gradients<stage::scaled, window::partial> : public detail::gradients_base<stage::scaled, window::partial> {
+ public:
+  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that a window of
+  /// equal micro-batches is the plain sum, divided once by their number.
+  void add(at::Tensor const& mean_loss, double weight = 1.0) {
+    if (window_.first_weight == 0.0) window_.first_weight = weight;
+    double const relative = weight / window_.first_weight;
+    double const factor = relative * window_.scale;
+    at::Tensor const loss = factor == 1.0 ? mean_loss : mean_loss * factor;
+    torch::autograd::backward({loss}, {});
+    window_.total_weight += relative;
+  }
+  gradients<stage::scaled, window::complete> complete() && {
+    return detail::gradient_access::make<gradients<stage::scaled, window::complete>>(window_);
+  }
+
+  template <class... Arguments>
+  gradients<stage::unscaled> unscale(Arguments&&...) {
+    detail::refuse_order<rule::G02, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+  }
+  template <class... Policy, class... Arguments>
+  gradients<stage::clipped> clip(Arguments&&...) {
+    detail::refuse_order<rule::G02, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+  }
+
+ private:
+  friend detail::gradient_access;
+  using gradients_base::gradients_base;
+};
+
+/// Drops all gradients, so that the next backward pass writes and does not add.
+inline void clear_gradients(std::span<at::Tensor const> parameters) {
+  for (at::Tensor const& parameter : parameters) parameter.mutable_grad() = at::Tensor();
+}
+
+/// A new window over the parameters, whose gradients it clears. `scale` multiplies every loss.
+inline gradients<stage::scaled, window::partial> begin_window(std::span<at::Tensor const> parameters, double scale = 1.0) {
+  clear_gradients(parameters);
+  return detail::gradient_access::make<gradients<stage::scaled, window::partial>>({.parameters = parameters, .scale = scale});
+}
+
+}  // namespace keel

@@ -1,0 +1,82 @@
+// The learning rate by applied updates. The schedule is a factor on each parameter group's own rate; it can be saved, and it
+// moves only when an update was applied.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <keel/policy/schedule.hpp>
+#include <numbers>
+#include <vector>
+
+namespace keel {
+
+/// The factor for update number `update` (from 0) of `total`, in [min, 1]; `min` is the last rate over the highest.
+/// Updates from `total` on keep the last factor. `total` 0 means a run without a known length; only `constant` takes it.
+inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
+  double const at = static_cast<double>(update);
+  double const length = static_cast<double>(total);
+  double const warmup = s.warmup_ratio > 0.0 ? std::floor(s.warmup_ratio * length) : static_cast<double>(s.warmup);
+  if (at < warmup) return (at + 1.0) / warmup;
+  if (s.kind == schedule::kind::constant) return 1.0;
+  double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
+  double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
+  if (s.kind == schedule::kind::cosine) return min + (1.0 - min) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  return 1.0 - (1.0 - min) * progress;
+}
+
+/// A policy that brings its own factor: `static double factor(std::int64_t update, std::int64_t total)`.
+template <class Policy>
+concept custom_schedule = requires(std::int64_t update) {
+  { Policy::factor(update, update) } -> std::convertible_to<double>;
+};
+
+class lr_schedule {
+ public:
+  /// Takes the groups' present rates as the highest. `factor` replaces the settings' own shape if it is set.
+  lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
+              std::function<double(std::int64_t, std::int64_t)> factor = {})
+      : settings_(settings), total_(settings.total > 0 ? settings.total : run_length), custom_(std::move(factor)) {
+    for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
+    apply(optimizer);
+  }
+
+  /// Updates applied so far.
+  std::int64_t position() const { return position_; }
+
+  /// The learning rate of a group for the next update.
+  double rate(std::size_t group = 0) const {
+    double const highest = highest_.at(group);
+    if (highest == 0.0) return 0.0;
+    if (custom_) return highest * custom_(position_, total_);
+    double const min = settings_.min_lr > 0.0 ? settings_.min_lr / highest : settings_.min_ratio;
+    return highest * schedule_factor(settings_, position_, total_, min);
+  }
+
+  /// Writes the present rates into the optimizer's groups.
+  void apply(torch::optim::Optimizer& optimizer) const {
+    auto& groups = optimizer.param_groups();
+    for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) groups[i].options().set_lr(rate(i));
+  }
+
+  /// One more update was applied.
+  void advance() { ++position_; }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("position", position_);
+    archive("highest_lr", highest_);
+  }
+
+ private:
+  schedule::settings settings_;
+  std::int64_t total_;
+  std::function<double(std::int64_t, std::int64_t)> custom_;
+  std::vector<double> highest_;
+  std::int64_t position_ = 0;
+};
+
+}  // namespace keel

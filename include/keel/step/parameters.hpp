@@ -1,0 +1,83 @@
+// The parameters that a step updates, with the names that the model gives them. A parameter that would silently not train,
+// and an optimizer that holds somebody else's tensors, are errors.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <keel/error.hpp>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+namespace keel {
+
+/// A module, a module holder such as torch::nn::Linear, or a shared pointer to a module.
+inline torch::nn::Module& as_module(torch::nn::Module& model) { return model; }
+template <class Holder>
+  requires requires(Holder const& holder) {
+    { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
+  }
+torch::nn::Module& as_module(Holder& model) {
+  return *model.ptr();
+}
+template <std::derived_from<torch::nn::Module> Module>
+torch::nn::Module& as_module(std::shared_ptr<Module> const& model) {
+  return *model;
+}
+
+/// The optimizer's parameters in its order, named by the model.
+struct parameter_list {
+  std::vector<at::Tensor> tensors;
+  std::vector<std::string> names;
+  at::DeviceType device = at::kCPU;
+  bool partly_frozen = false;  ///< the model has parameters that do not require grad
+};
+
+/// Throws error (E11) if the optimizer does not fit the model.
+inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    throw error("E11", "LBFGS evaluates its closure several times a step, which no loss scale or skip survives. Use AdamW or SGD.");
+  }
+  std::unordered_map<c10::TensorImpl*, std::string> name_of;
+  for (auto const& item : model.named_parameters()) name_of.emplace(item.value().unsafeGetTensorImpl(), item.key());
+
+  parameter_list list;
+  std::unordered_set<c10::TensorImpl*> held;
+  for (auto const& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      auto const found = name_of.find(parameter.unsafeGetTensorImpl());
+      if (found == name_of.end()) {
+        throw error("E11",
+                    "the optimizer holds a tensor that is no parameter of the model. Build it from model->parameters(), after the "
+                    "model was moved to its device.");
+      }
+      if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
+        throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");
+      }
+      list.tensors.push_back(parameter);
+      list.names.push_back(found->second);
+    }
+  }
+  for (auto const& item : model.named_parameters()) {
+    at::Tensor const& parameter = item.value();
+    if (!parameter.requires_grad()) {
+      list.partly_frozen = true;
+    } else if (held.count(parameter.unsafeGetTensorImpl()) == 0) {
+      throw error("E11", "parameter " + item.key() +
+                             " requires grad but is in no group of the optimizer, so it would never train. Add it, or call "
+                             "requires_grad_(false) on it.");
+    }
+  }
+  if (list.tensors.empty()) {
+    throw error("E11", "the optimizer holds no parameters. Build it from model->parameters().");
+  }
+  list.device = list.tensors.front().device().type();
+  return list;
+}
+
+}  // namespace keel

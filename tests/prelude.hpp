@@ -1,0 +1,18 @@
+// The first include of every run-time test. LibTorch and Catch2 both define CHECK; with LibTorch's in force a CHECK of a
+// test would silently stop being an assertion, so LibTorch comes first and its macro goes.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <c10/util/Logging.h>
+
+#undef CHECK
+
+#if __has_include(<catch2/catch_test_macros.hpp>)
+#include <catch2/catch_approx.hpp>
+#include <catch2/catch_test_macros.hpp>
+#include <catch2/matchers/catch_matchers.hpp>
+#include <catch2/matchers/catch_matchers_string.hpp>
+using Catch::Approx;
+#else
+#include <catch2/catch.hpp>
+#endif
