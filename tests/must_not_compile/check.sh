@@ -45,7 +45,7 @@ malformed=$(printf '%s\n' "$expected" | grep -v '^[A-Z][0-9][0-9]$' | tr '\n' ' 
 [ "$expected_count" -eq 0 ] || [ -z "$malformed" ] || wrong "not an id of a rule: $malformed"
 
 if bad_output=$(compile "$@"); then
-  wrong "compiles, but must break: $(echo $expected)"
+  wrong "compiles, but must break: $(printf "%s\n" "$expected" | tr "\n" " ")"
 else
   error_lines=$(printf '%s\n' "$bad_output" | grep -E '^([^[:space:]].*: )?(fatal )?error: ')
   found_count=$(printf '%s\n' "$error_lines" | sed '/^$/d' | wc -l | tr -d ' ')

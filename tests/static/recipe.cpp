@@ -10,13 +10,15 @@ using keel::recipe;
 using keel::valid;
 using keel::violations;
 
-struct pretrain : recipe<keel::precision::bf16, keel::accumulate<4>, keel::clip::global_norm<1.0>, keel::nonfinite::rollback<10>,
-                         keel::checkpoint::every<500_steps>, keel::recompute::reentrant, keel::shard::zero<3>,
-                         keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
+struct pretrain
+    : recipe<keel::precision::bf16, keel::accumulate<4>, keel::clip::global_norm<1.0>, keel::nonfinite::rollback<10>,
+             keel::checkpoint::every<500_steps>, keel::recompute::reentrant, keel::shard::zero<3>,
+             keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
 
-using pretrain_reordered = recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>,
-                                  keel::shard::zero<3>, keel::checkpoint::every<500_steps>, keel::recompute::reentrant,
-                                  keel::accumulate<4>, keel::nonfinite::rollback<10>, keel::clip::global_norm<1.0>, keel::precision::bf16>;
+using pretrain_reordered =
+    recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>,
+           keel::shard::zero<3>, keel::checkpoint::every<500_steps>, keel::recompute::reentrant, keel::accumulate<4>,
+           keel::nonfinite::rollback<10>, keel::clip::global_norm<1.0>, keel::precision::bf16>;
 
 static_assert(valid<pretrain>);
 static_assert(violations<pretrain>.ok() && violations<pretrain>.size() == 0);
@@ -36,10 +38,11 @@ static_assert(config_of<named const> == config_of<short_list>);
 static_assert(valid<named> && valid<renamed> && valid<named const>);
 
 // An absent slot takes its default, and a default that is typed changes nothing.
-using defaults = recipe<keel::precision::fp32, keel::loss_scale::none, keel::accumulate<1>, keel::clip::none, keel::nonfinite::raise,
-                        keel::spike::ignore, keel::schedule::constant, keel::checkpoint::never, keel::recompute::none,
-                        keel::shard::none, keel::offload::none, keel::attention::math, keel::oom::raise, keel::health::off,
-                        keel::determinism::off, keel::objective::supervised, keel::no_ema, keel::model::all_trainable>;
+using defaults =
+    recipe<keel::precision::fp32, keel::loss_scale::none, keel::accumulate<1>, keel::clip::none, keel::nonfinite::raise,
+           keel::spike::ignore, keel::schedule::constant, keel::checkpoint::never, keel::recompute::none, keel::shard::none,
+           keel::offload::none, keel::attention::math, keel::oom::raise, keel::health::off, keel::determinism::off,
+           keel::objective::supervised, keel::no_ema, keel::model::all_trainable>;
 static_assert(valid<recipe<>> && valid<defaults>);
 static_assert(config_of<defaults> == config_of<recipe<>>);
 static_assert(config_of<recipe<>> == keel::config{});
@@ -108,7 +111,7 @@ struct slot_that_does_not_exist {
   static constexpr keel::clip::settings configured{};
 };
 struct slot_known_at_run_time {
-  static inline keel::slot in_slot = keel::slot::clip;
+  inline static keel::slot in_slot = keel::slot::clip;
   static constexpr keel::clip::settings configured{};
 };
 struct hidden_base : private keel::fills<keel::slot::clip> {

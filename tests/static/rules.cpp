@@ -54,91 +54,156 @@ struct half_the_batch {
 template <class... Rungs>
 using ladder = recipe<keel::oom::ladder<Rungs...>>;
 
-// clang-format off
-template <> struct example<rule::D00> : recipes<recipe<int>, recipe<>> {};
-template <> struct example<rule::D01> : recipes<recipe<fp16, dynamic, keel::loss_scale::fixed<1024.0>>, recipe<fp16, dynamic>> {};
-template <> struct example<rule::D02> : recipes<recipe<keel::accumulate<4>, keel::accumulate<8>>, recipe<keel::accumulate<4>>> {};
-template <> struct example<rule::D03> : recipes<recipe<keel::nonfinite::raise, keel::nonfinite::skip<10>>, recipe<keel::nonfinite::raise>> {};
-template <> struct example<rule::D04> : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
-template <> struct example<rule::D05> : recipes<recipe<keel::schedule::constant, keel::schedule::cosine<>>, recipe<keel::schedule::cosine<>>> {};
-template <> struct example<rule::D06> : recipes<recipe<keel::recompute::none, keel::recompute::reentrant>, recipe<keel::recompute::reentrant>> {};
-template <> struct example<rule::D07> : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
-template <> struct example<rule::D08> : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
-template <> struct example<rule::D09> : recipes<recipe<keel::oom::raise, keel::oom::ladder<keel::oom::give_up>>, ladder<keel::oom::give_up>> {};
-template <> struct example<rule::D10> : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
-template <> struct example<rule::D11> : recipes<recipe<keel::determinism::off, keel::determinism::seeded<1>>, recipe<keel::determinism::seeded<1>>> {};
-template <> struct example<rule::D12> : recipes<recipe<keel::objective::grpo<8>, keel::objective::ebft<8>>, recipe<keel::objective::grpo<8>>> {};
-template <> struct example<rule::D13> : recipes<recipe<keel::ema<0.99>, keel::no_ema>, recipe<keel::ema<0.99>>> {};
-template <> struct example<rule::D14> : recipes<recipe<keel::model::all_trainable, keel::model::partly_frozen>, recipe<keel::model::partly_frozen>> {};
-template <> struct example<rule::D20> : recipes<recipe<keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>, keel::checkpoint::keep<3>>>,
-                                                recipe<keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>, keel::checkpoint::keep<3>>>> {};
+template <>
+struct example<rule::D00> : recipes<recipe<int>, recipe<>> {};
+template <>
+struct example<rule::D01> : recipes<recipe<fp16, dynamic, keel::loss_scale::fixed<1024.0>>, recipe<fp16, dynamic>> {};
+template <>
+struct example<rule::D02> : recipes<recipe<keel::accumulate<4>, keel::accumulate<8>>, recipe<keel::accumulate<4>>> {};
+template <>
+struct example<rule::D03> : recipes<recipe<keel::nonfinite::raise, keel::nonfinite::skip<10>>, recipe<keel::nonfinite::raise>> {
+};
+template <>
+struct example<rule::D04> : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
+template <>
+struct example<rule::D05>
+    : recipes<recipe<keel::schedule::constant, keel::schedule::cosine<>>, recipe<keel::schedule::cosine<>>> {};
+template <>
+struct example<rule::D06>
+    : recipes<recipe<keel::recompute::none, keel::recompute::reentrant>, recipe<keel::recompute::reentrant>> {};
+template <>
+struct example<rule::D07> : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
+template <>
+struct example<rule::D08> : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
+template <>
+struct example<rule::D09>
+    : recipes<recipe<keel::oom::raise, keel::oom::ladder<keel::oom::give_up>>, ladder<keel::oom::give_up>> {};
+template <>
+struct example<rule::D10> : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
+template <>
+struct example<rule::D11>
+    : recipes<recipe<keel::determinism::off, keel::determinism::seeded<1>>, recipe<keel::determinism::seeded<1>>> {};
+template <>
+struct example<rule::D12>
+    : recipes<recipe<keel::objective::grpo<8>, keel::objective::ebft<8>>, recipe<keel::objective::grpo<8>>> {};
+template <>
+struct example<rule::D13> : recipes<recipe<keel::ema<0.99>, keel::no_ema>, recipe<keel::ema<0.99>>> {};
+template <>
+struct example<rule::D14>
+    : recipes<recipe<keel::model::all_trainable, keel::model::partly_frozen>, recipe<keel::model::partly_frozen>> {};
+template <>
+struct example<rule::D20>
+    : recipes<recipe<keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>, keel::checkpoint::keep<3>>>,
+              recipe<keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>, keel::checkpoint::keep<3>>>> {};
 
-template <> struct example<rule::P01> : recipes<recipe<fp16>, recipe<fp16, dynamic>> {};
-template <> struct example<rule::P02> : recipes<recipe<keel::precision::bf16, dynamic>, recipe<fp16, dynamic>> {};
-template <> struct example<rule::P03> : recipes<recipe<keel::precision::bf16, keel::precision::fp32>, recipe<keel::precision::bf16>> {};
-template <> struct example<rule::P08> : recipes<recipe<fp16, keel::loss_scale::fixed<0.0>>, recipe<fp16, keel::loss_scale::fixed<1.0>>> {};
-template <> struct example<rule::P09> : recipes<recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::growth<1.0>>>,
-                                                recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::growth<1.5>>>> {};
-template <> struct example<rule::P10> : recipes<recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::floor<0.0>>>,
-                                                recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::floor<0.5>>>> {};
-template <> struct example<rule::P14> {
+template <>
+struct example<rule::P01> : recipes<recipe<fp16>, recipe<fp16, dynamic>> {};
+template <>
+struct example<rule::P02> : recipes<recipe<keel::precision::bf16, dynamic>, recipe<fp16, dynamic>> {};
+template <>
+struct example<rule::P03> : recipes<recipe<keel::precision::bf16, keel::precision::fp32>, recipe<keel::precision::bf16>> {};
+template <>
+struct example<rule::P08> : recipes<recipe<fp16, keel::loss_scale::fixed<0.0>>, recipe<fp16, keel::loss_scale::fixed<1.0>>> {};
+template <>
+struct example<rule::P09> : recipes<recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::growth<1.0>>>,
+                                    recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::growth<1.5>>>> {};
+template <>
+struct example<rule::P10> : recipes<recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::floor<0.0>>>,
+                                    recipe<fp16, keel::loss_scale::dynamic<keel::loss_scale::floor<0.5>>>> {};
+template <>
+struct example<rule::P14> {
   static constexpr verdict broken = on_cpu(fp16::configured, dynamic::configured);
   static constexpr verdict kept = on_cpu(keel::precision::bf16::configured, keel::loss_scale::none::configured);
 };
 
-template <> struct example<rule::G07> : recipes<recipe<keel::clip::global_norm<1.0>, keel::clip::value<1.0>>, recipe<keel::clip::value<1.0>>> {};
-template <> struct example<rule::G11> : recipes<recipe<keel::clip::global_norm<0.0>>, recipe<keel::clip::global_norm<0.1>>> {};
+template <>
+struct example<rule::G07>
+    : recipes<recipe<keel::clip::global_norm<1.0>, keel::clip::value<1.0>>, recipe<keel::clip::value<1.0>>> {};
+template <>
+struct example<rule::G11> : recipes<recipe<keel::clip::global_norm<0.0>>, recipe<keel::clip::global_norm<0.1>>> {};
 
-template <> struct example<rule::N01> : recipes<recipe<keel::shard::replicate, keel::nonfinite::skip<10, keel::nonfinite::rank_local>>,
-                                                recipe<keel::shard::none, keel::nonfinite::skip<10, keel::nonfinite::rank_local>>> {};
-template <> struct example<rule::N06> : recipes<recipe<keel::nonfinite::skip<0>>, recipe<keel::nonfinite::skip<1>>> {};
-template <> struct example<rule::N09> : recipes<recipe<keel::nonfinite::rollback<10>>, recipe<keel::nonfinite::rollback<10>, saves>> {};
-template <> struct example<rule::N10> : recipes<recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::change_nothing>>,
-                                                recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::reseed>>> {};
-template <> struct example<rule::N11> : recipes<recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::attempts<0>>>,
-                                                recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::attempts<1>>>> {};
-template <> struct example<rule::N12> : recipes<recipe<saves, keel::nonfinite::rollback<1000>>, recipe<saves, keel::nonfinite::rollback<999>>> {};
+template <>
+struct example<rule::N01> : recipes<recipe<keel::shard::replicate, keel::nonfinite::skip<10, keel::nonfinite::rank_local>>,
+                                    recipe<keel::shard::none, keel::nonfinite::skip<10, keel::nonfinite::rank_local>>> {};
+template <>
+struct example<rule::N06> : recipes<recipe<keel::nonfinite::skip<0>>, recipe<keel::nonfinite::skip<1>>> {};
+template <>
+struct example<rule::N09> : recipes<recipe<keel::nonfinite::rollback<10>>, recipe<keel::nonfinite::rollback<10>, saves>> {};
+template <>
+struct example<rule::N10> : recipes<recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::change_nothing>>,
+                                    recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::reseed>>> {};
+template <>
+struct example<rule::N11> : recipes<recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::attempts<0>>>,
+                                    recipe<saves, keel::nonfinite::rollback<10, keel::nonfinite::attempts<1>>>> {};
+template <>
+struct example<rule::N12>
+    : recipes<recipe<saves, keel::nonfinite::rollback<1000>>, recipe<saves, keel::nonfinite::rollback<999>>> {};
 
-template <> struct example<rule::S01> : recipes<recipe<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::keep<1>>>,
-                                                recipe<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::keep<2>>>> {};
-template <> struct example<rule::S05> : recipes<recipe<forgets>, recipe<remembers>> {};
-template <> struct example<rule::S14> : recipes<recipe<saves, keel::checkpoint::every<10_min>>, recipe<saves>> {};
-template <> struct example<rule::S24> : recipes<recipe<keel::checkpoint::every<0_steps>>, recipe<keel::checkpoint::every<1_steps>>> {};
+template <>
+struct example<rule::S01>
+    : recipes<recipe<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::keep<1>>>,
+              recipe<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::keep<2>>>> {};
+template <>
+struct example<rule::S05> : recipes<recipe<forgets>, recipe<remembers>> {};
+template <>
+struct example<rule::S14> : recipes<recipe<saves, keel::checkpoint::every<10_min>>, recipe<saves>> {};
+template <>
+struct example<rule::S24> : recipes<recipe<keel::checkpoint::every<0_steps>>, recipe<keel::checkpoint::every<1_steps>>> {};
 
-template <> struct example<rule::B01> : recipes<recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<9>>>,
-                                                recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<8>>>> {};
-template <> struct example<rule::B21> : recipes<recipe<keel::accumulate<0>>, recipe<keel::accumulate<1>>> {};
+template <>
+struct example<rule::B01> : recipes<recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<9>>>,
+                                    recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<8>>>> {};
+template <>
+struct example<rule::B21> : recipes<recipe<keel::accumulate<0>>, recipe<keel::accumulate<1>>> {};
 
-template <> struct example<rule::A01> : recipes<recipe<keel::recompute::non_reentrant, keel::shard::zero<3>>,
-                                                recipe<keel::recompute::non_reentrant, keel::shard::zero<2>>> {};
-template <> struct example<rule::A02> : recipes<recipe<keel::recompute::reentrant, keel::model::partly_frozen>,
-                                                recipe<keel::recompute::non_reentrant, keel::model::partly_frozen>> {};
-template <> struct example<rule::A03> : recipes<recipe<keel::recompute::reentrant, keel::model::partly_frozen, keel::shard::zero<3>>,
-                                                recipe<keel::recompute::none, keel::model::partly_frozen, keel::shard::zero<3>>> {};
+template <>
+struct example<rule::A01> : recipes<recipe<keel::recompute::non_reentrant, keel::shard::zero<3>>,
+                                    recipe<keel::recompute::non_reentrant, keel::shard::zero<2>>> {};
+template <>
+struct example<rule::A02> : recipes<recipe<keel::recompute::reentrant, keel::model::partly_frozen>,
+                                    recipe<keel::recompute::non_reentrant, keel::model::partly_frozen>> {};
+template <>
+struct example<rule::A03> : recipes<recipe<keel::recompute::reentrant, keel::model::partly_frozen, keel::shard::zero<3>>,
+                                    recipe<keel::recompute::none, keel::model::partly_frozen, keel::shard::zero<3>>> {};
 
-template <> struct example<rule::Z01> : recipes<recipe<keel::shard::zero<2>, keel::shard::replicate>, recipe<keel::shard::zero<2>>> {};
+template <>
+struct example<rule::Z01> : recipes<recipe<keel::shard::zero<2>, keel::shard::replicate>, recipe<keel::shard::zero<2>>> {};
 
-template <> struct example<rule::L01> : recipes<recipe<keel::schedule::cosine<keel::schedule::warmup<10_steps>, keel::schedule::warmup_ratio<0.1>>>,
-                                                recipe<keel::schedule::cosine<keel::schedule::warmup<10_steps>>>> {};
-template <> struct example<rule::L02> : recipes<recipe<keel::schedule::cosine<keel::schedule::warmup<100_steps>, keel::schedule::total<100_steps>>>,
-                                                recipe<keel::schedule::cosine<keel::schedule::warmup<99_steps>, keel::schedule::total<100_steps>>>> {};
-template <> struct example<rule::L03> : recipes<recipe<keel::schedule::cosine<keel::schedule::min_ratio<1.1>>>,
-                                                recipe<keel::schedule::cosine<keel::schedule::min_ratio<1.0>>>> {};
-template <> struct example<rule::L04> {
+template <>
+struct example<rule::L01>
+    : recipes<recipe<keel::schedule::cosine<keel::schedule::warmup<10_steps>, keel::schedule::warmup_ratio<0.1>>>,
+              recipe<keel::schedule::cosine<keel::schedule::warmup<10_steps>>>> {};
+template <>
+struct example<rule::L02>
+    : recipes<recipe<keel::schedule::cosine<keel::schedule::warmup<100_steps>, keel::schedule::total<100_steps>>>,
+              recipe<keel::schedule::cosine<keel::schedule::warmup<99_steps>, keel::schedule::total<100_steps>>>> {};
+template <>
+struct example<rule::L03> : recipes<recipe<keel::schedule::cosine<keel::schedule::min_ratio<1.1>>>,
+                                    recipe<keel::schedule::cosine<keel::schedule::min_ratio<1.0>>>> {};
+template <>
+struct example<rule::L04> {
   static constexpr verdict broken = in_a_run_of(0, keel::schedule::cosine<>::configured);
   static constexpr verdict kept = in_a_run_of(1000, keel::schedule::cosine<>::configured);
 };
 
-template <> struct example<rule::O02> : recipes<ladder<half_the_batch, keel::oom::give_up>, ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
-template <> struct example<rule::O05> : recipes<ladder<keel::oom::halve_micro_batch>, ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
-template <> struct example<rule::O06> : recipes<ladder<keel::oom::fused_attention, keel::oom::halve_micro_batch, keel::oom::give_up>,
-                                                ladder<keel::oom::halve_micro_batch, keel::oom::fused_attention, keel::oom::give_up>> {};
-template <> struct example<rule::O08> : recipes<ladder<keel::oom::offload_optimizer, keel::oom::offload_optimizer, keel::oom::give_up>,
-                                                ladder<keel::oom::offload_optimizer, keel::oom::give_up>> {};
-template <> struct example<rule::O09>
-    : recipes<recipe<keel::shard::zero<3>, keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, keel::oom::give_up>>,
-              recipe<keel::shard::zero<3>, keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::reentrant>, keel::oom::give_up>>> {};
-// clang-format on
+template <>
+struct example<rule::O02>
+    : recipes<ladder<half_the_batch, keel::oom::give_up>, ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+template <>
+struct example<rule::O05>
+    : recipes<ladder<keel::oom::halve_micro_batch>, ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+template <>
+struct example<rule::O06> : recipes<ladder<keel::oom::fused_attention, keel::oom::halve_micro_batch, keel::oom::give_up>,
+                                    ladder<keel::oom::halve_micro_batch, keel::oom::fused_attention, keel::oom::give_up>> {};
+template <>
+struct example<rule::O08> : recipes<ladder<keel::oom::offload_optimizer, keel::oom::offload_optimizer, keel::oom::give_up>,
+                                    ladder<keel::oom::offload_optimizer, keel::oom::give_up>> {};
+template <>
+struct example<rule::O09>
+    : recipes<recipe<keel::shard::zero<3>,
+                     keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, keel::oom::give_up>>,
+              recipe<keel::shard::zero<3>,
+                     keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::reentrant>, keel::oom::give_up>>> {};
 
 template <class Rule>
 struct shown {
@@ -155,7 +220,8 @@ template struct each_shown<rule::catalogue>;
 
 // An id is compared whole.
 static_assert(example<rule::A01>::broken.has("A01"));
-static_assert(!example<rule::A01>::broken.has("A0") && !example<rule::A01>::broken.has("A011") && !example<rule::A01>::broken.has(""));
+static_assert(!example<rule::A01>::broken.has("A0") && !example<rule::A01>::broken.has("A011") &&
+              !example<rule::A01>::broken.has(""));
 
 // The other ways to break a rule that has several.
 template <class Recipe>
@@ -167,7 +233,8 @@ using fp16_with = recipe<fp16, keel::loss_scale::dynamic<Options...>>;
 static_assert(breaks<recipe<fp16, keel::loss_scale::fixed<-1.0>>>("P08"));
 static_assert(breaks<recipe<fp16, keel::loss_scale::fixed<1e39>>>("P08"));
 static_assert(breaks<fp16_with<keel::loss_scale::initial<0.0>>>("P08"));
-static_assert(breaks<fp16_with<keel::loss_scale::backoff<1.0>>>("P09") && breaks<fp16_with<keel::loss_scale::backoff<0.0>>>("P09"));
+static_assert(breaks<fp16_with<keel::loss_scale::backoff<1.0>>>("P09") &&
+              breaks<fp16_with<keel::loss_scale::backoff<0.0>>>("P09"));
 static_assert(breaks<fp16_with<keel::loss_scale::growth_interval<0>>>("P09"));
 static_assert(breaks<fp16_with<keel::loss_scale::at_floor_continue>>("P10"));
 static_assert(breaks<recipe<keel::clip::value<-1.0>>>("G11") && breaks<recipe<keel::clip::adaptive<0.0>>>("G11"));
@@ -179,13 +246,16 @@ static_assert(breaks<recipe<keel::accumulate<1, keel::micro_batch<-1>>>>("B21"))
 static_assert(breaks<recipe<keel::recompute::non_reentrant, keel::model::partly_frozen, keel::shard::zero<3>>>("A03"));
 static_assert(breaks<recipe<keel::schedule::cosine<keel::schedule::min_ratio<0.1>, keel::schedule::min_lr<1e-5>>>>("L03"));
 static_assert(breaks<recipe<keel::schedule::cosine<keel::schedule::warmup_ratio<1.0>>>>("L03"));
-static_assert(breaks<recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<60_steps>, keel::schedule::warmup<40_steps>,
-                                                                keel::schedule::total<100_steps>>>>("L02"));
+static_assert(
+    breaks<recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<60_steps>, keel::schedule::warmup<40_steps>,
+                                                      keel::schedule::total<100_steps>>>>("L02"));
 static_assert(breaks<ladder<>>("O05") && breaks<ladder<keel::oom::give_up, keel::oom::halve_micro_batch>>("O05"));
-static_assert(breaks<recipe<keel::offload::optimizer, keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up>>>("O08"));
+static_assert(
+    breaks<recipe<keel::offload::optimizer, keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up>>>("O08"));
 static_assert(breaks<ladder<keel::oom::shorten_sequence<512>, keel::oom::shorten_sequence<512>, keel::oom::give_up>>("O08"));
 static_assert(!breaks<ladder<keel::oom::shorten_sequence<512>, keel::oom::shorten_sequence<256>, keel::oom::give_up>>("O08"));
-static_assert(breaks<recipe<keel::recompute::reentrant, keel::oom::ladder<keel::oom::quantize_base, keel::oom::give_up>>>("O09"));
+static_assert(
+    breaks<recipe<keel::recompute::reentrant, keel::oom::ladder<keel::oom::quantize_base, keel::oom::give_up>>>("O09"));
 
 // The facts of a run. Nothing that only a run can tell is held against a recipe.
 static_assert(violations<recipe<fp16, dynamic>>.ok());
@@ -216,14 +286,16 @@ constexpr verdict sixteen_rows_over(long long ranks) {
                 .shard = keel::shard::replicate::configured,
                 .run = {.known = true, .world_size = ranks}});
 }
-static_assert(violations<recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<16>>, keel::shard::replicate>>.ok());
+static_assert(
+    violations<recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<16>>, keel::shard::replicate>>.ok());
 static_assert(sixteen_rows_over(2).ok());
 static_assert(sixteen_rows_over(1).size() == 1 && sixteen_rows_over(1).has("B01") && sixteen_rows_over(4).has("B01"));
 
 // The recipe that keel shows first.
-struct pretrain : recipe<keel::precision::bf16, keel::accumulate<4>, keel::clip::global_norm<1.0>, keel::nonfinite::rollback<10>,
-                         keel::checkpoint::every<500_steps>, keel::recompute::reentrant, keel::shard::zero<3>,
-                         keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
+struct pretrain
+    : recipe<keel::precision::bf16, keel::accumulate<4>, keel::clip::global_norm<1.0>, keel::nonfinite::rollback<10>,
+             keel::checkpoint::every<500_steps>, keel::recompute::reentrant, keel::shard::zero<3>,
+             keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
 static_assert(keel::valid<pretrain>);
 template <class Recipe>
 constexpr verdict in_a_world_of(long long ranks) {

@@ -37,4 +37,25 @@ class random_snapshot {
   at::Tensor device_;  // undefined for a model on the CPU
 };
 
+/// Makes LibTorch refuse operators without a deterministic kernel for as long as it lives. LibTorch keeps this for the whole
+/// process, so a second trainer that runs at the same time is under it too.
+class deterministic_scope {
+ public:
+  explicit deterministic_scope(bool active)
+      : active_(active), before_(at::globalContext().deterministicAlgorithms()),
+        warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
+    if (active_) at::globalContext().setDeterministicAlgorithms(true, false);
+  }
+  deterministic_scope(deterministic_scope const&) = delete;
+  deterministic_scope& operator=(deterministic_scope const&) = delete;
+  ~deterministic_scope() {
+    if (active_) at::globalContext().setDeterministicAlgorithms(before_, warn_only_);
+  }
+
+ private:
+  bool active_;
+  bool before_;
+  bool warn_only_;
+};
+
 }  // namespace keel

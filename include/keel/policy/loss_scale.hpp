@@ -16,11 +16,11 @@ enum class kind : unsigned char { none, fixed, dynamic };
 struct settings {
   loss_scale::kind kind = kind::none;
   double initial = 1.0;
-  double growth = 2.0;           ///< factor after `growth_interval` finite steps in a row
-  double backoff = 0.5;          ///< factor after an overflow
+  double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
+  double backoff = 0.5;              ///< factor after an overflow
   long long growth_interval = 2000;  ///< in attempted updates
-  double floor = 1.0;            ///< the scale never falls below; 0 means no floor
-  bool raise_at_floor = true;    ///< an overflow at the floor is an error, not one more skipped step
+  double floor = 1.0;                ///< the scale never falls below; 0 means no floor
+  bool raise_at_floor = true;        ///< an overflow at the floor is an error, not one more skipped step
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -19,7 +19,7 @@ enum class change : unsigned char { nothing, skip_data, lower_lr, reseed };
 
 struct settings {
   nonfinite::kind kind = kind::raise;
-  long long limit = 1;  ///< the run ends or rolls back at this many non-finite updates in a row
+  long long limit = 1;                         ///< the run ends or rolls back at this many non-finite updates in a row
   nonfinite::change change = change::nothing;  ///< what a rollback changes
   long long attempts = 0;                      ///< rollbacks in one run
   bool agreed = true;                          ///< all ranks take the same branch

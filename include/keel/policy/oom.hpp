@@ -85,8 +85,7 @@ struct raise : fills<slot::oom> {
   static constexpr settings configured{};
 };
 template <rung... Rungs>
-  requires(sizeof...(Rungs) <= max_rungs)
-struct ladder : fills<slot::oom> {
+requires(sizeof...(Rungs) <= max_rungs) struct ladder : fills<slot::oom> {
   static constexpr settings configured{kind::ladder, static_cast<int>(sizeof...(Rungs)), {Rungs::rung...}};
 };
 

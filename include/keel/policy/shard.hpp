@@ -24,8 +24,7 @@ struct replicate : fills<slot::shard> {
   static constexpr settings configured{kind::replicate, 0};
 };
 template <int Stage>
-  requires(Stage >= 1 && Stage <= 3)
-struct zero : fills<slot::shard> {
+requires(Stage >= 1 && Stage <= 3) struct zero : fills<slot::shard> {
   static constexpr settings configured{kind::zero, Stage};
 };
 

@@ -51,16 +51,28 @@ struct settings_of;
 template <slot Slot>
 struct default_policy;
 
+namespace detail {
+// Not through `Type::in_slot` alone: of a member that is not static that is a hard error in g++ 12.
+template <class Type>
+concept policy_members_are_static = requires {
+  { *&Type::in_slot } -> std::convertible_to<slot>;
+  *&Type::configured;
+};
+}  // namespace detail
+
 /// A type that may stand in a recipe. A type that is nearly one is reported as rule D00.
 template <class Type>
-concept policy = requires {
-  { Type::in_slot } -> std::convertible_to<slot>;
-  requires std::is_same_v<std::remove_cvref_t<decltype(Type::configured)>, typename settings_of<Type::in_slot>::type>;
+concept policy = detail::policy_members_are_static<Type> && requires {
+  requires std::is_same_v < std::remove_cvref_t<decltype(Type::configured)>,
+  typename settings_of<Type::in_slot>::type > ;
+  typename std::bool_constant<(Type::configured == Type::configured)>;
 };
 
 /// An option of a policy: `static constexpr void apply(Settings&)` writes what it decides.
 template <class Option, class Settings>
-concept option_of = requires(Settings& settings) { Option::apply(settings); };
+concept option_of = requires {
+  static_cast<void (*)(Settings&)>(&Option::apply);
+};
 
 template <class Settings, class... Options>
 constexpr Settings with_options(Settings settings) {

@@ -5,7 +5,8 @@
 //       struct state { double level = 0; void visit(auto& archive) { archive("level", level); } };
 //       ..
 //     };
-// A state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05).
+// A public state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05). A private one is not
+// seen by anybody, keel included: it is no state of the policy.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -19,10 +20,14 @@ struct archive_probe {
 };
 
 template <class State>
-concept saveable = requires(State& state, archive_probe& archive) { state.visit(archive); };
+concept saveable = requires(State& state, archive_probe& archive) {
+  state.visit(archive);
+};
 
 template <class Policy>
-concept stateful = requires { typename Policy::state; };
+concept stateful = requires {
+  typename Policy::state;
+};
 
 template <class Policy>
 inline constexpr bool state_is_saveable = true;

@@ -12,17 +12,29 @@ struct inert {
   template <class... Arguments>
   explicit constexpr inert(Arguments&&...) {}
   template <class... Arguments>
-  inert operator()(Arguments&&...) { return inert{}; }
+  inert operator()(Arguments&&...) {
+    return inert{};
+  }
   template <class... Arguments>
-  inert fit(Arguments&&...) { return inert{}; }
+  inert fit(Arguments&&...) {
+    return inert{};
+  }
   template <class... Arguments>
-  inert step(Arguments&&...) { return inert{}; }
+  inert step(Arguments&&...) {
+    return inert{};
+  }
   template <class... Arguments>
-  inert flush(Arguments&&...) { return inert{}; }
+  inert flush(Arguments&&...) {
+    return inert{};
+  }
   template <class... Arguments>
-  inert on(Arguments&&...) { return inert{}; }
+  inert on(Arguments&&...) {
+    return inert{};
+  }
   template <class... Arguments>
-  double evaluate(Arguments&&...) { return 0.0; }
+  double evaluate(Arguments&&...) {
+    return 0.0;
+  }
   template <class... Arguments>
   void request_stop(Arguments&&...) {}
   long long updates() const { return 0; }
@@ -44,8 +56,7 @@ struct admission {
 };
 
 template <class Recipe, class Unbuilt, class Real>
-  requires(is_recipe<Recipe> && is_valid<Recipe>())
-struct admission<Recipe, Unbuilt, Real> {
+requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuilt, Real> {
   using missing = verdict_of<Recipe, Unbuilt>;
   template <class Missing>
   struct choose {
@@ -59,8 +70,7 @@ struct admission<Recipe, Unbuilt, Real> {
 };
 
 template <class Recipe, class Unbuilt, class Real>
-  requires(!is_recipe<Recipe>)
-struct admission<Recipe, Unbuilt, Real> {
+requires(!is_recipe<Recipe>) struct admission<Recipe, Unbuilt, Real> {
   using type = refusal<refused<Recipe, rule::D21>>;
 };
 

@@ -27,7 +27,7 @@ class text {
   constexpr char const* c_str() const { return data_; }
   constexpr int size() const { return size_; }
   template <class Stream>
-    requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
+  requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
   friend Stream& operator<<(Stream& stream, text const& self) {
     stream.write(self.data_, self.size_);
     return stream;
@@ -65,9 +65,12 @@ inline slot_text describe_loss_scale(config const& c) {
   slot_text out;
   auto const& s = c.loss_scale;
   switch (s.kind) {
-    case loss_scale::kind::none: return out << "none";
-    case loss_scale::kind::fixed: return out << "fixed " << s.initial;
-    case loss_scale::kind::dynamic: break;
+    case loss_scale::kind::none:
+      return out << "none";
+    case loss_scale::kind::fixed:
+      return out << "fixed " << s.initial;
+    case loss_scale::kind::dynamic:
+      break;
   }
   return out << "dynamic, initial " << s.initial << ", growth " << s.growth << " after " << s.growth_interval << ", backoff "
              << s.backoff << ", floor " << s.floor << (s.raise_at_floor ? ", raise at floor" : ", continue at floor");
@@ -127,10 +130,17 @@ inline slot_text describe_checkpoint(config const& c) {
   auto const& s = c.checkpoint;
   slot_text out;
   switch (s.kind) {
-    case checkpoint::kind::never: return out << "never";
-    case checkpoint::kind::every_steps: out << "every " << s.interval << " steps"; break;
-    case checkpoint::kind::every_seconds: out << "every " << s.interval << " s"; break;
-    case checkpoint::kind::young_daly: out << "young_daly, mean time between failures " << s.mean_time_between_failures << " s"; break;
+    case checkpoint::kind::never:
+      return out << "never";
+    case checkpoint::kind::every_steps:
+      out << "every " << s.interval << " steps";
+      break;
+    case checkpoint::kind::every_seconds:
+      out << "every " << s.interval << " s";
+      break;
+    case checkpoint::kind::young_daly:
+      out << "young_daly, mean time between failures " << s.mean_time_between_failures << " s";
+      break;
   }
   return out << ", keep " << s.keep << (s.asynchronous ? ", asynchronous" : "");
 }
@@ -143,16 +153,26 @@ inline char const* recompute_name(recompute_kind kind) {
 inline slot_text describe_shard(config const& c) {
   slot_text out;
   switch (c.shard.kind) {
-    case shard::kind::none: return out << "none";
-    case shard::kind::replicate: return out << "replicate";
-    case shard::kind::zero: break;
+    case shard::kind::none:
+      return out << "none";
+    case shard::kind::replicate:
+      return out << "replicate";
+    case shard::kind::zero:
+      break;
   }
   return out << "zero " << c.shard.stage;
 }
 
 inline slot_text describe_oom(config const& c) {
-  static constexpr char const* names[] = {"none",          "halve_micro_batch", "enable_recompute ", "offload_optimizer", "fused_attention",
-                                          "quantize_base", "shorten_sequence ", "give_up",           "custom"};
+  static constexpr char const* names[] = {"none",
+                                          "halve_micro_batch",
+                                          "enable_recompute ",
+                                          "offload_optimizer",
+                                          "fused_attention",
+                                          "quantize_base",
+                                          "shorten_sequence ",
+                                          "give_up",
+                                          "custom"};
   slot_text out;
   if (c.oom.kind == oom::kind::raise) return out << "raise";
   out << "ladder";

@@ -30,7 +30,8 @@ struct judged<refused<Recipe, Broken...>, rule::list<>> {
 };
 template <class Recipe, class... Broken, class Rule, class... Rest>
 struct judged<refused<Recipe, Broken...>, rule::list<Rule, Rest...>>
-    : judged<typename with_rule<refused<Recipe, Broken...>, Rule, Rule::broken(config_of<Recipe>)>::type, rule::list<Rest...>> {};
+    : judged<typename with_rule<refused<Recipe, Broken...>, Rule, Rule::broken(config_of<Recipe>)>::type, rule::list<Rest...>> {
+};
 
 template <class Recipe, class Rules = rule::catalogue>
 using verdict_of = typename judged<refused<Recipe>, Rules>::type;
@@ -60,7 +61,7 @@ template <class Recipe>
 struct checked : detail::verdict_of<Recipe> {};
 
 template <class Recipe>
-  requires(!detail::is_recipe<Recipe>)
-struct checked<Recipe> : rule::D21::demand<false, Recipe> {};
+requires(!detail::is_recipe<Recipe>) struct checked<Recipe> : rule::D21::demand<false, Recipe> {
+};
 
 }  // namespace keel

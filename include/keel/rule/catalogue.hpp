@@ -4,6 +4,7 @@
 #include <keel/rule/accumulate.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/clip.hpp>
+#include <keel/rule/ema.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/oom.hpp>
 #include <keel/rule/precision.hpp>
@@ -26,9 +27,8 @@ struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., 
 }  // namespace detail
 
 /// The rules of a single configuration.
-using base_rules =
-    typename detail::joined<slot_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules, accumulate_rules,
-                            recompute_rules, shard_rules, schedule_rules>::type;
+using base_rules = typename detail::joined<slot_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
+                                           accumulate_rules, recompute_rules, shard_rules, schedule_rules, ema_rules>::type;
 
 /// Also asks what the ladder can reach.
 using O09 = O09_over<base_rules>;

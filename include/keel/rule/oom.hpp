@@ -2,9 +2,8 @@
 // reach is judged, not only the first (O09).
 #pragma once
 
-#include <keel/rule/rule.hpp>
-
 #include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
 
 namespace keel::rule {
 
@@ -17,14 +16,23 @@ constexpr config after(config c, oom::rung_settings const& rung) {
         c.accumulate.micro_batch /= 2;
       }
       break;
-    case oom::rung_kind::enable_recompute: c.recompute.kind = rung.recompute; break;
-    case oom::rung_kind::offload_optimizer: c.offload.kind = offload::kind::optimizer; break;
-    case oom::rung_kind::fused_attention: c.attention.kind = attention_kind::fused; break;
-    case oom::rung_kind::quantize_base: c.model.partly_frozen = true; break;
+    case oom::rung_kind::enable_recompute:
+      c.recompute.kind = rung.recompute;
+      break;
+    case oom::rung_kind::offload_optimizer:
+      c.offload.kind = offload::kind::optimizer;
+      break;
+    case oom::rung_kind::fused_attention:
+      c.attention.kind = attention_kind::fused;
+      break;
+    case oom::rung_kind::quantize_base:
+      c.model.partly_frozen = true;
+      break;
     case oom::rung_kind::shorten_sequence:
     case oom::rung_kind::give_up:
     case oom::rung_kind::custom:
-    case oom::rung_kind::none: break;
+    case oom::rung_kind::none:
+      break;
   }
   return c;
 }
@@ -32,12 +40,16 @@ constexpr config after(config c, oom::rung_settings const& rung) {
 /// True if the rung would change nothing in this configuration.
 constexpr bool is_dead(config const& c, oom::rung_settings const& rung) {
   switch (rung.kind) {
-    case oom::rung_kind::halve_micro_batch: return c.accumulate.micro_batch == 1;
+    case oom::rung_kind::halve_micro_batch:
+      return c.accumulate.micro_batch == 1;
     case oom::rung_kind::enable_recompute:
       return rung.recompute == recompute_kind::none || c.recompute.kind != recompute_kind::none;
-    case oom::rung_kind::offload_optimizer: return c.offload.kind == offload::kind::optimizer;
-    case oom::rung_kind::fused_attention: return c.attention.kind == attention_kind::fused;
-    default: return false;
+    case oom::rung_kind::offload_optimizer:
+      return c.offload.kind == offload::kind::optimizer;
+    case oom::rung_kind::fused_attention:
+      return c.attention.kind == attention_kind::fused;
+    default:
+      return false;
   }
 }
 

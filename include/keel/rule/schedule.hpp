@@ -1,9 +1,8 @@
 // L: the learning-rate schedule.
 #pragma once
 
-#include <keel/rule/rule.hpp>
-
 #include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
 
 namespace keel::rule {
 
@@ -11,14 +10,16 @@ namespace keel::rule {
 constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
 
 struct L01 {
-  KEEL_RULE_TEXT("L01", "warm-up in updates and as a ratio are two sources for one number. Fix: keep keel::schedule::warmup or keel::schedule::warmup_ratio.");
-  static constexpr bool broken(config const& c) {
-    return c.schedule.warmup != 0 && c.schedule.warmup_ratio != 0.0;
-  }
+  KEEL_RULE_TEXT("L01",
+                 "warm-up in updates and as a ratio are two sources for one number. Fix: keep keel::schedule::warmup or "
+                 "keel::schedule::warmup_ratio.");
+  static constexpr bool broken(config const& c) { return c.schedule.warmup != 0 && c.schedule.warmup_ratio != 0.0; }
 };
 
 struct L02 {
-  KEEL_RULE_TEXT("L02", "warm-up and decay leave no update at the full learning rate. Fix: make warmup plus decay shorter than keel::schedule::total<N_steps>.");
+  KEEL_RULE_TEXT("L02",
+                 "warm-up and decay leave no update at the full learning rate. Fix: make warmup plus decay shorter than "
+                 "keel::schedule::total<N_steps>.");
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
@@ -27,7 +28,9 @@ struct L02 {
 };
 
 struct L03 {
-  KEEL_RULE_TEXT("L03", "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
+  KEEL_RULE_TEXT("L03",
+                 "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: "
+                 "keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0;
@@ -37,15 +40,28 @@ struct L03 {
 };
 
 struct L04 {
-  KEEL_RULE_TEXT("L04", "this schedule depends on the length of the run, which nothing says. Fix: keel::schedule::total<N_steps>, or options.updates.");
+  KEEL_RULE_TEXT("L04",
+                 "this schedule depends on the length of the run, which nothing says. Fix: keel::schedule::total<N_steps>, or "
+                 "options.updates.");
   static constexpr bool broken(config const& c) {
     auto const kind = c.schedule.kind;
-    bool const by_length = (kind != schedule::kind::constant && kind != schedule::kind::custom) || c.schedule.warmup_ratio != 0.0;
+    bool const by_length =
+        (kind != schedule::kind::constant && kind != schedule::kind::custom) || c.schedule.warmup_ratio != 0.0;
     return c.run.known && by_length && schedule_total(c) == 0;
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04>;
+struct L11 {
+  KEEL_RULE_TEXT("L11",
+                 "only warmup_stable_decay has a decay of its own; elsewhere it would be ignored. Fix: remove "
+                 "keel::schedule::decay, or use warmup_stable_decay.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.decay != 0 && c.schedule.kind != schedule::kind::warmup_stable_decay &&
+           c.schedule.kind != schedule::kind::custom;
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04, L11>;
 
 }  // namespace keel::rule
 

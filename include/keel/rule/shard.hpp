@@ -1,17 +1,16 @@
 // Z: sharding.
 #pragma once
 
-#include <keel/rule/rule.hpp>
-
 #include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
 
 namespace keel::rule {
 
 struct Z01 {
-  KEEL_RULE_TEXT("Z01", "two sharding policies in one recipe: both would own the parameters. Fix: keep one of keel::shard::{none, replicate, zero}.");
-  static constexpr bool broken(config const& c) {
-    return c.gives_twice(slot::shard);
-  }
+  KEEL_RULE_TEXT("Z01",
+                 "two sharding policies in one recipe: both would own the parameters. Fix: keep one of keel::shard::{none, "
+                 "replicate, zero}.");
+  static constexpr bool broken(config const& c) { return c.gives_twice(slot::shard); }
 };
 
 using shard_rules = list<Z01>;

@@ -3,9 +3,8 @@
 // that arrives takes its rule's condition away; the id stays.
 #pragma once
 
-#include <keel/rule/rule.hpp>
-
 #include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
 
 namespace keel::rule {
 

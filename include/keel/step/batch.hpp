@@ -42,7 +42,7 @@ struct batch_traits<at::Tensor> {
 
 /// Tuples and pairs: every member is cut, the first is counted.
 template <class Tuple>
-  requires requires { std::tuple_size<Tuple>::value; }
+requires requires { std::tuple_size<Tuple>::value; }
 struct batch_traits<Tuple> {
   using first = batch_traits<std::tuple_element_t<0, Tuple>>;
   static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
@@ -71,10 +71,10 @@ struct batch_traits<std::vector<at::Tensor>> {
 
 /// Types that look like LibTorch's data::Example: `data` and `target`.
 template <class Example>
-  requires requires(Example const& example) {
-    { example.data } -> std::convertible_to<at::Tensor>;
-    { example.target } -> std::convertible_to<at::Tensor>;
-  }
+requires requires(Example const& example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+  { example.target } -> std::convertible_to<at::Tensor>;
+}
 struct batch_traits<Example> {
   static std::int64_t rows(Example const& batch) { return batch_traits<at::Tensor>::rows(batch.data); }
   static std::int64_t tokens(Example const& batch) { return batch_traits<at::Tensor>::tokens(batch.data); }
@@ -85,10 +85,10 @@ struct batch_traits<Example> {
 
 /// A user's type with the members that the header's opening names.
 template <class Batch>
-  requires requires(Batch const& batch, std::int64_t row) {
-    { batch.rows() } -> std::convertible_to<std::int64_t>;
-    { batch.slice(row, row) } -> std::convertible_to<Batch>;
-  }
+requires requires(Batch const& batch, std::int64_t row) {
+  { batch.rows() } -> std::convertible_to<std::int64_t>;
+  { batch.slice(row, row) } -> std::convertible_to<Batch>;
+}
 struct batch_traits<Batch> {
   static std::int64_t rows(Batch const& batch) { return batch.rows(); }
   static std::int64_t tokens(Batch const& batch) {

@@ -16,12 +16,14 @@ namespace keel {
 /// A clip policy of one's own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
 /// third argument.
 template <class Policy>
-concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) { Policy::clip(gradients, norm); };
+concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) {
+  Policy::clip(gradients, norm);
+};
 template <class Policy>
-concept custom_stateful_clip =
-    stateful<Policy> && requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
-      Policy::clip(gradients, norm, state);
-    };
+concept custom_stateful_clip = stateful<Policy> &&
+    requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
+  Policy::clip(gradients, norm, state);
+};
 
 struct no_state {
   template <class Archive>
@@ -74,7 +76,8 @@ void apply_clip(std::span<at::Tensor const> gradients, double norm, state_of<Pol
 }
 
 /// For any LibTorch program: clips the parameters' gradients to a joint L2 norm and returns the norm before. Unlike the
-/// library's own, it leaves the gradients alone where the norm is not finite, so that the caller can still tell which one it was.
+/// library's own, it leaves the gradients alone where the norm is not finite, so that the caller can still tell which one it
+/// was.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm) {
   std::vector<at::Tensor> gradients;
   for (at::Tensor const& parameter : parameters) {

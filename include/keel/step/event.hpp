@@ -45,9 +45,9 @@ struct update_end {
 /// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch.
 struct out_of_memory {
   std::int64_t update;
-  std::string rung;       ///< what was done
-  std::string message;    ///< LibTorch's own words, one line
-  std::int64_t pieces;    ///< into which each micro-batch is cut from now on
+  std::string rung;     ///< what was done
+  std::string message;  ///< LibTorch's own words, one line
+  std::int64_t pieces;  ///< into which each micro-batch is cut from now on
 };
 
 }  // namespace keel::event

@@ -17,8 +17,8 @@
 namespace keel {
 
 struct gradient_measure {
-  double norm = 0.0;                    ///< NaN or infinite if a gradient is
-  std::int64_t first_nonfinite = -1;    ///< index of the first tensor with a non-finite element; -1: none
+  double norm = 0.0;                  ///< NaN or infinite if a gradient is
+  std::int64_t first_nonfinite = -1;  ///< index of the first tensor with a non-finite element; -1: none
 };
 
 namespace detail {
@@ -59,10 +59,14 @@ inline bool has_fast_norm(at::Tensor const& gradient) {
 
 inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int64_t count) {
   switch (gradient.scalar_type()) {
-    case at::kFloat: return sum_of_squares(gradient.data_ptr<float>() + begin, count);
-    case at::kDouble: return sum_of_squares(gradient.data_ptr<double>() + begin, count);
-    case at::kBFloat16: return sum_of_squares(gradient.data_ptr<at::BFloat16>() + begin, count);
-    default: return sum_of_squares(gradient.data_ptr<at::Half>() + begin, count);
+    case at::kFloat:
+      return sum_of_squares(gradient.data_ptr<float>() + begin, count);
+    case at::kDouble:
+      return sum_of_squares(gradient.data_ptr<double>() + begin, count);
+    case at::kBFloat16:
+      return sum_of_squares(gradient.data_ptr<at::BFloat16>() + begin, count);
+    default:
+      return sum_of_squares(gradient.data_ptr<at::Half>() + begin, count);
   }
 }
 

@@ -103,7 +103,8 @@ struct call_with;
 // Depends on the caller's arguments, so that the rule only speaks where a call is.
 template <class Rule, class... Arguments>
 constexpr void refuse_order() {
-  [[maybe_unused]] typename Rule::template demand<sizeof...(Arguments) == static_cast<std::size_t>(-1), call_with<Arguments...>> said;
+  [[maybe_unused]] typename Rule::template demand<sizeof...(Arguments) == static_cast<std::size_t>(-1), call_with<Arguments...>>
+      said;
 }
 
 }  // namespace detail
@@ -152,8 +153,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
     return detail::gradient_access::make<gradients<stage::clipped>>(window_);
   }
   template <class Policy>
-    requires(!stateful<Policy>)
-  gradients<stage::clipped> clip() && {
+  requires(!stateful<Policy>) gradients<stage::clipped> clip() && {
     state_of<Policy> none;
     return std::move(*this).template clip<Policy>(none);
   }

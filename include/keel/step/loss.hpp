@@ -24,7 +24,9 @@ inline weighted_loss as_weighted_loss(at::Tensor loss, std::int64_t rows) {
 
 /// A function that keel can take a batch's loss from.
 template <class LossOf, class Batch>
-concept loss_function = requires(LossOf& loss_of, Batch const& batch) { as_weighted_loss(loss_of(batch), std::int64_t{1}); };
+concept loss_function = requires(LossOf& loss_of, Batch const& batch) {
+  as_weighted_loss(loss_of(batch), std::int64_t{1});
+};
 
 /// Throws data_error unless the loss is a floating-point scalar with a graph and a positive weight.
 inline void require_trainable(weighted_loss const& loss) {

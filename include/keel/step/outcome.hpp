@@ -14,10 +14,14 @@ enum class reason : unsigned char { nonfinite_loss, nonfinite_gradient, scale_ov
 
 inline char const* to_string(reason why) {
   switch (why) {
-    case reason::nonfinite_loss: return "non-finite loss";
-    case reason::nonfinite_gradient: return "non-finite gradient";
-    case reason::scale_overflow: return "overflow of the loss scale";
-    case reason::out_of_memory: return "out of memory";
+    case reason::nonfinite_loss:
+      return "non-finite loss";
+    case reason::nonfinite_gradient:
+      return "non-finite gradient";
+    case reason::scale_overflow:
+      return "overflow of the loss scale";
+    case reason::out_of_memory:
+      return "out of memory";
   }
   return "unknown";
 }
@@ -58,8 +62,7 @@ class outcome {
   using value_type = std::variant<accumulated, updated, skipped, finished, stopped, gave_up>;
 
   template <class Case>
-    requires std::constructible_from<value_type, Case>
-  outcome(Case value) : value_(std::move(value)) {}
+  requires std::constructible_from<value_type, Case> outcome(Case value) : value_(std::move(value)) {}
 
   template <class Case>
   bool is() const {

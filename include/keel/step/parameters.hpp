@@ -19,12 +19,10 @@ namespace keel {
 /// A module, a module holder such as torch::nn::Linear, or a shared pointer to a module.
 inline torch::nn::Module& as_module(torch::nn::Module& model) { return model; }
 template <class Holder>
-  requires requires(Holder const& holder) {
-    { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
-  }
-torch::nn::Module& as_module(Holder& model) {
-  return *model.ptr();
+requires requires(Holder const& holder) {
+  { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
 }
+torch::nn::Module& as_module(Holder& model) { return *model.ptr(); }
 template <std::derived_from<torch::nn::Module> Module>
 torch::nn::Module& as_module(std::shared_ptr<Module> const& model) {
   return *model;
@@ -41,7 +39,8 @@ struct parameter_list {
 /// Throws error (E11) if the optimizer does not fit the model.
 inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw error("E11", "LBFGS evaluates its closure several times a step, which no loss scale or skip survives. Use AdamW or SGD.");
+    throw error("E11",
+                "LBFGS evaluates its closure several times a step, which no loss scale or skip survives. Use AdamW or SGD.");
   }
   std::unordered_map<c10::TensorImpl*, std::string> name_of;
   for (auto const& item : model.named_parameters()) name_of.emplace(item.value().unsafeGetTensorImpl(), item.key());
@@ -52,9 +51,10 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
     for (at::Tensor const& parameter : group.params()) {
       auto const found = name_of.find(parameter.unsafeGetTensorImpl());
       if (found == name_of.end()) {
-        throw error("E11",
-                    "the optimizer holds a tensor that is no parameter of the model. Build it from model->parameters(), after the "
-                    "model was moved to its device.");
+        throw error(
+            "E11",
+            "the optimizer holds a tensor that is no parameter of the model. Build it from model->parameters(), after the "
+            "model was moved to its device.");
       }
       if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
         throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");

@@ -171,7 +171,8 @@ class step_body {
     }
     if (configured.accumulate.micro_batch > 0 && rows > configured.accumulate.micro_batch) {
       throw data_error("B01", "a batch of " + std::to_string(rows) + " rows came to a recipe that declares keel::micro_batch<" +
-                                  std::to_string(configured.accumulate.micro_batch) + ">. Cut the data into batches of that size.");
+                                  std::to_string(configured.accumulate.micro_batch) +
+                                  ">. Cut the data into batches of that size.");
     }
   }
 
@@ -252,10 +253,10 @@ class step_body {
       run_it();
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
-      throw out_of_memory_error("E09", "memory ran out in update " + std::to_string(updates_ + 1) + where + ": " +
-                                           first_line(thrown) +
-                                           ". Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the "
-                                           "batch smaller.");
+      throw out_of_memory_error("E09",
+                                "memory ran out in update " + std::to_string(updates_ + 1) + where + ": " + first_line(thrown) +
+                                    ". Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the "
+                                    "batch smaller.");
     }
   }
 
@@ -347,15 +348,18 @@ class step_body {
 
   void bear(reason why, std::string const& where) const {
     constexpr auto kind = configured.nonfinite.kind;
-    std::string const what = std::string(to_string(why)) + (where.empty() ? "" : " in " + where) + " at update " +
-                             std::to_string(updates_ + 1);
+    std::string const what =
+        std::string(to_string(why)) + (where.empty() ? "" : " in " + where) + " at update " + std::to_string(updates_ + 1);
     if constexpr (kind == nonfinite::kind::raise) {
-      throw nonfinite_error("E08", what + ". The parameters are as they were before it. Look at that batch, or let the run go on with "
-                                          "keel::nonfinite::skip<10>.");
+      throw nonfinite_error("E08",
+                            what +
+                                ". The parameters are as they were before it. Look at that batch, or let the run go on with "
+                                "keel::nonfinite::skip<10>.");
     } else if (nonfinite_in_a_row_ >= configured.nonfinite.limit) {
-      throw nonfinite_error("E08", what + ", the " + std::to_string(nonfinite_in_a_row_) +
-                                       ". in a row, which is this recipe's limit. The parameters are those of the last good update. "
-                                       "Lower the learning rate, or look at the data from here on.");
+      throw nonfinite_error("E08",
+                            what + ", the " + std::to_string(nonfinite_in_a_row_) +
+                                ". in a row, which is this recipe's limit. The parameters are those of the last good update. "
+                                "Lower the learning rate, or look at the data from here on.");
     }
   }
 

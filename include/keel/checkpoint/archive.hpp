@@ -1,0 +1,134 @@
+// Writes and reads state that lists its fields with `visit(archive)`: numbers, text and lists go to JSON, tensors to a tensor
+// map under the same path. Reading what was not written is a checkpoint_error (E05) that names the field.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+#include <cstdint>
+#include <keel/checkpoint/safetensors.hpp>
+#include <keel/error.hpp>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+template <class Type>
+inline constexpr bool is_vector = false;
+template <class Element>
+inline constexpr bool is_vector<std::vector<Element>> = true;
+
+/// JSON has no NaN and no infinity; they are written as these words.
+inline nlohmann::json number_to_json(double number) {
+  if (std::isnan(number)) return "nan";
+  if (std::isinf(number)) return number > 0 ? "inf" : "-inf";
+  return number;
+}
+inline bool number_from_json(nlohmann::json const& value, double& number) {
+  if (value.is_number()) {
+    number = value.get<double>();
+  } else if (value == "nan") {
+    number = std::numeric_limits<double>::quiet_NaN();
+  } else if (value == "inf") {
+    number = std::numeric_limits<double>::infinity();
+  } else if (value == "-inf") {
+    number = -std::numeric_limits<double>::infinity();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace detail
+
+class state_writer {
+ public:
+  state_writer(nlohmann::json& object, tensor_map& tensors, std::string path = "")
+      : object_(object), tensors_(tensors), path_(std::move(path)) {
+    if (!object_.is_object()) object_ = nlohmann::json::object();
+  }
+
+  template <class Field>
+  void operator()(char const* name, Field& field) {
+    if constexpr (std::is_same_v<Field, at::Tensor>) {
+      if (field.defined()) tensors_[path_ + name] = field;
+    } else if constexpr (std::is_same_v<Field, double>) {
+      object_[name] = detail::number_to_json(field);
+    } else if constexpr (detail::is_vector<Field>) {
+      auto& list = object_[name] = nlohmann::json::array();
+      for (auto const& element : field) list.push_back(detail::number_to_json(element));
+    } else if constexpr (std::is_arithmetic_v<Field> || std::is_same_v<Field, std::string>) {
+      object_[name] = field;
+    } else {
+      state_writer inner(object_[name], tensors_, path_ + name + ".");
+      field.visit(inner);
+    }
+  }
+
+ private:
+  nlohmann::json& object_;
+  tensor_map& tensors_;
+  std::string path_;
+};
+
+class state_reader {
+ public:
+  /// `source` is what errors call the checkpoint.
+  state_reader(nlohmann::json const& object, tensor_map const& tensors, std::string source, std::string path = "")
+      : object_(object), tensors_(tensors), source_(std::move(source)), path_(std::move(path)) {}
+
+  template <class Field>
+  void operator()(char const* name, Field& field) {
+    if constexpr (std::is_same_v<Field, at::Tensor>) {
+      auto const found = tensors_.find(path_ + name);
+      field = found == tensors_.end() ? at::Tensor() : found->second;
+    } else if constexpr (std::is_same_v<Field, double>) {
+      if (!detail::number_from_json(at(name), field)) wrong(name, "a number");
+    } else if constexpr (detail::is_vector<Field>) {
+      auto const& list = at(name);
+      if (!list.is_array()) wrong(name, "a list of numbers");
+      field.clear();
+      for (auto const& element : list) {
+        double number = 0.0;
+        if (!detail::number_from_json(element, number)) wrong(name, "a list of numbers");
+        field.push_back(static_cast<typename Field::value_type>(number));
+      }
+    } else if constexpr (std::is_same_v<Field, bool>) {
+      if (!at(name).is_boolean()) wrong(name, "true or false");
+      field = at(name).template get<bool>();
+    } else if constexpr (std::is_integral_v<Field>) {
+      if (!at(name).is_number_integer()) wrong(name, "an integer");
+      field = at(name).template get<Field>();
+    } else if constexpr (std::is_same_v<Field, std::string>) {
+      if (!at(name).is_string()) wrong(name, "a text");
+      field = at(name).template get<std::string>();
+    } else {
+      if (!at(name).is_object()) wrong(name, "an object");
+      state_reader inner(at(name), tensors_, source_, path_ + name + ".");
+      field.visit(inner);
+    }
+  }
+
+ private:
+  nlohmann::json const& at(char const* name) const {
+    auto const found = object_.find(name);
+    if (found == object_.end()) wrong(name, "there");
+    return *found;
+  }
+  [[noreturn]] void wrong(char const* name, char const* expected) const {
+    throw checkpoint_error("E05", source_ + ": the field " + path_ + name + " is not " + expected +
+                                      ". It was written by another version or is damaged; take an older checkpoint.");
+  }
+
+  nlohmann::json const& object_;
+  tensor_map const& tensors_;
+  std::string source_;
+  std::string path_;
+};
+
+}  // namespace keel

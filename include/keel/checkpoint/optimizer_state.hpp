@@ -1,0 +1,255 @@
+// An optimizer's state and options by the names of its parameters, never by position: LibTorch's own format swaps momenta
+// in silence when parameters are registered in another order, and on 1.13 forgets the options.
+// Known: SGD, Adam, AdamW, RMSprop, Adagrad. For an optimizer of one's own specialise optimizer_codec.
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <keel/checkpoint/archive.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/step/parameters.hpp>
+#include <memory>
+#include <string>
+#include <tuple>
+
+namespace keel {
+
+/// Lists the fields of an optimizer's options and per-parameter state.
+template <class Optimizer>
+struct optimizer_codec;
+
+namespace detail {
+template <class Archive, class Options>
+void visit_adam_options(Archive& archive, Options& options) {
+  archive("lr", options.lr());
+  archive("beta1", std::get<0>(options.betas()));
+  archive("beta2", std::get<1>(options.betas()));
+  archive("eps", options.eps());
+  archive("weight_decay", options.weight_decay());
+  archive("amsgrad", options.amsgrad());
+}
+template <class Archive, class State>
+void visit_adam_state(Archive& archive, State& state) {
+  archive("step", state.step());
+  archive("exp_avg", state.exp_avg());
+  archive("exp_avg_sq", state.exp_avg_sq());
+  archive("max_exp_avg_sq", state.max_exp_avg_sq());
+}
+}  // namespace detail
+
+template <>
+struct optimizer_codec<torch::optim::AdamW> {
+  using options = torch::optim::AdamWOptions;
+  using state = torch::optim::AdamWParamState;
+  static constexpr char const* name = "AdamW";
+  static void visit_options(auto& archive, options& of) { detail::visit_adam_options(archive, of); }
+  static void visit_state(auto& archive, state& of) { detail::visit_adam_state(archive, of); }
+};
+
+template <>
+struct optimizer_codec<torch::optim::Adam> {
+  using options = torch::optim::AdamOptions;
+  using state = torch::optim::AdamParamState;
+  static constexpr char const* name = "Adam";
+  static void visit_options(auto& archive, options& of) { detail::visit_adam_options(archive, of); }
+  static void visit_state(auto& archive, state& of) { detail::visit_adam_state(archive, of); }
+};
+
+template <>
+struct optimizer_codec<torch::optim::SGD> {
+  using options = torch::optim::SGDOptions;
+  using state = torch::optim::SGDParamState;
+  static constexpr char const* name = "SGD";
+  static void visit_options(auto& archive, options& of) {
+    archive("lr", of.lr());
+    archive("momentum", of.momentum());
+    archive("dampening", of.dampening());
+    archive("weight_decay", of.weight_decay());
+    archive("nesterov", of.nesterov());
+  }
+  static void visit_state(auto& archive, state& of) { archive("momentum_buffer", of.momentum_buffer()); }
+};
+
+template <>
+struct optimizer_codec<torch::optim::RMSprop> {
+  using options = torch::optim::RMSpropOptions;
+  using state = torch::optim::RMSpropParamState;
+  static constexpr char const* name = "RMSprop";
+  static void visit_options(auto& archive, options& of) {
+    archive("lr", of.lr());
+    archive("alpha", of.alpha());
+    archive("eps", of.eps());
+    archive("weight_decay", of.weight_decay());
+    archive("momentum", of.momentum());
+    archive("centered", of.centered());
+  }
+  static void visit_state(auto& archive, state& of) {
+    archive("step", of.step());
+    archive("square_avg", of.square_avg());
+    archive("momentum_buffer", of.momentum_buffer());
+    archive("grad_avg", of.grad_avg());
+  }
+};
+
+template <>
+struct optimizer_codec<torch::optim::Adagrad> {
+  using options = torch::optim::AdagradOptions;
+  using state = torch::optim::AdagradParamState;
+  static constexpr char const* name = "Adagrad";
+  static void visit_options(auto& archive, options& of) {
+    archive("lr", of.lr());
+    archive("lr_decay", of.lr_decay());
+    archive("weight_decay", of.weight_decay());
+    archive("initial_accumulator_value", of.initial_accumulator_value());
+    archive("eps", of.eps());
+  }
+  static void visit_state(auto& archive, state& of) {
+    archive("step", of.step());
+    archive("sum", of.sum());
+  }
+};
+
+namespace detail {
+
+/// Calls `use(codec)` with the codec of the optimizer's dynamic type. Throws error (S05) if it is not a known one.
+template <class Use>
+void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
+  bool found = false;
+  auto const try_one = [&](auto* typed, auto codec) {
+    if (typed == nullptr || found) return;
+    found = true;
+    use(codec);
+  };
+  try_one(dynamic_cast<torch::optim::AdamW*>(&optimizer), optimizer_codec<torch::optim::AdamW>{});
+  try_one(dynamic_cast<torch::optim::Adam*>(&optimizer), optimizer_codec<torch::optim::Adam>{});
+  try_one(dynamic_cast<torch::optim::SGD*>(&optimizer), optimizer_codec<torch::optim::SGD>{});
+  try_one(dynamic_cast<torch::optim::RMSprop*>(&optimizer), optimizer_codec<torch::optim::RMSprop>{});
+  try_one(dynamic_cast<torch::optim::Adagrad*>(&optimizer), optimizer_codec<torch::optim::Adagrad>{});
+  if (!found) {
+    throw error("S05",
+                "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop or Adagrad, or "
+                "keel::checkpoint::never.");
+  }
+}
+
+template <class Codec>
+struct options_visitor {
+  typename Codec::options& options;
+  void visit(auto& archive) { Codec::visit_options(archive, options); }
+};
+template <class Codec>
+struct state_visitor {
+  typename Codec::state& state;
+  void visit(auto& archive) { Codec::visit_state(archive, state); }
+};
+
+/// Checks the shapes of a parameter's loaded state and moves it to the parameter's device.
+struct place_state {
+  at::Tensor const& parameter;
+  std::string const& name;
+  std::string const& source;
+
+  void operator()(char const* field, at::Tensor& tensor) const {
+    if (!tensor.defined()) return;
+    if (tensor.dim() != 0 && tensor.sizes() != parameter.sizes()) {
+      throw checkpoint_error(
+          "E05", source + ": " + field + " of " + name + " has another shape than the parameter. Take an older checkpoint.");
+    }
+    tensor = tensor.to(parameter.device());
+  }
+  template <class Other>
+  void operator()(char const* /*field*/, Other& /*value*/) const {}
+};
+
+}  // namespace detail
+
+/// Writes options to `object` and moments to `tensors`; the tensors are the optimizer's own, not copies.
+inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list const& parameters, nlohmann::json& object,
+                           tensor_map& tensors) {
+  detail::with_optimizer_codec(optimizer, [&]<class Codec>(Codec) {
+    object["kind"] = Codec::name;
+    object["groups"] = nlohmann::json::array();
+    object["state"] = nlohmann::json::object();
+    std::size_t index = 0;
+    for (auto& group : optimizer.param_groups()) {
+      nlohmann::json options;
+      state_writer writer(options, tensors);
+      detail::options_visitor<Codec>{static_cast<typename Codec::options&>(group.options())}.visit(writer);
+      nlohmann::json names = nlohmann::json::array();
+      for (std::size_t i = 0; i < group.params().size(); ++i, ++index) {
+        std::string const& name = parameters.names[index];
+        names.push_back(name);
+        auto const found = optimizer.state().find(libtorch::state_key(group.params()[i]));
+        if (found == optimizer.state().end()) continue;
+        state_writer state(object["state"][name], tensors, name + ".");
+        detail::state_visitor<Codec>{static_cast<typename Codec::state&>(*found->second)}.visit(state);
+      }
+      object["groups"].push_back({{"options", options}, {"parameters", names}});
+    }
+  });
+}
+
+/// The reverse. Throws checkpoint_error: E04 for another optimizer or other parameters, E05 for missing or misshapen state.
+/// The optimizer is only changed after everything was found good.
+inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list const& parameters, nlohmann::json const& object,
+                           tensor_map const& tensors, std::string const& source) {
+  detail::with_optimizer_codec(optimizer, [&]<class Codec>(Codec) {
+    auto const text = [](nlohmann::json const& value) { return value.is_string() ? value.get<std::string>() : value.dump(); };
+    nlohmann::json const kind = object.value("kind", nlohmann::json());
+    if (kind != Codec::name) {
+      throw checkpoint_error("E04", source + " holds the state of " + text(kind) + " and this run uses " + Codec::name +
+                                        ". Use that optimizer, or another run directory.");
+    }
+    nlohmann::json const groups = object.value("groups", nlohmann::json::array());
+    auto& live = optimizer.param_groups();
+    if (!groups.is_array() || groups.size() != live.size()) {
+      throw checkpoint_error("E04", source + " has " + std::to_string(groups.size()) +
+                                        " parameter groups and the optimizer has " + std::to_string(live.size()) +
+                                        ". Build the same groups, or use another run directory.");
+    }
+
+    std::vector<std::unique_ptr<typename Codec::options>> new_options;
+    std::vector<std::pair<at::Tensor, std::unique_ptr<typename Codec::state>>> new_states;
+    nlohmann::json const states = object.value("state", nlohmann::json::object());
+    std::size_t index = 0;
+    for (std::size_t g = 0; g < live.size(); ++g) {
+      auto const& held = live[g].params();
+      auto options = std::make_unique<typename Codec::options>(static_cast<typename Codec::options&>(live[g].options()));
+      nlohmann::json const saved_options = groups[g].value("options", nlohmann::json::object());
+      state_reader reader(saved_options, tensors, source, "optimizer.");
+      detail::options_visitor<Codec>{*options}.visit(reader);
+      new_options.push_back(std::move(options));
+
+      std::vector<std::string> names;
+      for (std::size_t i = 0; i < held.size(); ++i) names.push_back(parameters.names[index + i]);
+      if (groups[g].value("parameters", nlohmann::json::array()) != nlohmann::json(names)) {
+        throw checkpoint_error("E04",
+                               source + ": group " + std::to_string(g) +
+                                   " of the optimizer held other parameters. Freeze and group the same ones in the same order, "
+                                   "or use another run directory.");
+      }
+      for (at::Tensor const& parameter : held) {
+        std::string const& name = parameters.names[index++];
+        auto const found = states.find(name);
+        if (found == states.end()) continue;
+        auto state = std::make_unique<typename Codec::state>();
+        state_reader state_archive(*found, tensors, source, name + ".");
+        detail::state_visitor<Codec>{*state}.visit(state_archive);
+        detail::place_state place{parameter, name, source};
+        detail::state_visitor<Codec>{*state}.visit(place);
+        new_states.emplace_back(parameter, std::move(state));
+      }
+    }
+
+    for (std::size_t g = 0; g < live.size(); ++g) live[g].set_options(std::move(new_options[g]));
+    optimizer.state().clear();
+    for (auto& [parameter, state] : new_states) optimizer.state()[libtorch::state_key(parameter)] = std::move(state);
+  });
+}
+
+}  // namespace keel

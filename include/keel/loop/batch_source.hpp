@@ -1,0 +1,66 @@
+// Where batches come from: any input range, LibTorch's data loader, or a function of the epoch that returns one of them.
+// A function is the way to shuffle: its order can depend on the epoch's number, and so be the same after a resume.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <range/v3/iterator/operations.hpp>
+#include <range/v3/range/access.hpp>
+#include <range/v3/range/concepts.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace keel {
+
+/// LibTorch's loaders have iterators that model no concept: no post-increment.
+template <class Loader>
+concept data_loader = !ranges::input_range<Loader&> && requires(Loader & loader) {
+  *loader.begin();
+  ++std::declval<decltype(loader.begin())&>();
+  { loader.begin() != loader.end() } -> std::convertible_to<bool>;
+};
+
+template <class Range>
+concept batch_range = ranges::input_range<Range&> || data_loader<Range>;
+
+template <class Source>
+concept epoch_function =
+    std::invocable<Source&, std::int64_t> && batch_range<std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>;
+
+template <class Source>
+concept batch_source = batch_range<Source> || epoch_function<Source>;
+
+namespace detail {
+
+/// True if the source can give another epoch.
+template <class Source>
+inline constexpr bool is_repeatable = epoch_function<Source> || data_loader<Source> || ranges::forward_range<Source&>;
+
+/// Calls `use(iterator, sentinel)` over one epoch of the source.
+template <class Source, class Use>
+auto with_epoch(Source& source, std::int64_t epoch, Use&& use) {
+  if constexpr (epoch_function<Source>) {
+    auto range = source(epoch);
+    return with_epoch(range, epoch, std::forward<Use>(use));
+  } else if constexpr (ranges::input_range<Source&>) {
+    return use(ranges::begin(source), ranges::end(source));
+  } else {
+    return use(source.begin(), source.end());
+  }
+}
+
+/// Moves over `count` batches without looking at them; returns how many there were.
+template <class Iterator, class Sentinel>
+std::int64_t skip_batches(Iterator& at, Sentinel const& end, std::int64_t count) {
+  if constexpr (ranges::input_iterator<Iterator> && ranges::sentinel_for<Sentinel, Iterator>) {
+    return count - static_cast<std::int64_t>(ranges::advance(at, static_cast<ranges::iter_difference_t<Iterator>>(count), end));
+  } else {
+    std::int64_t skipped = 0;
+    for (; skipped < count && at != end; ++skipped) ++at;
+    return skipped;
+  }
+}
+
+}  // namespace detail
+}  // namespace keel

@@ -1,0 +1,51 @@
+// What a trainer tells its hooks, in the one order that there is:
+//
+//     run_begin
+//       epoch_begin
+//         update_begin
+//           micro_batch_begin, micro_batch_end      accumulate<N>: N times
+//           gradients_ready                         not in a skipped update
+//         update_end
+//         checkpoint_saved                          when the cadence says so
+//       epoch_end
+//     run_end                                       with the outcome
+//
+// out_of_memory comes after a micro_batch_begin whose end it replaces; the window then begins again with micro batch 0.
+// A window may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
+// from a hook ends the run as one from the loss would.
+#pragma once
+
+#include <boost/hana/tuple.hpp>
+#include <boost/hana/type.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <keel/step/event.hpp>
+
+namespace keel::event {
+
+struct run_begin {
+  std::int64_t update;  ///< 0, or where a checkpoint was resumed
+  bool resumed;
+};
+struct epoch_begin {
+  std::int64_t epoch;     ///< from 0
+  std::int64_t position;  ///< micro-batches of this epoch that were consumed before a resume
+};
+struct epoch_end {
+  std::int64_t epoch;
+  std::int64_t micro_batches;
+};
+/// The checkpoint is durable.
+struct checkpoint_saved {
+  std::int64_t update;
+  std::filesystem::path path;
+};
+struct run_end {
+  outcome const& result;
+};
+
+inline constexpr auto all =
+    boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
+                         out_of_memory, checkpoint_saved, epoch_end, run_end>;
+
+}  // namespace keel::event

@@ -1,0 +1,60 @@
+// The functions that a user hangs on events. One is accepted if it can be called with at least one event; a signature that is
+// nearly right is a compile error (U17) and never a hook that stays silent.
+#pragma once
+
+#include <boost/hana/any_of.hpp>
+#include <boost/hana/bool.hpp>
+#include <boost/hana/for_each.hpp>
+#include <boost/hana/unpack.hpp>
+#include <concepts>
+#include <functional>
+#include <keel/loop/event.hpp>
+#include <keel/rule/unbuilt.hpp>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class hooks {
+  // One list of functions an event, made from the list of events.
+  using lists = decltype(boost::hana::unpack(event::all, [](auto... type) {
+    return std::tuple<std::vector<std::function<void(typename decltype(type)::type const&)>>...>{};
+  }));
+
+  template <class Hook>
+  static constexpr bool takes_any() {
+    return decltype(boost::hana::any_of(event::all, [](auto type) {
+      return boost::hana::bool_c<std::invocable<Hook&, typename decltype(type)::type const&>>;
+    }))::value;
+  }
+
+ public:
+  /// Adds a hook to every event that it can be called with; `[](auto const& e)` hears all of them.
+  template <class Hook>
+  void add(Hook hook) {
+    if constexpr (!takes_any<Hook>()) {
+      [[maybe_unused]] rule::U17::demand<false, Hook> said;
+    } else {
+      boost::hana::for_each(event::all, [&](auto type) {
+        using Event = typename decltype(type)::type;
+        if constexpr (std::invocable<Hook&, Event const&>) list_of<Event>().push_back(hook);
+      });
+    }
+  }
+
+  template <class Event>
+  void operator()(Event const& event) {
+    for (auto const& hook : list_of<Event>()) hook(event);
+  }
+
+ private:
+  template <class Event>
+  auto& list_of() {
+    return std::get<std::vector<std::function<void(Event const&)>>>(lists_);
+  }
+
+  lists lists_;
+};
+
+}  // namespace keel

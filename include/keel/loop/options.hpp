@@ -1,0 +1,31 @@
+// What a trainer is told at run time; everything else is in the recipe.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <keel/observe/console.hpp>
+
+namespace keel {
+
+struct trainer_options {
+  /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is refused.
+  std::filesystem::path run_directory = {};
+  /// Length of the run in updates; 0: until the data ends.
+  std::int64_t updates = 0;
+  /// Passes over the data; 0: as many as `updates` needs, or one.
+  std::int64_t epochs = 0;
+  /// Continue from the newest checkpoint in the run directory.
+  bool resume = true;
+  /// Take a checkpoint although this recipe, or the length of the run, differs from the one that wrote it.
+  bool accept_changed_recipe = false;
+  /// Stop at the next step boundary on SIGTERM, SIGINT or SIGUSR1.
+  bool stop_on_signals = true;
+  /// Where progress goes; nullptr: nowhere.
+  std::FILE* console = stdout;
+  console_mode mode = console_mode::automatic;
+  /// Without a terminal: a line each so many windows.
+  std::int64_t console_every = 1;
+};
+
+}  // namespace keel

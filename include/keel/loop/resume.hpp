@@ -1,0 +1,103 @@
+// Between a run and a snapshot: what a checkpoint of a recipe holds, and how a run is put back to it. The schema is the list of
+// parts that the trainer hands in, so a part cannot be saved and then forgotten on load.
+#pragma once
+
+#include <torch/version.h>
+
+#include <boost/hana/for_each.hpp>
+#include <cstdint>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/model_state.hpp>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/checkpoint/store.hpp>
+#include <keel/recipe/describe.hpp>
+#include <keel/version.hpp>
+#include <string>
+
+namespace keel {
+
+/// A named part of a run's state; `state` lists its fields with `visit`.
+template <class State>
+struct state_part {
+  char const* name;
+  State* state;
+};
+
+namespace detail {
+
+/// Slots that decide what the parameters become. The others may change between a run and its resume.
+inline bool shapes_the_result(std::string const& slot) { return slot != "checkpoint" && slot != "oom" && slot != "health"; }
+
+inline nlohmann::json recipe_to_json(config const& value) {
+  nlohmann::json slots = nlohmann::json::object();
+  for_each_slot(value, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
+  return slots;
+}
+
+inline bool depends_on_length(config const& value) {
+  return value.schedule.total == 0 && (value.schedule.kind != schedule::kind::constant || value.schedule.warmup_ratio != 0.0);
+}
+
+/// Throws checkpoint_error (E03) that names every slot that differs.
+inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source) {
+  nlohmann::json const saved = state.value("recipe", nlohmann::json::object());
+  std::string differences;
+  for_each_slot(value, [&](char const* name, slot_text const& text) {
+    if (!shapes_the_result(name)) return;
+    std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
+    if (before != text.c_str())
+      differences += (differences.empty() ? "" : "; ") + std::string(name) + " was " + before + " and is " + text.c_str();
+  });
+  std::int64_t const length =
+      state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
+  if (depends_on_length(value) && length != value.run.updates) {
+    differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
+                   " updates and now over " + std::to_string(value.run.updates);
+  }
+  if (!differences.empty()) {
+    throw checkpoint_error("E03", source + " is of another recipe: " + differences +
+                                      ". Use that recipe, another run directory, or options.accept_changed_recipe.");
+  }
+}
+
+}  // namespace detail
+
+/// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
+template <class Parts>
+snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                       parameter_list const& parameters, Parts const& parts) {
+  snapshot content;
+  content.model = model_tensors(model);
+  content.state["keel"] = version;
+  content.state["libtorch"] = TORCH_VERSION;
+  content.state["recipe"] = detail::recipe_to_json(value);
+  content.state["updates"] = value.run.updates;
+  save_optimizer(optimizer, parameters, content.state["optimizer"], content.optimizer);
+  boost::hana::for_each(parts, [&](auto part) {
+    state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".");
+    part.state->visit(writer);
+  });
+  return content;
+}
+
+/// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
+/// Parameters are written last, after everything else was found good.
+template <class Parts>
+void apply_snapshot(snapshot const& content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                    parameter_list const& parameters, Parts const& parts, std::string const& source,
+                    bool accept_changed_recipe) {
+  if (!content.state.is_object())
+    throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
+  if (!accept_changed_recipe) detail::require_same_recipe(value, content.state, source);
+  require_same_model(model_tensors(model), content.model, source);
+  nlohmann::json const run = content.state.value("run", nlohmann::json::object());
+  boost::hana::for_each(parts, [&](auto part) {
+    nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".");
+    part.state->visit(reader);
+  });
+  load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);
+  load_model(model, content.model, source);
+}
+
+}  // namespace keel

@@ -1,0 +1,61 @@
+// One run's directory: a lock against a second run in it, checkpoints, metrics.jsonl and events.jsonl.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/store.hpp>
+#include <keel/error.hpp>
+#include <keel/observe/metrics.hpp>
+#include <string>
+
+namespace keel {
+
+template <class Files = posix_files>
+class run_directory {
+ public:
+  /// Makes the directory. Throws file_error: E01 if another run holds it, E02 if it cannot be written.
+  run_directory(std::filesystem::path root, std::int64_t keep, Files files)
+      : root_(std::move(root)),
+        files_(std::move(files)),
+        lock_(make_and_lock()),
+        store_(root_ / "checkpoints", keep, files_),
+        metrics_(root_ / "metrics.jsonl", files_),
+        events_(root_ / "events.jsonl", files_) {}
+
+  std::filesystem::path const& root() const { return root_; }
+  checkpoint_store<Files>& checkpoints() { return store_; }
+  json_lines<Files>& metrics() { return metrics_; }
+
+  /// Adds a line to events.jsonl: what happened, after how many updates, and when.
+  void event(char const* name, std::int64_t update, nlohmann::ordered_json details = nlohmann::ordered_json::object()) {
+    using namespace std::chrono;
+    nlohmann::ordered_json line;
+    line["event"] = name;
+    line["update"] = update;
+    line["time"] = duration<double>(system_clock::now().time_since_epoch()).count();
+    line.update(details);
+    events_.add(line);
+  }
+
+ private:
+  file_handle make_and_lock() {
+    files_.make_directories(root_);
+    auto const name = root_ / "lock";
+    file_handle lock = files_.try_lock(name);
+    if (!lock) {
+      throw file_error("E01",
+                       "another run is using " + root_.string() + ". Wait for it, stop it, or use another run directory.");
+    }
+    return lock;
+  }
+
+  std::filesystem::path root_;
+  Files files_;
+  file_handle lock_;
+  checkpoint_store<Files> store_;
+  json_lines<Files> metrics_;
+  json_lines<Files> events_;
+};
+
+}  // namespace keel

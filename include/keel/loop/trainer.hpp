@@ -1,0 +1,463 @@
+// The loop that a careful engineer would have written by hand, from a recipe:
+//
+//     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};
+//     keel::outcome result = run.fit(batches, loss_of);
+//
+// fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended. For a loop of one's own there
+// is step(batch, loss_of), which does the same for one micro-batch.
+#pragma once
+
+#include <atomic>
+#include <boost/hana/tuple.hpp>
+#include <chrono>
+#include <cstdint>
+#include <keel/loop/batch_source.hpp>
+#include <keel/loop/environment.hpp>
+#include <keel/loop/evaluate.hpp>
+#include <keel/loop/hooks.hpp>
+#include <keel/loop/options.hpp>
+#include <keel/loop/progress.hpp>
+#include <keel/loop/resume.hpp>
+#include <keel/loop/run_directory.hpp>
+#include <keel/loop/seed.hpp>
+#include <keel/loop/summary.hpp>
+#include <keel/observe/console.hpp>
+#include <keel/step/step.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace keel {
+
+namespace detail {
+
+template <class Recipe, class Environment>
+class trainer_body {
+  /// The step's observer. It may hold a plain pointer because a trainer neither copies nor moves.
+  struct forward_events {
+    trainer_body* to;
+    template <class Event>
+    void operator()(Event const& event) const {
+      to->on_event(event);
+    }
+  };
+  using clock = typename Environment::clock;
+  using files = typename Environment::files;
+  using step_type = step_body<Recipe, Environment, forward_events>;
+
+ public:
+  static constexpr config configured = config_of<Recipe>;
+
+  /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
+  /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
+  template <class Model>
+  trainer_body(Model& model, torch::optim::Optimizer& optimizer, trainer_options options = {}, files file_system = {})
+      : options_(std::move(options)),
+        step_(model, optimizer, options_.updates, forward_events{this}),
+        console_(options_.console, options_.mode, options_.console_every) {
+    require_options();
+    if (!options_.run_directory.empty()) {
+      directory_ = std::make_unique<run_directory<files>>(options_.run_directory, configured.checkpoint.keep, file_system);
+    }
+    if constexpr (saves) {
+      // An optimizer that cannot be saved is better refused now than at the first checkpoint.
+      with_optimizer_codec(optimizer, [](auto) {});
+      directory_->checkpoints().prepare();
+    }
+  }
+  trainer_body(trainer_body const&) = delete;
+  trainer_body& operator=(trainer_body const&) = delete;
+
+  /// Trains on the batches until the options' length is reached, the data ends, a stop is asked for or the ladder gives up.
+  /// `batches`: an input range, a LibTorch data loader, or a function of the epoch that returns one; each element is one
+  /// micro-batch. `loss_of(batch)`: its mean loss, or keel::weighted_loss.
+  template <class Batches, class LossOf>
+  outcome fit(Batches&& batches, LossOf&& loss_of) {
+    if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
+      refuse_order<rule::U18, Batches>();
+      return outcome::finished{0};
+    } else {
+      typename Environment::stop const listener(options_.stop_on_signals);
+      deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
+      try {
+        begin_run();
+        outcome const result = run_epochs(batches, loss_of, listener);
+        return end_run(result);
+      } catch (std::exception const& thrown) {
+        record_failure(thrown);
+        throw;
+      }
+    }
+  }
+
+  /// One micro-batch, for programs that own their loop: updates, records and saves as fit does. Call resume() first if the run
+  /// may be a continued one.
+  template <class Batch, class LossOf>
+  outcome step(Batch const& batch, LossOf&& loss_of) {
+    if (!begun_) begin_run();
+    return take(batch, loss_of);
+  }
+
+  /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
+  /// Throws checkpoint_error if there are checkpoints but none that this run can use.
+  bool resume() {
+    if (resumed_.has_value()) return *resumed_;
+    resumed_ = false;
+    if constexpr (saves) {
+      if (options_.resume) resumed_ = load_newest();
+    }
+    return *resumed_;
+  }
+
+  /// The data cursor: where a loop of one's own continues after resume().
+  data_cursor const& cursor() const { return cursor_; }
+
+  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were.
+  template <class Batches, class LossOf>
+  double evaluate(Batches&& batches, LossOf&& loss_of) {
+    double const loss = keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device,
+                                                                       configured.precision.kind, batches, loss_of);
+    if (directory_) directory_->event("evaluated", step_.updates(), {{"loss", number_to_json(loss)}});
+    console_.notice(formatted("evaluated at update %lld: loss %.4f", static_cast<long long>(step_.updates()), loss));
+    return loss;
+  }
+
+  /// Adds a hook: `run.on([](keel::event::update_end const& e) { .. });`
+  template <class Hook>
+  void on(Hook hook) {
+    hooks_.add(std::move(hook));
+  }
+
+  /// Ends fit at the next step boundary, from a hook or from another thread.
+  void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
+
+  /// Saves a checkpoint now. Throws error (E12) inside a window or without a checkpoint policy.
+  void save() {
+    if (!saves || !step_.at_boundary()) {
+      throw error("E12",
+                  "a checkpoint needs a recipe with keel::checkpoint::every and is only whole between two updates. Call save() "
+                  "after a step that returned updated or skipped.");
+    }
+    if constexpr (saves) save_checkpoint();
+  }
+
+  std::int64_t updates() const { return step_.updates(); }
+  std::int64_t skipped() const { return step_.skipped(); }
+  std::int64_t rungs_taken() const { return record_.rungs; }
+  double learning_rate() const { return step_.learning_rate(); }
+  double loss_scale() const { return step_.loss_scale(); }
+
+ private:
+  friend forward_events;
+  static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
+
+  /// What a checkpoint holds beside model and optimizer.
+  auto parts() {
+    return boost::hana::make_tuple(state_part<step_type>{"step", &step_}, state_part<data_cursor>{"data", &cursor_},
+                                   state_part<run_record>{"record", &record_}, state_part<random_snapshot>{"random", &random_});
+  }
+
+  config present_config() const {
+    config value = configured;
+    value.run = step_.facts();
+    return value;
+  }
+
+  void require_options() const {
+    if (options_.updates < 0 || options_.epochs < 0) {
+      throw error("E12", "options.updates and options.epochs must not be negative. Leave them out for no limit.");
+    }
+    if (saves && options_.run_directory.empty()) {
+      throw error("E12",
+                  "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
+                  "keel::checkpoint::never.");
+    }
+  }
+
+  void begin_run() {
+    resume();
+    if (begun_) return;
+    begun_ = true;
+    if (!*resumed_) {
+      if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
+      if (directory_) {
+        directory_->metrics().resume_at(0);
+        nlohmann::ordered_json slots;
+        for_each_slot(configured, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
+        directory_->event("started", 0, {{"recipe", slots}});
+      }
+    }
+    started_ = window_started_ = last_save_ = clock::now();
+    tokens_before_ = record_.tokens;
+    hooks_(event::run_begin{step_.updates(), *resumed_});
+  }
+
+  template <class Batches, class LossOf, class Listener>
+  outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
+    std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (options_.updates > 0 ? 0 : 1);
+    if (length_reached()) {
+      if (step_.updates() > options_.updates) {
+        throw error("S19", "the checkpoint is at update " + std::to_string(step_.updates()) + " and this run ends at " +
+                               std::to_string(options_.updates) +
+                               ", so nothing would train. Raise options.updates, or use another "
+                               "run directory.");
+      }
+      console_.notice(formatted("nothing left to do: the run directory holds a run that finished its %lld updates",
+                                static_cast<long long>(options_.updates)));
+      return outcome::finished{step_.updates()};
+    }
+    while (epochs == 0 || cursor_.epoch < epochs) {
+      if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
+      if constexpr (!is_repeatable<Batches>) break;
+    }
+    if (auto last = step_.flush()) after_window(*last);
+    return outcome::finished{step_.updates()};
+  }
+
+  /// Nothing if the epoch went to its end and the run goes on.
+  template <class Batches, class LossOf, class Listener>
+  std::optional<outcome> run_epoch(Batches& batches, LossOf& loss_of, Listener const& listener) {
+    std::int64_t const behind = cursor_.position;
+    // A loader draws its order when it begins: it must draw what it drew when this epoch first began.
+    if (behind > 0) {
+      cursor_.at_epoch_begin.restore();
+    } else {
+      cursor_.at_epoch_begin = random_snapshot::take(step_.parameters().device);
+    }
+    hooks_(event::epoch_begin{cursor_.epoch, behind});
+    auto ended = with_epoch(batches, cursor_.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
+      if (behind > 0) {
+        if (skip_batches(at, end, behind) < behind) {
+          throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
+                                      std::to_string(behind) +
+                                      ", where the checkpoint continues. Use the data of that run, or another run directory.");
+        }
+        random_.restore();
+      }
+      for (; at != end; ++at) {
+        outcome const result = take(*at, loss_of);
+        if (result.template is<outcome::gave_up>()) return result;
+        if (!step_.at_boundary()) continue;
+        if (length_reached()) return outcome::finished{step_.updates()};
+        int const signal = listener.received();
+        if (signal != 0 || stop_requested_.exchange(false)) return outcome::stopped{signal, step_.updates()};
+      }
+      return std::nullopt;
+    });
+    if (ended) return ended;
+    if (cursor_.position == 0) {
+      throw data_error(
+          "E06", "epoch " + std::to_string(cursor_.epoch) + " has no batches. Look at the data's path and at its filters.");
+    }
+    hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
+    ++cursor_.epoch;
+    cursor_.position = 0;
+    return std::nullopt;
+  }
+
+  bool length_reached() const { return options_.updates > 0 && step_.updates() >= options_.updates; }
+
+  template <class Batch, class LossOf>
+  outcome take(Batch const& batch, LossOf&& loss_of) {
+    if (step_.at_boundary()) window_started_ = clock::now();
+    if constexpr (countable_batch<Batch>) {
+      if (!console_begun_) {
+        console_begun_ = true;
+        console_.begin(options_.updates,
+                       batch_traits<Batch>::tokens(batch) == batch_traits<Batch>::rows(batch) ? "rows" : "tokens");
+      }
+    }
+    // A window that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
+    outcome const result = step_(batch, loss_of);
+    if (result.template is<outcome::gave_up>()) {
+      cursor_.position -= pending_;
+      cursor_.consumed -= pending_;
+      pending_ = 0;
+      return result;
+    }
+    ++cursor_.position;
+    ++cursor_.consumed;
+    ++pending_;
+    if (step_.at_boundary()) after_window(result);
+    return result;
+  }
+
+  /// The cadence, at a step boundary and whatever the step's outcome was.
+  void after_window(outcome const& result) {
+    pending_ = 0;
+    if constexpr (configured.checkpoint.kind == checkpoint::kind::every_steps) {
+      if (result.is<outcome::updated>() && step_.updates() % configured.checkpoint.interval == 0) save_checkpoint();
+    } else if constexpr (configured.checkpoint.kind == checkpoint::kind::every_seconds) {
+      if (clock::now() - last_save_ >= std::chrono::seconds(configured.checkpoint.interval)) save_checkpoint();
+    }
+  }
+
+  template <class Event>
+  void on_event(Event const& event) {
+    if constexpr (std::is_same_v<Event, event::update_end>) {
+      record_update(event);
+    } else if constexpr (std::is_same_v<Event, event::out_of_memory>) {
+      ++record_.rungs;
+      console_.notice(
+          "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
+          (event.rung == "give_up" ? "" : ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"));
+      if (directory_) {
+        directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+      }
+    }
+    hooks_(event);
+  }
+
+  void record_update(event::update_end const& event) {
+    bool const applied = event.result.is<outcome::updated>();
+    update_metrics m;
+    m.update = event.update;
+    m.attempt = ++record_.attempts;
+    m.epoch = cursor_.epoch;
+    m.loss = event.loss;
+    m.loss_zscore = record_.loss.zscore(event.loss);
+    m.gradient_norm = event.gradient_norm;
+    m.gradient_norm_zscore = record_.gradient_norm.zscore(event.gradient_norm);
+    m.learning_rate = applied ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
+    m.loss_scale = step_.loss_scale();
+    m.skipped = step_.skipped();
+    m.tokens = event.tokens;
+    m.milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
+    if (applied) {
+      record_.loss.accept(event.loss);
+      record_.gradient_norm.accept(event.gradient_norm);
+      if (event.update == 1) record_.first_loss = event.loss;
+      record_.last_loss = event.loss;
+    } else {
+      auto const& skipped = event.result.get<outcome::skipped>();
+      m.skipped_because = std::string(to_string(skipped.why)) + (skipped.where.empty() ? "" : " in " + skipped.where);
+    }
+    record_.tokens += event.tokens;
+    if (directory_) {
+      directory_->metrics().add(to_json(m));
+      if (!applied) directory_->event("skipped", event.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+    }
+    // skip<N> counts in silence, apart from the record; warn<N> speaks.
+    if (!applied && configured.nonfinite.kind == nonfinite::kind::warn) {
+      console_.notice("warning: update " + std::to_string(event.update + 1) + " was left out: " + m.skipped_because);
+    }
+    console_.show(m);
+  }
+
+  void save_checkpoint() {
+    random_ = random_snapshot::take(step_.parameters().device);
+    record_.metrics_bytes = static_cast<std::int64_t>(directory_->metrics().sync());
+    auto const update = step_.updates();
+    directory_->checkpoints().save(
+        update, take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts()));
+    last_save_ = clock::now();
+    saved_at_ = record_.attempts;
+    directory_->event("checkpoint", update);
+    hooks_(event::checkpoint_saved{update, directory_->checkpoints().path_of(update)});
+  }
+
+  /// The newest checkpoint that is whole. A damaged one is passed over with a notice; one of another recipe or model ends the
+  /// run, because the directory belongs to somebody else.
+  bool load_newest() {
+    auto& store = directory_->checkpoints();
+    auto const found = store.updates();
+    std::string damaged;
+    for (auto update = found.rbegin(); update != found.rend(); ++update) {
+      std::string const source = store.path_of(*update).string();
+      try {
+        snapshot const content = store.load(*update);
+        apply_snapshot(content, present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
+                       options_.accept_changed_recipe);
+      } catch (error const& thrown) {
+        bool const is_damage = thrown.id() == "E05" || thrown.id() == "E02";
+        if (!is_damage) throw;
+        damaged = thrown.what();
+        console_.notice("passed over a damaged checkpoint: " + damaged);
+        directory_->event("damaged", *update, {{"message", damaged}});
+        continue;
+      }
+      random_.restore();
+      step_.restored();
+      saved_at_ = record_.attempts;
+      directory_->metrics().resume_at(static_cast<std::uint64_t>(record_.metrics_bytes));
+      directory_->event("resumed", step_.updates());
+      console_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source);
+      return true;
+    }
+    if (!damaged.empty()) {
+      throw checkpoint_error("E05", "no checkpoint in " + (directory_->root() / "checkpoints").string() +
+                                        " is whole; the oldest says: " + damaged +
+                                        " Restore the directory from a copy, or begin anew in another one.");
+    }
+    return false;
+  }
+
+  outcome end_run(outcome const& result) {
+    if constexpr (saves) {
+      if (step_.at_boundary() && record_.attempts != saved_at_) save_checkpoint();
+    }
+    std::string const words = ending(result);
+    if (directory_) {
+      char const* const name =
+          result.is<outcome::finished>() ? "finished" : (result.is<outcome::stopped>() ? "stopped" : "gave_up");
+      directory_->event(name, step_.updates(), {{"words", words}});
+      directory_->metrics().sync();
+    }
+    double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
+    console_.summary(summary_rows(words, step_.updates(), step_.skipped(), record_, record_.tokens - tokens_before_, seconds,
+                                  options_.run_directory.string()));
+    hooks_(event::run_end{result});
+    begun_ = false;
+    return result;
+  }
+
+  /// The run ends with an exception; what can still be written down is, and the exception goes on.
+  void record_failure(std::exception const& thrown) {
+    begun_ = false;
+    console_.notice(std::string("the run ends at update ") + std::to_string(step_.updates()) + ": " + first_line(thrown));
+    if (!directory_) return;
+    try {
+      directory_->event("failed", step_.updates(), {{"message", first_line(thrown)}});
+    } catch (file_error const&) {
+      // A full disk is often what failed; the first exception says so better.
+    }
+  }
+
+  trainer_options options_;
+  hooks hooks_;
+  std::unique_ptr<run_directory<files>> directory_;
+  step_type step_;
+  console console_;
+  data_cursor cursor_;
+  run_record record_;
+  random_snapshot random_;
+  std::atomic<bool> stop_requested_{false};
+  std::optional<bool> resumed_;
+  bool begun_ = false;
+  bool console_begun_ = false;
+  std::int64_t pending_ = 0;   ///< micro-batches of the open window
+  std::int64_t saved_at_ = 0;  ///< attempts when the last checkpoint was saved
+  std::int64_t tokens_before_ = 0;
+  typename clock::time_point started_{};
+  typename clock::time_point window_started_{};
+  typename clock::time_point last_save_{};
+};
+
+template <class Recipe, class Environment>
+struct trainer_box {
+  using type = trainer_body<Recipe, Environment>;
+};
+
+}  // namespace detail
+
+/// The trainer of a recipe; see trainer_body's members. A refused recipe is a compile error, one a broken rule.
+template <class Recipe, class Environment = environment>
+class trainer : public detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Recipe, Environment>> {
+  using base = detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Recipe, Environment>>;
+
+ public:
+  using base::base;
+};
+
+}  // namespace keel

@@ -1,0 +1,83 @@
+// One update's figures, and the file that keeps them: metrics.jsonl, one JSON object a line. README.md in this folder lists
+// the keys.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/files.hpp>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+namespace keel {
+
+struct update_metrics {
+  std::int64_t update = 0;   ///< updates applied so far
+  std::int64_t attempt = 0;  ///< windows so far, the skipped ones included
+  std::int64_t epoch = 0;
+  double loss = 0.0;
+  std::optional<double> loss_zscore;
+  double gradient_norm = 0.0;  ///< before clipping
+  std::optional<double> gradient_norm_zscore;
+  double learning_rate = 0.0;
+  double loss_scale = 1.0;
+  std::int64_t skipped = 0;     ///< in the whole run
+  std::string skipped_because;  ///< empty for an update that was applied
+  std::int64_t tokens = 0;      ///< of this window
+  double milliseconds = 0.0;
+};
+
+/// An ordered object, so that lines are comparable as text.
+inline nlohmann::ordered_json to_json(update_metrics const& m) {
+  auto const optional = [](std::optional<double> const& value) {
+    return value ? nlohmann::ordered_json(detail::number_to_json(*value)) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json line;
+  line["update"] = m.update;
+  line["attempt"] = m.attempt;
+  line["epoch"] = m.epoch;
+  line["loss"] = detail::number_to_json(m.loss);
+  line["loss_zscore"] = optional(m.loss_zscore);
+  line["gradient_norm"] = detail::number_to_json(m.gradient_norm);
+  line["gradient_norm_zscore"] = optional(m.gradient_norm_zscore);
+  line["lr"] = m.learning_rate;
+  line["loss_scale"] = m.loss_scale;
+  line["skipped"] = m.skipped;
+  if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
+  line["tokens"] = m.tokens;
+  line["ms"] = m.milliseconds;
+  return line;
+}
+
+/// Appends JSON lines, each with one write, so that a kill tears at most the last one.
+template <class Files = posix_files>
+class json_lines {
+ public:
+  json_lines(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
+
+  /// Cuts the file to its first `bytes`, which takes away what an abandoned future wrote.
+  void resume_at(std::uint64_t bytes) {
+    if (files_.exists(name_) && files_.size(name_) > bytes) files_.truncate(name_, bytes);
+  }
+
+  void add(nlohmann::ordered_json const& line) {
+    if (!file_) file_ = files_.open_for_append(name_);
+    std::string const text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+    files_.write(file_, name_, text.data(), text.size());
+  }
+
+  /// Makes what was written durable and returns the file's length in bytes.
+  std::uint64_t sync() {
+    if (!file_) file_ = files_.open_for_append(name_);
+    files_.sync(file_, name_);
+    return files_.size(name_);
+  }
+
+ private:
+  std::filesystem::path name_;
+  Files files_;
+  file_handle file_;
+};
+
+}  // namespace keel

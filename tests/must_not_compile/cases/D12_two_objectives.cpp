@@ -1,0 +1,10 @@
+// expect: D12
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::objective::grpo<8>> {};
+#else
+struct mine : keel::recipe<keel::objective::grpo<8>, keel::objective::ebft<8>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,10 @@
+// expect: N06
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::nonfinite::skip<10>> {};
+#else
+struct mine : keel::recipe<keel::nonfinite::skip<0>> {};
+#endif
+
+template struct keel::checked<mine>;

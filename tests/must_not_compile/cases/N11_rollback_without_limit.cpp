@@ -1,0 +1,12 @@
+// expect: N11
+#include <keel/recipe.hpp>
+
+using namespace keel::literals;
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::nonfinite::rollback<10, keel::nonfinite::attempts<3>>, keel::checkpoint::every<500_steps>> {};
+#else
+struct mine : keel::recipe<keel::nonfinite::rollback<10, keel::nonfinite::attempts<0>>, keel::checkpoint::every<500_steps>> {};
+#endif
+
+template struct keel::checked<mine>;

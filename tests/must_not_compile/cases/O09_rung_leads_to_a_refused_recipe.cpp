@@ -1,0 +1,12 @@
+// expect: O09
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::shard::zero<3>, keel::oom::ladder<keel::oom::give_up>> {};
+#else
+struct mine : keel::recipe<keel::shard::zero<3>,
+                           keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, keel::oom::give_up>> {
+};
+#endif
+
+template struct keel::checked<mine>;
