@@ -12,4 +12,5 @@
 #include <keel/observe/metrics.hpp>
 #include <keel/recipe.hpp>
 #include <keel/step/step.hpp>
+#include <keel/step/token_range.hpp>
 #include <keel/version.hpp>

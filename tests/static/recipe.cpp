@@ -114,6 +114,16 @@ struct slot_known_at_run_time {
   inline static keel::slot in_slot = keel::slot::clip;
   static constexpr keel::clip::settings configured{};
 };
+struct slot_per_object {
+  keel::slot in_slot = keel::slot::clip;
+  static constexpr keel::clip::settings configured{};
+};
+struct settings_known_at_run_time : keel::fills<keel::slot::clip> {
+  inline static keel::clip::settings configured{};
+};
+struct settings_per_object : keel::fills<keel::slot::clip> {
+  keel::clip::settings configured{};
+};
 struct hidden_base : private keel::fills<keel::slot::clip> {
   static constexpr keel::clip::settings configured{};
 };
@@ -126,6 +136,9 @@ static_assert(is_only_a_stranger<settings_as_a_function>);
 static_assert(is_only_a_stranger<slot_as_a_number>);
 static_assert(is_only_a_stranger<slot_that_does_not_exist>);
 static_assert(is_only_a_stranger<slot_known_at_run_time>);
+static_assert(is_only_a_stranger<slot_per_object>);
+static_assert(is_only_a_stranger<settings_known_at_run_time>);
+static_assert(is_only_a_stranger<settings_per_object>);
 static_assert(is_only_a_stranger<hidden_base>);
 
 // A policy with state says how the state is saved.

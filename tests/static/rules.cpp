@@ -138,6 +138,9 @@ struct example<rule::N11> : recipes<recipe<saves, keel::nonfinite::rollback<10, 
 template <>
 struct example<rule::N12>
     : recipes<recipe<saves, keel::nonfinite::rollback<1000>>, recipe<saves, keel::nonfinite::rollback<999>>> {};
+template <>
+struct example<rule::N27>
+    : recipes<recipe<keel::spike::skip<keel::spike::window<1>>>, recipe<keel::spike::skip<keel::spike::window<2>>>> {};
 
 template <>
 struct example<rule::S01>
@@ -149,12 +152,17 @@ template <>
 struct example<rule::S14> : recipes<recipe<saves, keel::checkpoint::every<10_min>>, recipe<saves>> {};
 template <>
 struct example<rule::S24> : recipes<recipe<keel::checkpoint::every<0_steps>>, recipe<keel::checkpoint::every<1_steps>>> {};
+template <>
+struct example<rule::S25> : recipes<recipe<keel::checkpoint::young_daly<>>,
+                                    recipe<keel::checkpoint::young_daly<keel::checkpoint::mean_time_between_failures<1_s>>>> {};
 
 template <>
 struct example<rule::B01> : recipes<recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<9>>>,
                                     recipe<keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<8>>>> {};
 template <>
 struct example<rule::B21> : recipes<recipe<keel::accumulate<0>>, recipe<keel::accumulate<1>>> {};
+template <>
+struct example<rule::B11> : recipes<recipe<keel::objective::grpo<1>>, recipe<keel::objective::grpo<2>>> {};
 
 template <>
 struct example<rule::A01> : recipes<recipe<keel::recompute::non_reentrant, keel::shard::zero<3>>,
@@ -185,6 +193,12 @@ struct example<rule::L04> {
   static constexpr verdict broken = in_a_run_of(0, keel::schedule::cosine<>::configured);
   static constexpr verdict kept = in_a_run_of(1000, keel::schedule::cosine<>::configured);
 };
+template <>
+struct example<rule::L11> : recipes<recipe<keel::schedule::cosine<keel::schedule::decay<10_steps>>>,
+                                    recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<10_steps>>>> {};
+
+template <>
+struct example<rule::M10> : recipes<recipe<keel::ema<1.0>>, recipe<keel::ema<0.999>>> {};
 
 template <>
 struct example<rule::O02>
@@ -236,19 +250,30 @@ static_assert(breaks<fp16_with<keel::loss_scale::initial<0.0>>>("P08"));
 static_assert(breaks<fp16_with<keel::loss_scale::backoff<1.0>>>("P09") &&
               breaks<fp16_with<keel::loss_scale::backoff<0.0>>>("P09"));
 static_assert(breaks<fp16_with<keel::loss_scale::growth_interval<0>>>("P09"));
+static_assert(breaks<fp16_with<keel::loss_scale::growth<1e39>>>("P09"));
+static_assert(breaks<fp16_with<keel::loss_scale::initial<1.0>, keel::loss_scale::floor<2.0>>>("P09") &&
+              !breaks<fp16_with<keel::loss_scale::initial<2.0>, keel::loss_scale::floor<2.0>>>("P09"));
 static_assert(breaks<fp16_with<keel::loss_scale::at_floor_continue>>("P10"));
 static_assert(breaks<recipe<keel::clip::value<-1.0>>>("G11") && breaks<recipe<keel::clip::adaptive<0.0>>>("G11"));
 static_assert(breaks<recipe<keel::spike::rollback<>>>("N09"));
 static_assert(breaks<recipe<keel::spike::rollback<>, keel::checkpoint::every<64_steps>>>("N12"));
 static_assert(!breaks<recipe<keel::spike::rollback<>, keel::checkpoint::every<65_steps>>>("N12"));
+static_assert(breaks<recipe<keel::spike::skip<keel::spike::zscore<0.0>>>>("N27") &&
+              breaks<recipe<keel::spike::skip<keel::spike::zscore<1.79e308>>>>("N27"));
+static_assert(breaks<recipe<keel::spike::rollback<keel::spike::zscore<-1.0>>, saves>>("N27"));
 static_assert(breaks<recipe<keel::checkpoint::young_daly<keel::checkpoint::keep<0>>>>("S24"));
+static_assert(breaks<recipe<keel::checkpoint::young_daly<keel::checkpoint::mean_time_between_failures<0_s>>>>("S25"));
 static_assert(breaks<recipe<keel::accumulate<1, keel::micro_batch<-1>>>>("B21"));
+static_assert(breaks<recipe<keel::objective::ebft<0>>>("B11") && !breaks<recipe<keel::objective::supervised>>("B11"));
 static_assert(breaks<recipe<keel::recompute::non_reentrant, keel::model::partly_frozen, keel::shard::zero<3>>>("A03"));
 static_assert(breaks<recipe<keel::schedule::cosine<keel::schedule::min_ratio<0.1>, keel::schedule::min_lr<1e-5>>>>("L03"));
 static_assert(breaks<recipe<keel::schedule::cosine<keel::schedule::warmup_ratio<1.0>>>>("L03"));
 static_assert(
     breaks<recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<60_steps>, keel::schedule::warmup<40_steps>,
                                                       keel::schedule::total<100_steps>>>>("L02"));
+static_assert(breaks<recipe<keel::schedule::constant_with<keel::schedule::decay<10_steps>>>>("L11") &&
+              breaks<recipe<keel::schedule::linear<keel::schedule::decay<10_steps>>>>("L11"));
+static_assert(breaks<recipe<keel::ema<-0.1>>>("M10") && breaks<recipe<keel::ema<1.1>>>("M10"));
 static_assert(breaks<ladder<>>("O05") && breaks<ladder<keel::oom::give_up, keel::oom::halve_micro_batch>>("O05"));
 static_assert(
     breaks<recipe<keel::offload::optimizer, keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up>>>("O08"));

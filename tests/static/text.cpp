@@ -1,5 +1,6 @@
 // The form of every rule's text: "[ID] what and why. Fix: names to type."
 #include <keel/recipe.hpp>
+#include <keel/rule/unbuilt.hpp>
 #include <string_view>
 
 namespace {
@@ -24,31 +25,38 @@ template <class List>
 struct each_well_said;
 template <class... Rules>
 struct each_well_said<keel::rule::list<Rules...>> : well_said<Rules>... {};
-template struct each_well_said<keel::rule::catalogue>;
-template struct each_well_said<keel::rule::order_rules>;
 
-template <class Catalogue, class OrderRules>
-struct unique_ids;
-template <class... Rules, class... OrderRules>
-struct unique_ids<keel::rule::list<Rules...>, keel::rule::list<OrderRules...>> {
-  static constexpr std::string_view ids[] = {Rules::id..., OrderRules::id...};
-  static constexpr bool hold() {
-    for (std::string_view const& one : ids) {
-      for (std::string_view const& other : ids) {
-        if (&one != &other && one == other) return false;
-      }
-    }
-    return true;
-  }
-};
-static_assert(unique_ids<keel::rule::catalogue, keel::rule::order_rules>::hold());
+// Every list of rules that there is.
+using every_rule =
+    typename keel::rule::detail::joined<keel::rule::catalogue, keel::rule::order_rules, keel::rule::unbuilt_rules,
+                                        keel::rule::trainer_only_rules, keel::rule::call_rules>::type;
+template struct each_well_said<every_rule>;
 
-// A value rule forbids a recipe, an order rule a call.
 template <class List>
-constexpr int value_rules = 0;
+constexpr bool ids_are_unique = false;
 template <class... Rules>
-constexpr int value_rules<keel::rule::list<Rules...>> = (0 + ... + (keel::rule::value_rule<Rules> ? 1 : 0));
-static_assert(value_rules<keel::rule::catalogue> == keel::detail::count_rules(keel::rule::catalogue{}));
-static_assert(value_rules<keel::rule::order_rules> == 0);
+constexpr bool ids_are_unique<keel::rule::list<Rules...>> = [] {
+  constexpr std::string_view ids[] = {Rules::id...};
+  for (std::string_view const& one : ids) {
+    for (std::string_view const& other : ids) {
+      if (&one != &other && one == other) return false;
+    }
+  }
+  return true;
+}();
+static_assert(ids_are_unique<every_rule>);
+
+// A value rule forbids a recipe or a policy in it, an order or call rule a call.
+template <class List>
+constexpr bool are_value_rules = false;
+template <class... Rules>
+constexpr bool are_value_rules<keel::rule::list<Rules...>> = (keel::rule::value_rule<Rules> && ...);
+template <class List>
+constexpr bool has_value_rule = true;
+template <class... Rules>
+constexpr bool has_value_rule<keel::rule::list<Rules...>> = (keel::rule::value_rule<Rules> || ...);
+static_assert(are_value_rules<keel::rule::catalogue>);
+static_assert(are_value_rules<keel::rule::unbuilt_rules> && are_value_rules<keel::rule::trainer_only_rules>);
+static_assert(!has_value_rule<keel::rule::order_rules> && !has_value_rule<keel::rule::call_rules>);
 
 }  // namespace

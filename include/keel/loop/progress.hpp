@@ -25,12 +25,11 @@ struct data_cursor {
 
 /// What the record of a run remembers from update to update.
 struct run_record {
-  std::int64_t attempts = 0;  ///< windows, the skipped ones included
+  std::int64_t attempts = 0;  ///< windows, the skipped ones included; as many lines has metrics.jsonl
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;  ///< rungs taken
   double first_loss = 0.0;
   double last_loss = 0.0;
-  std::int64_t metrics_bytes = 0;  ///< length of metrics.jsonl
   window_statistics loss;
   window_statistics gradient_norm;
 
@@ -41,7 +40,6 @@ struct run_record {
     archive("rungs", rungs);
     archive("first_loss", first_loss);
     archive("last_loss", last_loss);
-    archive("metrics_bytes", metrics_bytes);
     archive("loss", loss);
     archive("gradient_norm", gradient_norm);
   }

@@ -347,7 +347,7 @@ class trainer_body {
 
   void save_checkpoint() {
     random_ = random_snapshot::take(step_.parameters().device);
-    record_.metrics_bytes = static_cast<std::int64_t>(directory_->metrics().sync());
+    directory_->metrics().sync();
     auto const update = step_.updates();
     directory_->checkpoints().save(
         update, take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts()));
@@ -380,7 +380,7 @@ class trainer_body {
       random_.restore();
       step_.restored();
       saved_at_ = record_.attempts;
-      directory_->metrics().resume_at(static_cast<std::uint64_t>(record_.metrics_bytes));
+      directory_->metrics().resume_at(record_.attempts);
       directory_->event("resumed", step_.updates());
       console_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source);
       return true;

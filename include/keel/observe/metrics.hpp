@@ -56,9 +56,17 @@ class json_lines {
  public:
   json_lines(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
 
-  /// Cuts the file to its first `bytes`, which takes away what an abandoned future wrote.
-  void resume_at(std::uint64_t bytes) {
-    if (files_.exists(name_) && files_.size(name_) > bytes) files_.truncate(name_, bytes);
+  /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
+  void resume_at(std::int64_t lines) {
+    if (!files_.exists(name_)) return;
+    std::string const content = files_.read(name_);
+    std::size_t end = 0;
+    for (; lines > 0; --lines) {
+      std::size_t const line_end = content.find('\n', end);
+      if (line_end == std::string::npos) break;
+      end = line_end + 1;
+    }
+    if (end < content.size()) files_.truncate(name_, end);
   }
 
   void add(nlohmann::ordered_json const& line) {
@@ -67,11 +75,9 @@ class json_lines {
     files_.write(file_, name_, text.data(), text.size());
   }
 
-  /// Makes what was written durable and returns the file's length in bytes.
-  std::uint64_t sync() {
-    if (!file_) file_ = files_.open_for_append(name_);
-    files_.sync(file_, name_);
-    return files_.size(name_);
+  /// Makes what was written durable.
+  void sync() {
+    if (file_) files_.sync(file_, name_);
   }
 
  private:

@@ -1,0 +1,68 @@
+// A character-level transformer on real text. With --faults this process only watches: it starts the run in a child, and
+// starts it again when the child was killed, as a cluster's scheduler would.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <exception>
+
+#include "text.hpp"
+#include "train.hpp"
+
+namespace {
+
+int train_and_report(char_gpt::settings const& told) {
+  try {
+    return char_gpt::train(told);
+  } catch (std::exception const& thrown) {
+    std::fprintf(stderr, "char_gpt: %s\n", thrown.what());
+    return 1;
+  }
+}
+
+int watch(char_gpt::settings const& told) {
+  for (int attempt = 1; attempt <= 5; ++attempt) {
+    std::fflush(nullptr);
+    pid_t const child = ::fork();
+    if (child < 0) {
+      std::perror("char_gpt: cannot fork");
+      return 1;
+    }
+    if (child == 0) {
+      int const code = train_and_report(told);
+      std::fflush(nullptr);
+      ::_exit(code);
+    }
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    std::printf("\n== the process was ended by signal %d; starting it again ==\n\n", WTERMSIG(status));
+  }
+  std::fprintf(stderr, "char_gpt: the process was killed five times; look at the machine.\n");
+  return 1;
+}
+
+std::string default_run_directory() {
+  auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return "runs/char_gpt-" + std::to_string(seconds) + "-" + std::to_string(::getpid());
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  CLI::App app("Trains a character-level transformer and compares it with a bigram model.");
+  char_gpt::settings told{.text = char_gpt::licenses, .run_directory = default_run_directory()};
+  app.add_option("--text", told.text, "a file, or a folder whose files are read")->capture_default_str();
+  app.add_option("--run-directory", told.run_directory, "where checkpoints and metrics go; one that exists is continued");
+  app.add_option("--updates", told.updates, "length of the run")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--threads", told.threads, "0: one a core")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--console-every", told.console_every, "without a terminal, a line each so many updates")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_flag("--faults", told.faults, "poison a batch with NaN, take memory away, and kill the process");
+  CLI11_PARSE(app, count, words);
+  return told.faults ? watch(told) : train_and_report(told);
+}

@@ -1,0 +1,97 @@
+// A decoder-only transformer, pre-norm, with learned positions (Radford et al. 2019, "GPT-2", at a size for two cores).
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+#include <cmath>
+#include <cstdint>
+#include <keel/step/token_range.hpp>
+
+namespace char_gpt {
+
+struct model_size {
+  std::int64_t vocabulary;
+  std::int64_t context = 128;  ///< tokens that the model looks back on
+  std::int64_t width = 128;
+  std::int64_t heads = 4;
+  std::int64_t layers = 6;
+  double dropout = 0.1;
+};
+
+struct block_module : torch::nn::Module {
+  explicit block_module(model_size const& size)
+      : heads(size.heads),
+        norm1(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size.width})))),
+        norm2(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size.width})))),
+        query_key_value(register_module("query_key_value", torch::nn::Linear(size.width, 3 * size.width))),
+        merge(register_module("merge", torch::nn::Linear(size.width, size.width))),
+        widen(register_module("widen", torch::nn::Linear(size.width, 4 * size.width))),
+        narrow(register_module("narrow", torch::nn::Linear(4 * size.width, size.width))),
+        dropout(register_module("dropout", torch::nn::Dropout(size.dropout))) {}
+
+  /// `x`: [batch, time, width]; `mask`: [time, time], minus infinity where a position may not look.
+  at::Tensor forward(at::Tensor x, at::Tensor const& mask) {
+    std::int64_t const batch = x.size(0);
+    std::int64_t const time = x.size(1);
+    std::int64_t const width = x.size(2);
+    auto const parts = query_key_value(norm1(x)).view({batch, time, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
+    at::Tensor const scores = at::matmul(parts[0] / std::sqrt(static_cast<double>(width / heads)), parts[1].transpose(-2, -1)) + mask;
+    at::Tensor const mixed = at::matmul(at::softmax(scores, -1), parts[2]);
+    x = x + dropout(merge(mixed.transpose(1, 2).reshape({batch, time, width})));
+    return x + dropout(narrow(at::gelu(widen(norm2(x)))));
+  }
+
+  std::int64_t heads;
+  torch::nn::LayerNorm norm1, norm2;
+  torch::nn::Linear query_key_value, merge, widen, narrow;
+  torch::nn::Dropout dropout;
+};
+TORCH_MODULE_IMPL(block, block_module);
+
+struct gpt_module : torch::nn::Module {
+  explicit gpt_module(model_size const& of)
+      : size(of),
+        tokens(register_module("tokens", torch::nn::Embedding(of.vocabulary, of.width))),
+        positions(register_module("positions", torch::nn::Embedding(of.context, of.width))),
+        blocks(register_module("blocks", torch::nn::ModuleList())),
+        norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({of.width})))),
+        head(register_module("head", torch::nn::Linear(torch::nn::LinearOptions(of.width, of.vocabulary).bias(false)))),
+        dropout(register_module("dropout", torch::nn::Dropout(of.dropout))),
+        mask(register_buffer("mask", at::full({of.context, of.context}, -INFINITY).triu(1))) {
+    for (std::int64_t i = 0; i < of.layers; ++i) blocks->push_back(block(of));
+    at::NoGradGuard no_grad;
+    for (auto& item : named_parameters()) {
+      if (item.value().dim() < 2) continue;
+      // The two projections that write to the residual stream start smaller, so that its variance does not grow with depth.
+      bool const writes = item.key().find("merge") != std::string::npos || item.key().find("narrow") != std::string::npos;
+      item.value().normal_(0.0, writes ? 0.02 / std::sqrt(2.0 * static_cast<double>(of.layers)) : 0.02);
+    }
+  }
+
+  /// `ids`: int64 [batch, time], time at most the context. Returns logits [batch, time, vocabulary].
+  at::Tensor forward(at::Tensor const& ids) {
+    keel::require_token_range(ids, size.vocabulary);
+    std::int64_t const time = ids.size(1);
+    at::Tensor x = dropout(tokens(ids) + positions(at::arange(time, ids.options())));
+    at::Tensor const causal = mask.slice(0, 0, time).slice(1, 0, time);
+    for (auto const& one : *blocks) x = one->as<block_module>()->forward(x, causal);
+    return head(norm(x));
+  }
+
+  model_size size;
+  torch::nn::Embedding tokens, positions;
+  torch::nn::ModuleList blocks;
+  torch::nn::LayerNorm norm;
+  torch::nn::Linear head;
+  torch::nn::Dropout dropout;
+  at::Tensor mask;
+};
+TORCH_MODULE_IMPL(gpt, gpt_module);
+
+}  // namespace char_gpt

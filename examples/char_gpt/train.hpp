@@ -1,0 +1,21 @@
+// One run of the example, and what it is told.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace char_gpt {
+
+struct settings {
+  std::filesystem::path text;
+  std::filesystem::path run_directory;
+  std::int64_t updates = 500;
+  int threads = 0;          ///< 0: one a core
+  bool faults = false;      ///< poison a batch, take memory away, kill the process
+  std::int64_t console_every = 10;
+};
+
+/// Trains, evaluates, prints both losses and a sample. Returns the process's exit code. Throws keel::error.
+int train(settings const& told);
+
+}  // namespace char_gpt

@@ -1,0 +1,19 @@
+# What keel::keel links, for its own build and for find_package(keel). Nothing is downloaded.
+include(CMakeFindDependencyMacro)
+
+find_dependency(Torch)
+find_dependency(Boost)
+find_dependency(range-v3)
+find_dependency(nlohmann_json)
+# at::parallel_for is serial, without a word, in code that is compiled without OpenMP.
+find_dependency(OpenMP COMPONENTS CXX)
+
+if(NOT TARGET keel::xxhash)
+  find_path(KEEL_XXHASH_INCLUDE xxhash.h REQUIRED)
+  find_library(KEEL_XXHASH_LIBRARY xxhash REQUIRED)
+  add_library(keel::xxhash UNKNOWN IMPORTED)
+  set_target_properties(keel::xxhash PROPERTIES IMPORTED_LOCATION "${KEEL_XXHASH_LIBRARY}"
+                                                INTERFACE_INCLUDE_DIRECTORIES "${KEEL_XXHASH_INCLUDE}")
+endif()
+
+set(KEEL_DEPENDENCIES torch Boost::headers range-v3::range-v3 nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX keel::xxhash)

@@ -1,0 +1,12 @@
+// expect: S25
+#include <keel/recipe.hpp>
+
+using namespace keel::literals;
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::checkpoint::young_daly<keel::checkpoint::mean_time_between_failures<24_h>>> {};
+#else
+struct mine : keel::recipe<keel::checkpoint::young_daly<>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,20 @@
+// expect: U17 U18
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <keel/loop/trainer.hpp>
+
+struct mine : keel::recipe<> {};
+
+void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector<at::Tensor> const& batches) {
+  auto loss_of = [&](at::Tensor const& batch) { return model->forward(batch).mean(); };
+  keel::trainer<mine> run{model, optimizer};
+#ifdef KEEL_TWIN
+  run.on([](keel::event::update_end const& e) { (void)e; });
+  keel::outcome const result = run.fit(batches, loss_of);
+#else
+  run.on([](keel::event::update_end& e) { (void)e; });
+  keel::outcome const result = run.fit(static_cast<int>(batches.size()), loss_of);
+#endif
+  (void)result;
+}

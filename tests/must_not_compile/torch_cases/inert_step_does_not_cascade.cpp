@@ -1,0 +1,36 @@
+// expect: A01
+// Everything that a program may do with a step comes after the one error in its recipe, and adds none.
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+
+#include <keel/step/step.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<> {};
+#else
+struct mine : keel::recipe<keel::recompute::non_reentrant, keel::shard::zero<3> > {};
+#endif
+
+struct archive {
+  void operator()(char const*, auto&) {}
+};
+
+bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor const& batch) {
+  auto loss_of = [&](at::Tensor const& rows) { return model->forward(rows).mean(); };
+
+  keel::step<mine> step{model, optimizer};
+  keel::step<mine> with_length{model, optimizer, 1000};
+  keel::outcome result = step(batch, loss_of);
+  if (step(batch, loss_of).is<keel::outcome::skipped>()) return false;
+  if (auto last = step.flush()) result = *last;
+
+  archive saved;
+  step.visit(saved);
+  step.restored();
+
+  std::int64_t const counted = step.updates() + step.skipped() + step.pieces();
+  double const measured = step.learning_rate() * step.loss_scale();
+  return result.is<keel::outcome::updated>() && counted > 0 && measured > 0.0 && step.at_boundary() &&
+         step.parameters().tensors.size() > 0 && step.optimizer().param_groups().size() > 0 && step.model().is_training() &&
+         step.facts().world_size > 0;
+}
