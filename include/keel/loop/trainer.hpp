@@ -444,17 +444,18 @@ class trainer_body {
   typename clock::time_point last_save_{};
 };
 
-template <class Recipe, class Environment>
+template <class Environment>
 struct trainer_box {
-  using type = trainer_body<Recipe, Environment>;
+  template <class Recipe>
+  using body = trainer_body<Recipe, Environment>;
 };
 
 }  // namespace detail
 
 /// The trainer of a recipe; see trainer_body's members. A refused recipe is a compile error, one a broken rule.
 template <class Recipe, class Environment = environment>
-class trainer : public detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Recipe, Environment>> {
-  using base = detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Recipe, Environment>>;
+class trainer : public detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Environment>> {
+  using base = detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Environment>>;
 
  public:
   using base::base;

@@ -1,5 +1,5 @@
-// What a step or trainer derives from: the real thing for a recipe that it can run, otherwise an inert stand-in that shows
-// every reason once and accepts every call, so that nothing cascades after the reasons.
+// What a step or trainer derives from: the real thing for a recipe that it can run, otherwise every reason once, and the real
+// thing of the empty recipe, so that the calls that follow add no errors of their own.
 #pragma once
 
 #include <keel/recipe/valid.hpp>
@@ -7,75 +7,37 @@
 
 namespace keel::detail {
 
-/// Converts to anything and has every member that a trainer has.
-struct inert {
-  template <class... Arguments>
-  explicit constexpr inert(Arguments&&...) {}
-  template <class... Arguments>
-  inert operator()(Arguments&&...) {
-    return inert{};
-  }
-  template <class... Arguments>
-  inert fit(Arguments&&...) {
-    return inert{};
-  }
-  template <class... Arguments>
-  inert step(Arguments&&...) {
-    return inert{};
-  }
-  template <class... Arguments>
-  inert flush(Arguments&&...) {
-    return inert{};
-  }
-  template <class... Arguments>
-  inert on(Arguments&&...) {
-    return inert{};
-  }
-  template <class... Arguments>
-  double evaluate(Arguments&&...) {
-    return 0.0;
-  }
-  template <class... Arguments>
-  void request_stop(Arguments&&...) {}
-  long long updates() const { return 0; }
-  long long skipped() const { return 0; }
-  template <class Type>
-  operator Type() const;
-};
-
 /// Chosen where the recipe is refused: the errors of `Verdict`, and nothing else.
-template <class Verdict>
-struct refusal : Verdict, inert {
-  using inert::inert;
+template <class Verdict, class Empty>
+struct refusal : Verdict, Empty {
+  using Empty::Empty;
 };
 
-template <class Recipe, class Unbuilt, class Real>
+template <class Recipe, class Unbuilt, class Box>
 struct admission {
-  using verdict = verdict_of<Recipe>;
-  using type = refusal<verdict>;
+  using type = refusal<verdict_of<Recipe>, typename Box::template body<recipe<>>>;
 };
 
-template <class Recipe, class Unbuilt, class Real>
-requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuilt, Real> {
-  using missing = verdict_of<Recipe, Unbuilt>;
+template <class Recipe, class Unbuilt, class Box>
+requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuilt, Box> {
   template <class Missing>
   struct choose {
-    using type = refusal<Missing>;
+    using type = refusal<Missing, typename Box::template body<recipe<>>>;
   };
   template <class Same>
   struct choose<refused<Same>> {
-    using type = typename Real::type;
+    using type = typename Box::template body<Recipe>;
   };
-  using type = typename choose<missing>::type;
+  using type = typename choose<verdict_of<Recipe, Unbuilt>>::type;
 };
 
-template <class Recipe, class Unbuilt, class Real>
-requires(!is_recipe<Recipe>) struct admission<Recipe, Unbuilt, Real> {
-  using type = refusal<refused<Recipe, rule::D21>>;
+template <class Recipe, class Unbuilt, class Box>
+requires(!is_recipe<Recipe>) struct admission<Recipe, Unbuilt, Box> {
+  using type = refusal<refused<Recipe, rule::D21>, typename Box::template body<recipe<>>>;
 };
 
-/// `Real` is a box with the real type inside, so that it is only instantiated for a recipe that it can run.
-template <class Recipe, class Unbuilt, class Real>
-using admitted = typename admission<Recipe, Unbuilt, Real>::type;
+/// `Box::body<R>` names the real type for a recipe; only one of them is instantiated.
+template <class Recipe, class Unbuilt, class Box>
+using admitted = typename admission<Recipe, Unbuilt, Box>::type;
 
 }  // namespace keel::detail

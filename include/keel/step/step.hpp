@@ -399,9 +399,10 @@ class step_body {
   double weight_sum_ = 0.0;
 };
 
-template <class Recipe, class Environment>
+template <class Environment>
 struct step_box {
-  using type = step_body<Recipe, Environment>;
+  template <class Recipe>
+  using body = step_body<Recipe, Environment>;
 };
 
 using step_unbuilt = typename rule::detail::joined<rule::unbuilt_rules, rule::trainer_only_rules>::type;
@@ -410,8 +411,8 @@ using step_unbuilt = typename rule::detail::joined<rule::unbuilt_rules, rule::tr
 
 /// The guarded update of a recipe; see step_body's members. A refused recipe is a compile error, one a broken rule.
 template <class Recipe, class Environment = step_environment>
-class step : public detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Recipe, Environment>> {
-  using base = detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Recipe, Environment>>;
+class step : public detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Environment>> {
+  using base = detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Environment>>;
 
  public:
   using base::base;

@@ -1,0 +1,147 @@
+#include "../support.hpp"
+
+#include <limits>
+
+using namespace keel_test;
+
+TEST_CASE("nonfinite_does_not_blind_the_detector: after a NaN the z-score still finds a spike") {
+  keel::window_statistics window(128, 8);
+  std::mt19937_64 engine(1);
+  std::normal_distribution<double> normal(2.0, 0.1);
+  for (int i = 0; i < 50; ++i) window.accept(normal(engine));
+  window.accept(std::numeric_limits<double>::quiet_NaN());
+  window.accept(std::numeric_limits<double>::infinity());
+  CHECK_FALSE(window.zscore(std::numeric_limits<double>::quiet_NaN()).has_value());
+  for (int i = 0; i < 200; ++i) window.accept(normal(engine));
+  REQUIRE(window.zscore(3.0).has_value());
+  CHECK(*window.zscore(3.0) > 6.0);
+  CHECK(std::abs(*window.zscore(2.0)) < 2.0);
+}
+
+TEST_CASE("the z-score is the textbook one over the last values only") {
+  keel::window_statistics window(4, 2);
+  CHECK_FALSE(window.zscore(1.0).has_value());
+  for (double const value : {100.0, 1.0, 2.0, 3.0, 4.0}) window.accept(value);
+  CHECK(*window.zscore(3.5) == Approx(1.0 / std::sqrt(1.25)));
+}
+
+TEST_CASE("a line of the record is valid JSON whatever the numbers are") {
+  keel::update_metrics m;
+  m.loss = std::numeric_limits<double>::quiet_NaN();
+  m.gradient_norm = -std::numeric_limits<double>::infinity();
+  m.skipped_because = "non-finite loss in \"a\\b\"";
+  auto const line = nlohmann::json::parse(keel::to_json(m).dump());
+  CHECK(line["loss"] == "nan");
+  CHECK(line["gradient_norm"] == "-inf");
+  CHECK(line["loss_zscore"].is_null());
+  CHECK(line["skipped_because"] == m.skipped_because);
+}
+
+namespace {
+struct state {
+  double number = 0.0;
+  std::vector<double> list;
+  std::int64_t count = 0;
+  bool flag = false;
+  std::string words;
+  at::Tensor tensor;
+  void visit(auto& archive) {
+    archive("number", number);
+    archive("list", list);
+    archive("count", count);
+    archive("flag", flag);
+    archive("words", words);
+    archive("tensor", tensor);
+  }
+};
+}  // namespace
+
+TEST_CASE("state that was written is read back to the bit, NaN and infinity included, and a missing field is named") {
+  std::mt19937_64 engine(2);
+  for (int round = 0; round < 200; ++round) {
+    state from;
+    std::uint64_t const bits = engine();
+    std::memcpy(&from.number, &bits, sizeof bits);
+    if (std::isnan(from.number)) from.number = std::numeric_limits<double>::quiet_NaN();
+    from.list = {0.1, -0.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::denorm_min()};
+    from.count = static_cast<std::int64_t>(engine());
+    from.flag = round % 2 == 0;
+    from.words = "a \"quoted\" line\n";
+    from.tensor = at::rand({3});
+    nlohmann::json object;
+    keel::tensor_map tensors;
+    keel::state_writer writer(object, tensors);
+    from.visit(writer);
+    auto const parsed = nlohmann::json::parse(object.dump());
+    state to;
+    keel::state_reader reader(parsed, tensors, "a test");
+    to.visit(reader);
+    REQUIRE((std::memcmp(&to.number, &from.number, sizeof to.number) == 0 || std::isnan(from.number)));
+    REQUIRE(std::memcmp(to.list.data(), from.list.data(), sizeof(double) * 4) == 0);
+    REQUIRE(to.count == from.count);
+    REQUIRE(to.flag == from.flag);
+    REQUIRE(to.words == from.words);
+    REQUIRE(same_bits(to.tensor, from.tensor));
+
+    auto missing = parsed;
+    missing.erase("count");
+    keel::state_reader incomplete(missing, tensors, "a test");
+    try {
+      to.visit(incomplete);
+      FAIL("a missing field was read");
+    } catch (keel::checkpoint_error const& thrown) {
+      REQUIRE(std::string(thrown.what()).find("the field count is not there") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("elsewhere than on a terminal the console writes plain lines, with every figure that the record has") {
+  scratch_directory const directory;
+  auto const path = directory / "console.txt";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  struct warning : keel::recipe<keel::nonfinite::warn<3>> {};
+  {
+    keel::trainer<warning> run{model, optimizer, {.updates = 12, .console = file, .console_every = 3}};
+    run.fit([](std::int64_t) { return std::vector<pair_batch>{make_pair_batch(1)}; },
+            [&](pair_batch const& batch) {
+              at::Tensor const loss = mean_squared_error(model)(batch);
+              return run.updates() == 4 && run.skipped() == 0 ? loss * NAN : loss;
+            });
+  }
+  std::fclose(file);
+  auto const lines = read_lines(path);
+  auto const whole = read_file(path);
+  for (char const* const word : {"update  3/12", "update 12/12", "loss ", "(z ", "norm ", "lr 1.00e-01", "skipped 1", "rows/s", " ms", "eta 00:00",
+                                 "warning: update 5 was left out: non-finite loss", "SKIPPED: non-finite loss", "finished",
+                                 "12 applied, 1 skipped"}) {
+    INFO(word);
+    CHECK(whole.find(word) != std::string::npos);
+  }
+  CHECK(whole.find('\033') == std::string::npos);
+  CHECK(whole.find('\r') == std::string::npos);
+}
+
+TEST_CASE("on a terminal one live line is written over itself, and the summary stays") {
+  scratch_directory const directory;
+  auto const path = directory / "console.txt";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  keel::console console(file, keel::console_mode::bar, 1);
+  console.begin(4, "tokens");
+  keel::update_metrics m;
+  for (m.update = 1; m.update <= 4; ++m.update) {
+    m.attempt = m.update;
+    m.tokens = 100;
+    m.milliseconds = 10.0;
+    console.show(m);
+    if (m.update == 2) console.notice("a checkpoint was saved");
+  }
+  console.summary({{"run", "finished"}});
+  std::fclose(file);
+  auto const text = read_file(path);
+  CHECK(text.find("\r\033[K[##########..........]  50%") != std::string::npos);
+  CHECK(text.find("\r\033[Ka checkpoint was saved\n") != std::string::npos);
+  CHECK(text.find("[####################] 100%") != std::string::npos);
+  CHECK(text.find("\n  run                    finished\n") != std::string::npos);
+}
