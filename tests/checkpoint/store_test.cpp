@@ -206,16 +206,43 @@ TEST_CASE("a read-only run directory is an error that names it") {
   }
 }
 
-TEST_CASE("a full disk ends the run with an error, and the checkpoints from before are whole") {
-  // /dev/full stands for the disk: every write to it fails with ENOSPC.
+TEST_CASE("a full disk ends the run with an error, whichever write it hits, and the checkpoints from before are whole") {
+  struct on_a_small_disk : keel::environment {
+    using files = faulty_files;
+  };
+  int fail_at = 1;
+  for (bool done = false; !done; fail_at += 3) {
+    scratch_directory const directory;
+    train(directory / "run", 3);
+    auto const plan = std::make_shared<faulty_files::plan>();
+    plan->fail_at = fail_at;
+    auto const model = make_small();
+    torch::optim::AdamW optimizer(model->parameters(), 0.1);
+    try {
+      keel::trainer<recipe, on_a_small_disk> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 5}), faulty_files(plan)};
+      run.fit([](std::int64_t epoch) { return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch))}; },
+              mean_squared_error(model));
+      done = plan->calls < fail_at;
+      CHECK(done);
+    } catch (keel::file_error const& thrown) {
+      CHECK(thrown.id() == "E02");
+    }
+    keel::checkpoint_store<> store(directory / "run/checkpoints", 3);
+    auto const left = store.updates();
+    REQUIRE(left.size() == 3);
+    for (std::int64_t const update : left) CHECK_NOTHROW(store.load(update));
+  }
+  CHECK(fail_at > 30);
+}
+
+TEST_CASE("a run that would overwrite another one's directory is refused") {
   scratch_directory const directory;
   train(directory / "run", 2);
-  std::filesystem::remove(directory / "run/metrics.jsonl");
-  std::filesystem::create_symlink("/dev/full", directory / "run/metrics.jsonl");
-  CHECK_THROWS_AS(train(directory / "run", 4), keel::file_error);
-  std::filesystem::remove(directory / "run/metrics.jsonl");
-  keel::checkpoint_store<> store(directory / "run/checkpoints", 3);
-  CHECK_NOTHROW(store.load(2));
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.1);
+  auto const data = std::vector<pair_batch>{make_pair_batch(1)};
+  keel::trainer<recipe> anew{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2, .resume = false})};
+  CHECK_THROWS_AS(anew.fit(data, mean_squared_error(model)), keel::file_error);
 }
 
 TEST_CASE("every known optimizer comes back with its moments and options") {

@@ -120,6 +120,6 @@ TEST_CASE("a generic hook hears every event, and hooks of one event run in the o
   run.on([&](keel::event::run_end const&) { order.push_back(1); });
   run.on([&](keel::event::run_end const&) { order.push_back(2); });
   run.fit(batches(1), mean_squared_error(model));
-  CHECK(heard == 8);
+  CHECK(heard == 9);
   CHECK(order == std::vector<int>{1, 2});
 }

@@ -73,7 +73,7 @@ TEST_CASE("clipping by global norm scales to the limit and reports the norm from
 }
 
 TEST_CASE("clipping by value bounds every element and leaves smaller ones alone") {
-  at::Tensor const parameter = at::zeros({4}, at::requires_grad());
+  at::Tensor const parameter = at::zeros({4}).requires_grad_();
   std::vector<at::Tensor> const parameters = {parameter};
   auto window = keel::begin_window(parameters);
   at::Tensor const slope = at::tensor({-3.0F, -0.25F, 0.5F, 7.0F});
@@ -84,7 +84,7 @@ TEST_CASE("clipping by value bounds every element and leaves smaller ones alone"
 }
 
 TEST_CASE("the library-style clip_grad_norm_ leaves non-finite gradients as evidence") {
-  at::Tensor const parameter = at::zeros({3}, at::requires_grad());
+  at::Tensor const parameter = at::zeros({3}).requires_grad_();
   parameter.mutable_grad() = at::tensor({1.0F, INFINITY, 2.0F});
   std::vector<at::Tensor> const parameters = {parameter};
   CHECK_FALSE(std::isfinite(keel::clip_grad_norm_(parameters, 1.0)));
@@ -96,8 +96,8 @@ TEST_CASE("the library-style clip_grad_norm_ leaves non-finite gradients as evid
 }
 
 TEST_CASE("a parameter without a gradient is no part of the window and no error") {
-  at::Tensor const used = at::ones({2}, at::requires_grad());
-  at::Tensor const unused = at::ones({2}, at::requires_grad());
+  at::Tensor const used = at::ones({2}).requires_grad_();
+  at::Tensor const unused = at::ones({2}).requires_grad_();
   std::vector<at::Tensor> const parameters = {unused, used};
   auto window = keel::begin_window(parameters);
   window.add(used.sum());

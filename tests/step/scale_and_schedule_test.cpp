@@ -45,7 +45,7 @@ TEST_CASE("loss_scale_falls_to_the_floor_and_the_run_ends_there_by_name") {
 
 TEST_CASE("a scaled loss and its gradients differ from the plain ones by the factor") {
   keel::grad_scaler scaler(keel::loss_scale::fixed<8.0>::configured);
-  at::Tensor const x = at::ones({}, at::requires_grad());
+  at::Tensor const x = at::ones({}).requires_grad_();
   scaler.scale(x * 3).backward();
   CHECK(x.grad().item<double>() == 24.0);
   scaler.update(true);

@@ -107,6 +107,7 @@ class trainer_body {
     if constexpr (saves) {
       if (options_.resume) resumed_ = load_newest();
     }
+    if (!*resumed_ && directory_) require_unused_directory();
     return *resumed_;
   }
 
@@ -173,6 +174,15 @@ class trainer_body {
                   "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
                   "keel::checkpoint::never.");
     }
+  }
+
+  /// A run that begins anew would cut the record and, in time, remove the checkpoints of the one before it.
+  void require_unused_directory() {
+    bool const has_checkpoints = !directory_->checkpoints().updates().empty();
+    bool const has_record = !saves && directory_->metrics().size() > 0;
+    if (!has_checkpoints && !has_record) return;
+    throw file_error("E01", directory_->root().string() + " holds another run, which this one would overwrite. Use another run "
+                                "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
   }
 
   void begin_run() {

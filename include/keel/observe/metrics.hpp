@@ -75,6 +75,8 @@ class json_lines {
     files_.write(file_, name_, text.data(), text.size());
   }
 
+  std::uint64_t size() { return files_.exists(name_) ? files_.size(name_) : 0; }
+
   /// Makes what was written durable.
   void sync() {
     if (file_) files_.sync(file_, name_);

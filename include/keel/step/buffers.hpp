@@ -1,45 +1,37 @@
-// Puts a model's buffers, such as batch norm's running statistics, back to where a window began. A buffer is copied again
-// only after it was written to, so constant buffers cost one copy in a run.
+// Puts a model's buffers, such as batch norm's running statistics, back to where a window began. Every buffer is copied at
+// every window: LibTorch's batch norm writes its statistics without counting the version up, so a version cannot tell.
 #pragma once
 
 #include <torch/nn/module.h>
 
-#include <cstdint>
 #include <vector>
 
 namespace keel {
 
 class buffer_snapshot {
  public:
-  explicit buffer_snapshot(torch::nn::Module& model) {
-    for (at::Tensor const& buffer : model.buffers()) entries_.push_back({buffer, {}, 0});
-  }
+  explicit buffer_snapshot(torch::nn::Module& model) : live_(model.buffers()) {}
 
   void take() {
     at::NoGradGuard no_grad;
-    for (entry& one : entries_) {
-      if (one.copy.defined() && one.version == one.buffer._version()) continue;
-      one.copy = one.buffer.detach().clone();
-      one.version = one.buffer._version();
+    copies_.resize(live_.size());
+    for (std::size_t i = 0; i < live_.size(); ++i) {
+      if (copies_[i].defined() && copies_[i].sizes() == live_[i].sizes()) {
+        copies_[i].copy_(live_[i]);
+      } else {
+        copies_[i] = live_[i].detach().clone();
+      }
     }
   }
 
   void restore() {
     at::NoGradGuard no_grad;
-    for (entry& one : entries_) {
-      if (!one.copy.defined() || one.version == one.buffer._version()) continue;
-      one.buffer.copy_(one.copy);
-      one.version = one.buffer._version();
-    }
+    for (std::size_t i = 0; i < copies_.size(); ++i) live_[i].copy_(copies_[i]);
   }
 
  private:
-  struct entry {
-    at::Tensor buffer;
-    at::Tensor copy;
-    std::int64_t version;
-  };
-  std::vector<entry> entries_;
+  std::vector<at::Tensor> live_;
+  std::vector<at::Tensor> copies_;
 };
 
 }  // namespace keel
