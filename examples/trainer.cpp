@@ -1,1 +1,33 @@
-int main(){}
+// The whole loop from a recipe: it resumes, updates, records, saves and stops by itself.
+// [trainer]
+#include <keel/keel.hpp>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/optim/adamw.h>
+
+using namespace keel::literals;
+
+struct steady : keel::recipe<
+    keel::clip::global_norm<1.0>,
+    keel::nonfinite::skip<10>,
+    keel::schedule::cosine<keel::schedule::warmup<10_steps>>,
+    keel::checkpoint::every<50_steps>,
+    keel::determinism::seeded<1>> {};
+
+int main() {
+  keel::seed<steady>();
+  torch::nn::Sequential model(torch::nn::Linear(8, 32), torch::nn::Tanh(), torch::nn::Linear(32, 1));
+  torch::optim::AdamW optimizer(model->parameters(), 1e-2);
+
+  keel::trainer<steady> run{model, optimizer, {.run_directory = "runs/trainer", .updates = 200, .console_every = 50}};
+  run.on([](keel::event::checkpoint_saved const& e) { std::printf("saved %s\n", e.path.c_str()); });
+
+  // Batches: a range, a LibTorch data loader, or a function of the epoch that returns one of them.
+  auto const batches = [](std::int64_t) { return std::vector<at::Tensor>(100, at::randn({64, 8})); };
+  auto const loss_of = [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); };
+
+  keel::outcome const result = run.fit(batches, loss_of);   // resumes by itself if runs/trainer holds a checkpoint
+  return result.is<keel::outcome::finished>() ? 0 : 1;
+}
+// [trainer]

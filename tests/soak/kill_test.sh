@@ -5,7 +5,7 @@ set -euo pipefail
 victim=$1
 kills=${2:-50}
 RANDOM=${3:-20261121}
-updates=400
+updates=2000
 pause=1500 # microseconds a micro-batch: the kills are to land in the run, not in its start
 export OMP_NUM_THREADS=1
 
@@ -14,14 +14,19 @@ trap 'rm -rf "$folder"' EXIT
 
 "$victim" "$folder/whole" "$updates" 0
 
+lines_of() { if [ -e "$1" ]; then wc -l <"$1"; else echo 0; fi; }
+
 done_kills=0
 resumed=0
 while [ "$done_kills" -lt "$kills" ]; do
   "$victim" "$folder/killed" "$updates" "$pause" &
   process=$!
-  # Between a moment before the first batch and some way into the run.
-  milliseconds=$((150 + RANDOM % 500))
-  sleep "$(printf '%d.%03d' $((milliseconds / 1000)) $((milliseconds % 1000)))"
+  # Four of five kills land in the run, at a random moment after it began; the others in its start, loading included.
+  if [ $((RANDOM % 5)) -ne 0 ]; then
+    lines=$(lines_of "$folder/killed/events.jsonl")
+    while kill -0 "$process" 2>/dev/null && [ "$(lines_of "$folder/killed/events.jsonl")" -eq "$lines" ]; do sleep 0.01; done
+  fi
+  sleep "0.$(printf '%03d' $((RANDOM % 150)))"
   if kill -KILL "$process" 2>/dev/null; then
     done_kills=$((done_kills + 1))
   fi

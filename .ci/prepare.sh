@@ -1,0 +1,67 @@
+# Sourced by examples/run and tests/run: brings what is missing from Debian's packages, and configures.
+#   prepare PACKAGE..         beside those that every part of keel needs
+#   configure FOLDER ARG..    cmake for the sources in $root into $root/.build/FOLDER
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+needed_everywhere="g++ cmake ninja-build libboost-dev librange-v3-dev nlohmann-json3-dev libxxhash-dev"
+# The OpenMP flavour of OpenBLAS: the reference BLAS is many times slower, and the pthread flavour fights with LibTorch's threads.
+needed_for_torch="libtorch-dev libopenblas0-openmp"
+
+say_what_is_needed() {
+  echo "keel needs: g++ 12 or later (or clang 18 or later), CMake 3.23 or later, Ninja, LibTorch 1.13 or later, Boost.Hana,"
+  echo "range-v3, nlohmann-json, xxHash; its tests also Catch2, its examples also CLI11. A LibTorch outside of the system's"
+  echo "folders is named by CMAKE_PREFIX_PATH or Torch_DIR. On Debian these are the packages:"
+  echo "  $*"
+}
+
+prepare() {
+  local wanted="$needed_everywhere $*"
+  if [ -z "${CMAKE_PREFIX_PATH:-}" ] && [ -z "${Torch_DIR:-}" ]; then wanted="$wanted $needed_for_torch"; fi
+  wanted_packages=$wanted
+  if ! command -v apt-get >/dev/null; then
+    say_what_is_needed $wanted
+    return
+  fi
+  local missing=""
+  for package in $wanted; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+  done
+  [ -n "$missing" ] || return 0
+  local as_root=""
+  if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+      echo "These packages are missing, and this is neither root nor a user with sudo. As root:" >&2
+      echo "  apt-get update && apt-get install --no-install-recommends$missing" >&2
+      exit 1
+    fi
+    as_root=sudo
+  fi
+  echo "installing:$missing"
+  local log
+  log=$(mktemp)
+  # Word splitting is wanted: these are lists.
+  # shellcheck disable=SC2086
+  if ! { $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "apt-get could not install$missing" >&2
+    exit 1
+  fi
+  rm -f "$log"
+}
+
+configure() {
+  local folder=$1
+  shift
+  local log="$root/.build/$folder-configure.log"
+  mkdir -p "$root/.build"
+  if ! cmake -S "$root" -B "$root/.build/$folder" -G Ninja "$@" >"$log" 2>&1; then
+    tail -n 30 "$log" >&2
+    # shellcheck disable=SC2086
+    say_what_is_needed $wanted_packages >&2
+    exit 1
+  fi
+}
+
+# Threads that wait by spinning bring a busy machine to a crawl.
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
