@@ -17,7 +17,7 @@ namespace char_gpt {
 
 struct model_size {
   std::int64_t vocabulary;
-  std::int64_t context = 128;  ///< tokens that the model looks back on
+  std::int64_t context = 64;  ///< tokens that the model looks back on
   std::int64_t width = 128;
   std::int64_t heads = 4;
   std::int64_t layers = 6;

@@ -1,6 +1,7 @@
 #include "train.hpp"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
@@ -119,6 +120,10 @@ void print_survived(std::filesystem::path const& run_directory, fault_plan const
 
 int train(settings const& told) {
   at::set_num_threads(told.threads > 0 ? told.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+
+  // Activations are allocated and freed thousands of times a second; without this glibc gives each back to the kernel.
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
 
   std::string const text = read_corpus(told.text);
   vocabulary const letters(text);

@@ -9,7 +9,7 @@ namespace char_gpt {
 struct settings {
   std::filesystem::path text;
   std::filesystem::path run_directory;
-  std::int64_t updates = 500;
+  std::int64_t updates = 800;
   int threads = 0;          ///< 0: one a core
   bool faults = false;      ///< poison a batch, take memory away, kill the process
   std::int64_t console_every = 10;

@@ -1,0 +1,179 @@
+#!/usr/bin/env bash
+# floors.sh INCLUDE | floors.sh --self-test: keel's headers include only from their own floor or a lower one, the two lower floors
+# need a compiler and nothing else, no header brings torch/torch.h, a macro or more than 450 lines. Before it judges INCLUDE, it
+# shows on one bad header after another that it can fail.
+set -euo pipefail
+longest=450
+
+# The floor of a path below INCLUDE; nothing for one that has no place in the house.
+floor_of() {
+  case $1 in
+    keel/policy/*) echo 1 ;;
+    keel/rule/* | keel/recipe/* | keel/recipe.hpp) echo 2 ;;
+    keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/* | keel/error.hpp | keel/version.hpp) echo 3 ;;
+    keel/loop/*) echo 4 ;;
+    keel/keel.hpp) echo 5 ;;
+  esac
+}
+
+# check_header INCLUDE HEADER: a line on standard output for each thing that is wrong.
+check_header() {
+  local file=$1/$2 header=$2 floor target target_floor begins ends lines
+  floor=$(floor_of "$header")
+  if [ -z "$floor" ]; then
+    echo "$header: has no floor; put it on one, or name its directory in floors.sh"
+    return
+  fi
+
+  while IFS= read -r target; do
+    case $target in
+      '<keel/'*'>')
+        target=${target#<}
+        target=${target%>}
+        target_floor=$(floor_of "$target")
+        if [ ! -f "$1/$target" ]; then
+          echo "$header: includes $target, which does not exist"
+        elif [ -n "$target_floor" ] && [ "$target_floor" -gt "$floor" ]; then
+          echo "$header: on floor $floor includes $target of floor $target_floor"
+        fi
+        ;;
+      '<torch/torch.h>' | '<torch/all.h>' | '<torch/extension.h>')
+        echo "$header: includes $target, which is all of LibTorch; name the headers that it needs"
+        ;&
+      '<torch/'* | '<ATen/'* | '<c10/'* | '<caffe2/'* | '<boost/'* | '<range/'* | '<nlohmann/'* | '<xxhash.h>')
+        if [ "$floor" -le 2 ]; then echo "$header: on floor $floor includes $target, and may need only a compiler"; fi
+        ;;
+      '<'*'>') ;;
+      *) echo "$header: includes $target; write <keel/..> in angle brackets, so that its floor can be read" ;;
+    esac
+  done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*([^[:space:]]+).*/\1/p' "$file")
+
+  case $header in
+    keel/rule/detail/*.inc) ;;
+    *)
+      if grep -qE '^[[:space:]]*#[[:space:]]*define\b' "$file"; then
+        echo "$header: defines the macro $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | head -n 1)"
+      fi
+      ;;
+  esac
+
+  # Each begin has an end behind it, before the next begin.
+  begins=$(grep -oE 'detail/text_(begin|end)\.inc' "$file" | sed -E 's/.*_(begin|end)\.inc/\1/' | tr '\n' ' ' || true)
+  ends=${begins//begin end /}
+  if [ -n "$ends" ]; then echo "$header: text_begin.inc and text_end.inc do not match: $begins"; fi
+
+  lines=$(wc -l < "$file")
+  if [ "$lines" -gt "$longest" ]; then echo "$header: has $lines lines, more than $longest; divide it"; fi
+}
+
+# check_tree INCLUDE: fails if anything is wrong, or if there is nothing to look at.
+check_tree() {
+  local include=$1 header said count=0 wrong=0
+  if [ ! -d "$include/keel" ]; then
+    echo "$include/keel is no directory"
+    return 1
+  fi
+  while IFS= read -r header; do
+    count=$((count + 1))
+    said=$(check_header "$include" "$header")
+    if [ -n "$said" ]; then
+      echo "$said"
+      wrong=$((wrong + $(printf '%s\n' "$said" | wc -l)))
+    fi
+  done < <(cd "$include" && find keel -name '*.hpp' -o -name '*.inc' -o -name '*.h' -o -name '*.ipp' | sort)
+  if [ "$count" -eq 0 ]; then
+    echo "$include/keel has no headers"
+    return 1
+  fi
+  if [ "$wrong" -ne 0 ]; then
+    echo "$wrong things are wrong in $count headers"
+    return 1
+  fi
+  echo "$count headers keep to their floors"
+}
+
+self_test() {
+  local folder tree said cases=0 misjudged=0
+  folder=$(mktemp -d)
+  # shellcheck disable=SC2064  # the directory of now
+  trap "rm -rf '$folder'" EXIT
+
+  # new_tree: a small house in good order, to which a case adds one header.
+  new_tree() {
+    cases=$((cases + 1))
+    tree=$folder/$cases
+    mkdir -p "$tree"/keel/{policy,rule/detail,recipe,step,loop}
+    echo '#include <type_traits>' > "$tree/keel/policy/slot.hpp"
+    echo '#define KEEL_RULE_TEXT(ID) ID' > "$tree/keel/rule/detail/text_begin.inc"
+    echo '#undef KEEL_RULE_TEXT' > "$tree/keel/rule/detail/text_end.inc"
+    printf '#include <keel/%s>\n' rule/detail/text_begin.inc recipe/config.hpp rule/detail/text_end.inc > "$tree/keel/rule/rule.hpp"
+    printf '#include <keel/%s>\n' policy/slot.hpp > "$tree/keel/recipe/config.hpp"
+    printf '#include <%s>\n' ATen/core/Tensor.h keel/rule/rule.hpp keel/error.hpp > "$tree/keel/step/step.hpp"
+    echo '#include <string>' > "$tree/keel/error.hpp"
+    printf '#include <%s>\n' boost/hana/tuple.hpp keel/step/step.hpp > "$tree/keel/loop/trainer.hpp"
+    echo '#include <keel/loop/trainer.hpp>' > "$tree/keel/keel.hpp"
+  }
+  accepts() {
+    if ! said=$(check_tree "$tree"); then
+      echo "self test: must be accepted and is not: $said"
+      misjudged=$((misjudged + 1))
+    fi
+  }
+  # refuses "WORDS" HEADER "LINES": the house with this one header in it is refused, for this reason alone.
+  refuses() {
+    new_tree
+    mkdir -p "$(dirname "$tree/$2")"
+    printf '%b\n' "$3" > "$tree/$2"
+    if said=$(check_tree "$tree"); then
+      echo "self test: $2 must be refused because of '$1' and is accepted"
+      misjudged=$((misjudged + 1))
+    elif [ "$(printf '%s\n' "$said" | wc -l)" -ne 2 ] || [[ $said != *"$2: $1"* ]]; then
+      echo "self test: $2 must be refused because of '$1' alone and is because of: $said"
+      misjudged=$((misjudged + 1))
+    fi
+  }
+
+  new_tree
+  accepts
+  refuses 'on floor 1 includes keel/rule/rule.hpp of floor 2' keel/policy/bad.hpp '#include <keel/rule/rule.hpp>'
+  refuses 'on floor 1 includes keel/error.hpp of floor 3' keel/policy/bad.hpp '  #  include <keel/error.hpp>'
+  refuses 'on floor 2 includes keel/step/step.hpp of floor 3' keel/recipe/bad.hpp '#include <keel/step/step.hpp>'
+  refuses 'on floor 2 includes keel/step/step.hpp of floor 3' keel/recipe.hpp '#include <keel/step/step.hpp>'
+  refuses 'on floor 3 includes keel/loop/trainer.hpp of floor 4' keel/observe/bad.hpp '#include <keel/loop/trainer.hpp>'
+  refuses 'on floor 4 includes keel/keel.hpp of floor 5' keel/loop/bad.hpp '#include <keel/keel.hpp>'
+  refuses 'on floor 1 includes <torch/version.h>' keel/policy/bad.hpp '#include <torch/version.h>'
+  refuses 'on floor 2 includes <ATen/ATen.h>' keel/rule/bad.hpp '#include <ATen/ATen.h>'
+  refuses 'on floor 2 includes <c10/core/Device.h>' keel/recipe/bad.hpp '#include <c10/core/Device.h>'
+  refuses 'on floor 2 includes <boost/hana.hpp>' keel/rule/bad.hpp '#include <boost/hana.hpp>'
+  refuses 'on floor 2 includes <range/v3/all.hpp>' keel/rule/bad.hpp '#include <range/v3/all.hpp>'
+  refuses 'on floor 2 includes <nlohmann/json.hpp>' keel/rule/detail/bad.inc '#include <nlohmann/json.hpp>'
+  refuses 'includes <torch/torch.h>' keel/loop/bad.hpp '#include <torch/torch.h>'
+  refuses 'includes "step.hpp"' keel/step/bad.hpp '#include "step.hpp"'
+  refuses 'includes keel/step/gone.hpp, which does not exist' keel/step/bad.hpp '#include <keel/step/gone.hpp>'
+  refuses 'has no floor' keel/attic/bad.hpp '#include <string>'
+  refuses 'defines the macro KEEL_BAD' keel/loop/bad.hpp '#define KEEL_BAD 1'
+  refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp '#include <keel/rule/detail/text_begin.inc>'
+  refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp \
+    '#include <keel/rule/detail/text_end.inc>\n#include <keel/rule/detail/text_begin.inc>'
+  refuses 'has 451 lines' keel/step/bad.hpp "$(printf '//\\n%.0s' $(seq "$longest"))//"
+  mkdir -p "$folder/empty/keel"
+  for tree in "$folder/empty" "$folder/nowhere"; do
+    cases=$((cases + 1))
+    if said=$(check_tree "$tree"); then
+      echo "self test: a directory without headers must be refused and is accepted"
+      misjudged=$((misjudged + 1))
+    fi
+  done
+  if [ "$misjudged" -ne 0 ]; then
+    echo "floors.sh misjudged $misjudged of $cases houses"
+    return 1
+  fi
+  echo "self test: $cases houses judged rightly"
+}
+
+if [ $# -ne 1 ]; then
+  echo "usage: $0 INCLUDE | $0 --self-test" >&2
+  exit 1
+fi
+self_test || exit 1
+if [ "$1" != --self-test ]; then check_tree "$1" || exit 1; fi
