@@ -100,4 +100,29 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
   load_model(model, content.model, source);
 }
 
+/// Calls `apply(content, source)` with the newest checkpoint that is whole, and `passed_over(update, words)` for each damaged
+/// one before it; false if there are none at all. A checkpoint of another recipe or model is not passed over: the directory
+/// belongs to somebody else. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
+template <class Store, class Apply, class PassedOver>
+bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
+  auto const found = store.updates();
+  std::string damage;
+  for (auto update = found.rbegin(); update != found.rend(); ++update) {
+    std::string const source = store.path_of(*update).string();
+    try {
+      apply(store.load(*update), source);
+      return true;
+    } catch (error const& thrown) {
+      bool const damaged = thrown.id() == "E05" || thrown.id() == "E02";
+      if (!damaged) throw;
+      damage = thrown.what();
+    }
+    passed_over(*update, damage);
+  }
+  if (damage.empty()) return false;
+  throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.front()).string() +
+                                    " is whole; the oldest says: " + damage +
+                                    " Restore the directory from a copy, or begin anew in another one.");
+}
+
 }  // namespace keel

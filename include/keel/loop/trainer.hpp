@@ -21,6 +21,7 @@
 #include <keel/loop/run_directory.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/summary.hpp>
+#include <keel/loop/update_record.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/step.hpp>
 #include <memory>
@@ -181,7 +182,8 @@ class trainer_body {
     bool const has_checkpoints = !directory_->checkpoints().updates().empty();
     bool const has_record = !saves && directory_->metrics().size() > 0;
     if (!has_checkpoints && !has_record) return;
-    throw file_error("E01", directory_->root().string() + " holds another run, which this one would overwrite. Use another run "
+    throw file_error("E01", directory_->root().string() +
+                                " holds another run, which this one would overwrite. Use another run "
                                 "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
   }
 
@@ -320,37 +322,20 @@ class trainer_body {
   }
 
   void record_update(event::update_end const& event) {
-    bool const applied = event.result.is<outcome::updated>();
-    update_metrics m;
-    m.update = event.update;
-    m.attempt = ++record_.attempts;
-    m.epoch = cursor_.epoch;
-    m.loss = event.loss;
-    m.loss_zscore = record_.loss.zscore(event.loss);
-    m.gradient_norm = event.gradient_norm;
-    m.gradient_norm_zscore = record_.gradient_norm.zscore(event.gradient_norm);
-    m.learning_rate = applied ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
+    update_metrics m = metrics_of(event, record_, cursor_.epoch);
+    m.learning_rate =
+        event.result.is<outcome::updated>() ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
     m.loss_scale = step_.loss_scale();
     m.skipped = step_.skipped();
-    m.tokens = event.tokens;
     m.milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
-    if (applied) {
-      record_.loss.accept(event.loss);
-      record_.gradient_norm.accept(event.gradient_norm);
-      if (event.update == 1) record_.first_loss = event.loss;
-      record_.last_loss = event.loss;
-    } else {
-      auto const& skipped = event.result.get<outcome::skipped>();
-      m.skipped_because = std::string(to_string(skipped.why)) + (skipped.where.empty() ? "" : " in " + skipped.where);
-    }
-    record_.tokens += event.tokens;
+    bool const left_out = !m.skipped_because.empty();
     if (directory_) {
       directory_->metrics().add(to_json(m));
-      if (!applied) directory_->event("skipped", event.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+      if (left_out) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
     }
     // skip<N> counts in silence, apart from the record; warn<N> speaks.
-    if (!applied && configured.nonfinite.kind == nonfinite::kind::warn) {
-      console_.notice("warning: update " + std::to_string(event.update + 1) + " was left out: " + m.skipped_because);
+    if (left_out && configured.nonfinite.kind == nonfinite::kind::warn) {
+      console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
     }
     console_.show(m);
   }
@@ -367,40 +352,23 @@ class trainer_body {
     hooks_(event::checkpoint_saved{update, directory_->checkpoints().path_of(update)});
   }
 
-  /// The newest checkpoint that is whole. A damaged one is passed over with a notice; one of another recipe or model ends the
-  /// run, because the directory belongs to somebody else.
   bool load_newest() {
-    auto& store = directory_->checkpoints();
-    auto const found = store.updates();
-    std::string damaged;
-    for (auto update = found.rbegin(); update != found.rend(); ++update) {
-      std::string const source = store.path_of(*update).string();
-      try {
-        snapshot const content = store.load(*update);
-        apply_snapshot(content, present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
-                       options_.accept_changed_recipe);
-      } catch (error const& thrown) {
-        bool const is_damage = thrown.id() == "E05" || thrown.id() == "E02";
-        if (!is_damage) throw;
-        damaged = thrown.what();
-        console_.notice("passed over a damaged checkpoint: " + damaged);
-        directory_->event("damaged", *update, {{"message", damaged}});
-        continue;
-      }
-      random_.restore();
-      step_.restored();
-      saved_at_ = record_.attempts;
-      directory_->metrics().resume_at(record_.attempts);
-      directory_->event("resumed", step_.updates());
+    auto const apply = [&](snapshot const& content, std::string const& source) {
+      apply_snapshot(content, present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
+                     options_.accept_changed_recipe);
       console_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source);
-      return true;
-    }
-    if (!damaged.empty()) {
-      throw checkpoint_error("E05", "no checkpoint in " + (directory_->root() / "checkpoints").string() +
-                                        " is whole; the oldest says: " + damaged +
-                                        " Restore the directory from a copy, or begin anew in another one.");
-    }
-    return false;
+    };
+    auto const passed_over = [&](std::int64_t update, std::string const& words) {
+      console_.notice("passed over a damaged checkpoint: " + words);
+      directory_->event("damaged", update, {{"message", words}});
+    };
+    if (!load_newest_whole(directory_->checkpoints(), apply, passed_over)) return false;
+    random_.restore();
+    step_.restored();
+    saved_at_ = record_.attempts;
+    directory_->metrics().resume_at(record_.attempts);
+    directory_->event("resumed", step_.updates());
+    return true;
   }
 
   outcome end_run(outcome const& result) {

@@ -14,6 +14,7 @@
 #include <functional>
 #include <keel/error.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/memory/ladder.hpp>
 #include <keel/memory/out_of_memory.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/step/batch.hpp>
@@ -24,7 +25,9 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/loss.hpp>
 #include <keel/step/lr_schedule.hpp>
+#include <keel/step/nonfinite_guard.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/step/require_valid.hpp>
 #include <limits>
 #include <optional>
 #include <string>
@@ -32,21 +35,6 @@
 #include <vector>
 
 namespace keel {
-
-/// Fills in what is only known now and throws recipe_error, with the first broken rule's id, if that breaks a rule.
-inline config require_valid(config value, run_facts const& facts, bool partly_frozen) {
-  value.run = facts;
-  value.model.partly_frozen |= partly_frozen;
-  verdict const result = check(value);
-  if (result.ok()) return value;
-  std::string sentences;
-  for (violation const& one : result) {
-    // The exception's own prefix is the first rule's id.
-    std::string const sentence = one.text;
-    sentences += sentences.empty() ? sentence.substr(sentence.find(' ') + 1) : "\n" + sentence;
-  }
-  throw recipe_error(result.begin()->id, sentences);
-}
 
 namespace detail {
 
@@ -129,7 +117,7 @@ class step_body {
   std::int64_t updates() const { return updates_; }
   std::int64_t skipped() const { return skipped_; }
   /// Into how many pieces each micro-batch is cut, after rungs that were taken.
-  std::int64_t pieces() const { return pieces_; }
+  std::int64_t pieces() const { return ladder_.pieces(); }
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
   bool at_boundary() const { return !window_.has_value(); }
@@ -143,9 +131,8 @@ class step_body {
   void visit(Archive& archive) {
     archive("updates", updates_);
     archive("skipped", skipped_);
-    archive("nonfinite_in_a_row", nonfinite_in_a_row_);
-    archive("rung", rung_);
-    archive("pieces", pieces_);
+    archive("nonfinite", guard_);
+    archive("ladder", ladder_);
     archive("scaler", scaler_);
     archive("schedule", schedule_);
     archive("clip", clip_state_);
@@ -217,7 +204,7 @@ class step_body {
     observe_(event::micro_batch_begin{updates_, index});
     loss_tally tally;
     std::int64_t const rows = batch_traits<Batch>::rows(batch);
-    std::int64_t const pieces = std::min(pieces_, rows);
+    std::int64_t const pieces = std::min(ladder_.pieces(), rows);
     if (pieces <= 1) {
       run_piece(batch, rows, loss_of, tally);
     } else if constexpr (sliceable_batch<Batch>) {
@@ -289,19 +276,12 @@ class step_body {
     random_.restore();
     buffers_.restore();
     loss_sum_ = weight_sum_ = 0.0;
-    constexpr auto& ladder = configured.oom;
-    while (rung_ < ladder.count) {
-      auto const kind = ladder.rungs[rung_].kind;
-      if (kind == oom::rung_kind::halve_micro_batch && pieces_ < most_rows_) {
-        pieces_ *= 2;
-        observe_(event::out_of_memory{updates_, "halve_micro_batch", message, pieces_});
-        window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
-        return std::nullopt;
-      }
-      if (kind == oom::rung_kind::give_up) break;
-      ++rung_;
+    if (ladder_.climb(most_rows_) == oom::rung_kind::halve_micro_batch) {
+      observe_(event::out_of_memory{updates_, "halve_micro_batch", message, ladder_.pieces()});
+      window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
+      return std::nullopt;
     }
-    observe_(event::out_of_memory{updates_, "give_up", message, pieces_});
+    observe_(event::out_of_memory{updates_, "give_up", message, ladder_.pieces()});
     drop_window();
     return outcome::gave_up{reason::out_of_memory, message};
   }
@@ -327,7 +307,7 @@ class step_body {
     scaler_.update(false);
     schedule_.advance();
     schedule_.apply(optimizer_);
-    nonfinite_in_a_row_ = 0;
+    guard_.accepted();
     ++updates_;
     return close(outcome::updated{loss, norm, rate}, loss, norm);
   }
@@ -336,31 +316,13 @@ class step_body {
   outcome skip(reason why, std::string where, double loss, double norm) {
     ++skipped_;
     clear_gradients(parameters_.tensors);
+    outcome const result = close(outcome::skipped{why, where}, loss, norm);
     if (why == reason::scale_overflow) {
       scaler_.update(true);
     } else {
-      ++nonfinite_in_a_row_;
+      guard_.left_out(why, where, updates_ + 1);
     }
-    outcome const result = close(outcome::skipped{why, where}, loss, norm);
-    if (why != reason::scale_overflow) bear(why, where);
     return result;
-  }
-
-  void bear(reason why, std::string const& where) const {
-    constexpr auto kind = configured.nonfinite.kind;
-    std::string const what =
-        std::string(to_string(why)) + (where.empty() ? "" : " in " + where) + " at update " + std::to_string(updates_ + 1);
-    if constexpr (kind == nonfinite::kind::raise) {
-      throw nonfinite_error("E08",
-                            what +
-                                ". The parameters are as they were before it. Look at that batch, or let the run go on with "
-                                "keel::nonfinite::skip<10>.");
-    } else if (nonfinite_in_a_row_ >= configured.nonfinite.limit) {
-      throw nonfinite_error("E08",
-                            what + ", the " + std::to_string(nonfinite_in_a_row_) +
-                                ". in a row, which is this recipe's limit. The parameters are those of the last good update. "
-                                "Lower the learning rate, or look at the data from here on.");
-    }
   }
 
   outcome close(outcome result, double loss, double norm) {
@@ -380,13 +342,12 @@ class step_body {
   state_of<clip_policy> clip_state_{};
   buffer_snapshot buffers_;
   random_snapshot random_;
+  nonfinite_guard guard_{configured.nonfinite};
+  ladder_position ladder_{configured.oom};
   Observer observe_;
 
   std::int64_t updates_ = 0;
   std::int64_t skipped_ = 0;
-  std::int64_t nonfinite_in_a_row_ = 0;
-  std::int64_t rung_ = 0;
-  std::int64_t pieces_ = 1;
 
   // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.
   std::optional<gradients<stage::scaled, window::partial>> window_;

@@ -1,0 +1,44 @@
+// Where a run stands on its oom::ladder, and which rung comes next.
+#pragma once
+
+#include <cstdint>
+#include <keel/policy/oom.hpp>
+
+namespace keel {
+
+class ladder_position {
+ public:
+  explicit ladder_position(oom::settings const& ladder) : ladder_(ladder) {}
+
+  /// Into how many pieces each micro-batch is cut.
+  std::int64_t pieces() const { return pieces_; }
+
+  /// Takes the next rung that still frees something for micro-batches of up to `rows` rows; give_up where none is left.
+  oom::rung_kind climb(std::int64_t rows) {
+    for (; rung_ < ladder_.count; ++rung_) {
+      auto const kind = ladder_.rungs[rung_].kind;
+      if (kind == oom::rung_kind::give_up) break;
+      if (kind == oom::rung_kind::halve_micro_batch && pieces_ < rows) {
+        pieces_ *= 2;
+        return kind;
+      }
+    }
+    return oom::rung_kind::give_up;
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("rung", rung_);
+    archive("pieces", pieces_);
+    // A damaged checkpoint must become neither a division by zero nor an index outside the ladder.
+    if (pieces_ < 1) pieces_ = 1;
+    if (rung_ < 0) rung_ = 0;
+  }
+
+ private:
+  oom::settings ladder_;
+  std::int64_t rung_ = 0;
+  std::int64_t pieces_ = 1;
+};
+
+}  // namespace keel

@@ -1,0 +1,48 @@
+// The mechanism of keel::nonfinite: how many windows in a row were left out, and when that ends the run.
+#pragma once
+
+#include <cstdint>
+#include <keel/error.hpp>
+#include <keel/policy/nonfinite.hpp>
+#include <keel/step/outcome.hpp>
+#include <string>
+
+namespace keel {
+
+class nonfinite_guard {
+ public:
+  explicit nonfinite_guard(nonfinite::settings const& settings) : settings_(settings) {}
+
+  void accepted() { in_a_row_ = 0; }
+
+  /// One more window is left out. Throws nonfinite_error (E08) if the policy does not bear it; `update` counts from 1.
+  void left_out(reason why, std::string const& where, std::int64_t update) {
+    ++in_a_row_;
+    bool const first_ends = settings_.kind == nonfinite::kind::raise;
+    if (!first_ends && in_a_row_ < settings_.limit) return;
+    std::string what = to_string(why);
+    if (!where.empty()) what += " in " + where;
+    what += " at update " + std::to_string(update);
+    if (first_ends) {
+      throw nonfinite_error("E08",
+                            what +
+                                ". The parameters are as they were before it. Look at that batch, or let the run go on with "
+                                "keel::nonfinite::skip<10>.");
+    }
+    throw nonfinite_error("E08",
+                          what + ", the " + std::to_string(in_a_row_) +
+                              ". in a row, which is this recipe's limit. The parameters are those of the last good update. "
+                              "Lower the learning rate, or look at the data from here on.");
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("in_a_row", in_a_row_);
+  }
+
+ private:
+  nonfinite::settings settings_;
+  std::int64_t in_a_row_ = 0;
+};
+
+}  // namespace keel
