@@ -83,7 +83,8 @@ inline std::string build_safetensors_header(std::vector<safetensors_entry>& entr
     offset = entry.end;
     header += "," + text(entry.name) + ":{\"dtype\":\"" + std::string(safetensors_dtypes[entry.dtype].name) + "\",\"shape\":[";
     for (char const* comma = ""; auto const dimension : entry.shape) {
-      header += comma + std::to_string(dimension);
+      header += comma;
+      header += std::to_string(dimension);
       comma = ",";
     }
     header += "],\"data_offsets\":[" + std::to_string(entry.begin) + "," + std::to_string(entry.end) + "]}";
