@@ -57,10 +57,10 @@ int main(int count, char** words) {
   char_gpt::settings told{.text = char_gpt::licenses, .run_directory = default_run_directory()};
   app.add_option("--text", told.text, "a file, or a folder whose files are read")->capture_default_str();
   app.add_option("--run-directory", told.run_directory, "where checkpoints and metrics go; one that exists is continued");
-  app.add_option("--updates", told.updates, "length of the run")->check(CLI::PositiveNumber)->capture_default_str();
-  app.add_option("--threads", told.threads, "0: one a core")->check(CLI::NonNegativeNumber)->capture_default_str();
+  app.add_option("--updates", told.updates, "length of the run")->check(CLI::Range(1, 1000000000))->capture_default_str();
+  app.add_option("--threads", told.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
   app.add_option("--console-every", told.console_every, "without a terminal, a line each so many updates")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
   app.add_flag("--faults", told.faults, "poison a batch with NaN, take memory away, and kill the process");
   CLI11_PARSE(app, count, words);

@@ -31,7 +31,9 @@ inline std::string read_corpus(std::filesystem::path const& path) {
   std::error_code code;
   if (!std::filesystem::is_directory(path, code)) return read_text(path);
   std::vector<std::filesystem::path> files;
-  for (auto const& entry : std::filesystem::directory_iterator(path)) {
+  std::filesystem::directory_iterator const entries(path, code);
+  if (code) throw keel::file_error("E02", "cannot read the folder " + path.string() + ". Name a readable one with --text.");
+  for (auto const& entry : entries) {
     if (entry.is_regular_file() && !entry.is_symlink()) files.push_back(entry.path());
   }
   std::sort(files.begin(), files.end());

@@ -145,6 +145,10 @@ int train(settings const& told) {
               static_cast<long long>(text.size()), static_cast<long long>(letters.size()), told.text.c_str(), at::get_num_threads());
 
   fault_plan const faults(told);
+  if (faults.active && faults.killed <= keel::config_of<recipe>.checkpoint.interval) {
+    throw keel::error("E12", "--faults would kill the process after update " + std::to_string(faults.killed) +
+                                 ", before its first checkpoint, and so again and again. Give it --updates 74 or more.");
+  }
   if (faults.active) {
     bool resumed = false;
     std::int64_t needed = 0;  // bytes that a window takes beyond what stays
@@ -195,7 +199,7 @@ int train(settings const& told) {
 
   double const loss = run.evaluate(validation, loss_of);
   double const bigram = bigram_loss(data.train, data.validation, letters.size());
-  std::printf("\nA sample:\n%s\n", sample(model, letters, "The licensee ", 240).c_str());
+  std::printf("\nA sample:\n%s\n", sample(model, letters, text.substr(text.size() * 9 / 10, 16), 240).c_str());
   if (faults.active) print_survived(told.run_directory, faults);
   std::printf("\n  validation loss, nats a character\n  %-38s %.4f\n  %-38s %.4f\n  %s\n", "bigram", bigram, "this transformer", loss,
               loss < bigram ? "The transformer is below the bigram." : "The transformer is not below the bigram yet; give it more --updates.");
