@@ -71,7 +71,7 @@ class console {
     smooth_ms_ = smooth_ms_ == 0.0 ? m.milliseconds : 0.9 * smooth_ms_ + 0.1 * m.milliseconds;
     if (mode_ == console_mode::bar) {
       live(bar(m.update) + line(m));
-    } else if (m.attempt % every_ == 0 || m.update == total_ || !m.skipped_because.empty()) {
+    } else if (m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty()) {
       print(line(m));
     }
   }
