@@ -221,3 +221,38 @@ TEST_CASE("a ladder that gives up returns its outcome after a checkpoint from wh
   CHECK(f.run.cursor().consumed == 4);
   CHECK(std::filesystem::exists(directory / "checkpoints/step-000000002"));
 }
+
+TEST_CASE("a window that gives up after it crossed an epoch takes the cursor back into the epoch where it began") {
+  struct climbing : keel::recipe<keel::checkpoint::every<1000_steps>, keel::accumulate<2>,
+                                 keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+  scratch_directory const directory;
+  fixture<climbing> f({.run_directory = directory, .updates = 10});
+  std::vector<pair_batch> const three = {make_pair_batch(1), make_pair_batch(2), make_pair_batch(3)};
+  int calls = 0;
+  auto const result = f.run.fit(three, [&](pair_batch const& batch) {
+    if (++calls > 3) throw std::bad_alloc();  // the fourth batch is the next epoch's first
+    return mean_squared_error(f.model)(batch);
+  });
+  REQUIRE(result.is<keel::outcome::gave_up>());
+  CHECK(f.run.cursor().epoch == 0);
+  CHECK(f.run.cursor().position == 2);
+  CHECK(f.run.cursor().consumed == 2);
+  // The same object may go on once there is memory again, and trains on what is left.
+  CHECK(f.run.fit(three, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 10);
+}
+
+TEST_CASE("a second fit of one trainer goes on with fresh random numbers, not with those of the epoch's beginning") {
+  fixture<> f({.updates = 6});
+  std::vector<at::Tensor> drawn;
+  f.run.on([&](keel::event::update_end const& e) {
+    drawn.push_back(at::rand({2}));
+    if (e.update == 3) f.run.request_stop();
+  });
+  std::vector<pair_batch> const data(8, make_pair_batch(1));
+  f.run.fit(data, mean_squared_error(f.model));
+  f.run.fit(data, mean_squared_error(f.model));
+  REQUIRE(drawn.size() == 6);
+  for (std::size_t i = 0; i < drawn.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(same_bits(drawn[i], drawn[j]));
+  }
+}

@@ -12,6 +12,7 @@ struct data_cursor {
   std::int64_t epoch = 0;
   std::int64_t position = 0;       ///< micro-batches of this epoch
   std::int64_t consumed = 0;       ///< micro-batches of the run
+  bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order
   random_snapshot at_epoch_begin;  ///< so that a loader that shuffles at its begin() shuffles the same again
 
   template <class Archive>
@@ -19,6 +20,7 @@ struct data_cursor {
     archive("epoch", epoch);
     archive("position", position);
     archive("consumed", consumed);
+    archive("in_epoch", in_epoch);
     archive("random", at_epoch_begin);
   }
 };

@@ -231,22 +231,24 @@ class trainer_body {
   template <class Batches, class LossOf, class Listener>
   std::optional<outcome> run_epoch(Batches& batches, LossOf& loss_of, Listener const& listener) {
     std::int64_t const behind = cursor_.position;
-    // A loader draws its order when it begins: it must draw what it drew when this epoch first began.
-    if (behind > 0) {
+    // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
+    // generators must stand where they stood.
+    bool const goes_on = cursor_.in_epoch;
+    auto const now = random_snapshot::take(step_.parameters().device);
+    if (goes_on) {
       cursor_.at_epoch_begin.restore();
     } else {
-      cursor_.at_epoch_begin = random_snapshot::take(step_.parameters().device);
+      cursor_.at_epoch_begin = now;
+      cursor_.in_epoch = true;
     }
     hooks_(event::epoch_begin{cursor_.epoch, behind});
     auto ended = with_epoch(batches, cursor_.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
-      if (behind > 0) {
-        if (skip_batches(at, end, behind) < behind) {
-          throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
-                                      std::to_string(behind) +
-                                      ", where the checkpoint continues. Use the data of that run, or another run directory.");
-        }
-        random_.restore();
+      if (skip_batches(at, end, behind) < behind) {
+        throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
+                                    std::to_string(behind) +
+                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
       }
+      if (goes_on) now.restore();
       for (; at != end; ++at) {
         outcome const result = take(*at, loss_of);
         if (result.template is<outcome::gave_up>()) return result;
@@ -265,6 +267,7 @@ class trainer_body {
     hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
     ++cursor_.epoch;
     cursor_.position = 0;
+    cursor_.in_epoch = false;
     return std::nullopt;
   }
 
@@ -272,7 +275,10 @@ class trainer_body {
 
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf&& loss_of) {
-    if (step_.at_boundary()) window_started_ = clock::now();
+    if (step_.at_boundary()) {
+      window_started_ = clock::now();
+      window_began_at_ = cursor_;
+    }
     if constexpr (countable_batch<Batch>) {
       if (!console_begun_) {
         console_begun_ = true;
@@ -283,21 +289,17 @@ class trainer_body {
     // A window that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
     outcome const result = step_(batch, loss_of);
     if (result.template is<outcome::gave_up>()) {
-      cursor_.position -= pending_;
-      cursor_.consumed -= pending_;
-      pending_ = 0;
+      cursor_ = window_began_at_;
       return result;
     }
     ++cursor_.position;
     ++cursor_.consumed;
-    ++pending_;
     if (step_.at_boundary()) after_window(result);
     return result;
   }
 
   /// The cadence, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
-    pending_ = 0;
     if constexpr (configured.checkpoint.kind == checkpoint::kind::every_steps) {
       if (result.is<outcome::updated>() && step_.updates() % configured.checkpoint.interval == 0) save_checkpoint();
     } else if constexpr (configured.checkpoint.kind == checkpoint::kind::every_seconds) {
@@ -408,13 +410,13 @@ class trainer_body {
   step_type step_;
   console console_;
   data_cursor cursor_;
+  data_cursor window_began_at_;
   run_record record_;
   random_snapshot random_;
   std::atomic<bool> stop_requested_{false};
   std::optional<bool> resumed_;
   bool begun_ = false;
   bool console_begun_ = false;
-  std::int64_t pending_ = 0;   ///< micro-batches of the open window
   std::int64_t saved_at_ = 0;  ///< attempts when the last checkpoint was saved
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
