@@ -256,3 +256,51 @@ TEST_CASE("a second fit of one trainer goes on with fresh random numbers, not wi
     for (std::size_t j = 0; j < i; ++j) CHECK_FALSE(same_bits(drawn[i], drawn[j]));
   }
 }
+
+TEST_CASE("a hook asks for a checkpoint and gets it at the boundary; saving inside the window is refused") {
+  scratch_directory const directory;
+  fixture<saving> f({.run_directory = directory, .updates = 5});
+  bool refused = false;
+  f.run.on([&](keel::event::update_end const& e) {
+    if (e.update != 3) return;
+    f.run.request_save();
+    try {
+      f.run.save();
+    } catch (keel::error const& thrown) {
+      refused = thrown.id() == "E12";
+    }
+  });
+  f.run.fit(endless, mean_squared_error(f.model));
+  CHECK(refused);
+  keel::checkpoint_store<> store(directory / "checkpoints", 2);
+  CHECK(store.updates() == std::vector<std::int64_t>{3, 5});
+  CHECK(store.load(3).state["run"]["data"]["consumed"] == 3);
+}
+
+TEST_CASE("a function of the epoch may return LibTorch's own pointer to a loader, or a reference to a range") {
+  fixture<> f({.epochs = 2});
+  auto const loader = [](std::int64_t) {
+    return torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
+        numbered_dataset().map(torch::data::transforms::Stack<>()), torch::data::DataLoaderOptions(8));
+  };
+  f.run.fit(loader, [&](torch::data::Example<> const& batch) { return at::mse_loss(f.model->forward(batch.data), batch.target); });
+  CHECK(f.run.updates() == 6);
+  fixture<> g({.epochs = 3});
+  std::vector<pair_batch> const kept = {make_pair_batch(1)};
+  g.run.fit([&](std::int64_t) -> std::vector<pair_batch> const& { return kept; }, mean_squared_error(g.model));
+  CHECK(g.run.updates() == 3);
+}
+
+TEST_CASE("a model that no shared pointer holds trains and is evaluated") {
+  struct on_the_stack : torch::nn::Module {
+    on_the_stack() : layer(register_module("layer", torch::nn::Linear(6, 1))) {}
+    torch::nn::Linear layer;
+  } model;
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
+  keel::trainer<plain> run{model, optimizer, quiet()};
+  std::vector<pair_batch> const data = {make_pair_batch(1)};
+  auto const loss_of = [&](pair_batch const& batch) { return at::mse_loss(model.layer(batch.first), batch.second); };
+  run.fit(data, loss_of);
+  CHECK(std::isfinite(run.evaluate(data, loss_of)));
+  CHECK(model.is_training());
+}

@@ -215,3 +215,85 @@ TEST_CASE("two runs in one directory are refused while the first is there") {
     CHECK(thrown.id() == "E01");
   }
 }
+
+TEST_CASE("optimizer options changed in the program are named and not overridden in silence") {
+  scratch_directory const directory;
+  struct flat : keel::recipe<keel::checkpoint::every<1_steps>> {};
+  auto const start = [&](torch::optim::AdamWOptions const& options, bool accept) {
+    auto const model = make_small();
+    torch::optim::AdamW optimizer(model->parameters(), options);
+    keel::trainer<flat> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 3, .accept_changed_recipe = accept})};
+    run.fit(epoch_of, mean_squared_error(model));
+    return optimizer.param_groups()[0].options().get_lr();
+  };
+  start(torch::optim::AdamWOptions(1e-3), false);
+  auto const refused = [&](torch::optim::AdamWOptions const& options) {
+    try {
+      start(options, false);
+    } catch (keel::checkpoint_error const& thrown) {
+      return std::string(thrown.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(refused(torch::optim::AdamWOptions(3e-4)).find("lr of group 0 was 0.001 and is 0.0003") != std::string::npos);
+  CHECK(refused(torch::optim::AdamWOptions(1e-3).weight_decay(0.5)).find("weight_decay of group 0") != std::string::npos);
+  CHECK(refused(torch::optim::AdamWOptions(1e-3)) == "accepted");
+  CHECK(start(torch::optim::AdamWOptions(3e-4), true) == 1e-3);
+}
+
+TEST_CASE("a refused checkpoint is refused again when the program tries once more") {
+  scratch_directory const directory;
+  go(directory / "run", epoch_of, 3);
+  struct other : keel::recipe<keel::checkpoint::every<1_steps>> {};
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.05);
+  keel::trainer<other> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 9})};
+  for (int attempt = 0; attempt < 3; ++attempt) CHECK_THROWS_AS(run.fit(epoch_of, mean_squared_error(model)), keel::checkpoint_error);
+  CHECK(read_lines(directory / "run/metrics.jsonl").size() == 3);
+}
+
+TEST_CASE("a second fit of one trainer goes on with the record, and a later resume fits to it") {
+  scratch_directory const whole;
+  auto const expected = go(whole / "run", epoch_of);
+  scratch_directory const directory;
+  keel::seed<recipe>();
+  auto const model = std::make_shared<small_module>(0.3);
+  torch::optim::AdamW optimizer(model->parameters(), 0.05);
+  keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = length})};
+  run.on([&](keel::event::update_end const& e) {
+    if (e.update % 3 == 0) run.request_stop();
+  });
+  auto const loss_of = [&](pair_batch const& batch) {
+    at::Tensor const loss = mean_squared_error(model)(batch);
+    return run.updates() == 5 && run.skipped() == 0 ? loss * NAN : loss;
+  };
+  while (!run.fit(epoch_of, loss_of).is<keel::outcome::finished>()) {
+  }
+  CHECK(same_bits(copies_of(model->parameters()), expected.parameters));
+  CHECK(timeless_metrics(directory / "run") == expected.metrics);
+}
+
+namespace {
+/// Draws noise when an example is fetched, as an augmenting dataset does.
+struct noisy_dataset : torch::data::datasets::Dataset<noisy_dataset> {
+  torch::data::Example<> get(std::size_t index) override {
+    at::Tensor const x = at::full({6}, static_cast<double>(index) / 40.0) + 0.1 * at::randn({6});
+    return {x, x.sum().view({1})};
+  }
+  c10::optional<std::size_t> size() const override { return 30; }
+};
+auto make_noisy_loader() {
+  return torch::data::make_data_loader<torch::data::samplers::RandomSampler>(
+      noisy_dataset().map(torch::data::transforms::Stack<>()), torch::data::DataLoaderOptions(4));
+}
+}  // namespace
+
+TEST_CASE("augmentation_drawn_by_a_loader survives a resume in the middle of an epoch") {
+  scratch_directory const whole;
+  auto const expected = go(whole / "run", *make_noisy_loader());
+  for (int const stop : {1, 3, 4, 7}) {
+    scratch_directory const directory;
+    go(directory / "run", *make_noisy_loader(), stop);
+    check_same(go(directory / "run", *make_noisy_loader()), expected);
+  }
+}

@@ -389,3 +389,39 @@ TEST_CASE("a user's own clip and schedule are policies like keel's, and the stat
   step.visit(writer);
   CHECK(saved["clip"]["calls"] == 1);
 }
+
+TEST_CASE("nonfinite_in_a_batch leaves batch norm's running statistics as they were") {
+  torch::nn::Sequential model(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 1));
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<skipping> step{model, optimizer};
+  auto const loss_of = [&](pair_batch const& batch) { return at::mse_loss(model->forward(batch.first), batch.second); };
+  step(make_pair_batch(1), loss_of);
+  auto const buffers = copies_of(model->buffers());
+  auto batch = make_pair_batch(2);
+  batch.first[0][0] = NAN;
+  CHECK(step(batch, loss_of).is<keel::outcome::skipped>());
+  CHECK(same_bits(model->buffers(), buffers));
+}
+
+TEST_CASE("the first full window must hold the global batch that the recipe declares") {
+  struct declared : keel::recipe<keel::accumulate<2, keel::global_batch<16>>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<declared> step{model, optimizer};
+  step(make_pair_batch(1, 8), mean_squared_error(model));
+  CHECK(step(make_pair_batch(1, 8), mean_squared_error(model)).is<keel::outcome::updated>());
+  keel::step<declared> halved{model, optimizer};
+  halved(make_pair_batch(1, 4), mean_squared_error(model));
+  CHECK_THROWS_AS(halved(make_pair_batch(1, 4), mean_squared_error(model)), keel::data_error);
+}
+
+TEST_CASE("building a step leaves the optimizer's learning rate alone until the first update") {
+  struct warming : keel::recipe<keel::schedule::constant_with<keel::schedule::warmup<10_steps>>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  { keel::step<warming> never_used{model, optimizer}; }
+  CHECK(optimizer.param_groups()[0].options().get_lr() == 0.1);
+  keel::step<warming> step{model, optimizer};
+  step(make_pair_batch(1), mean_squared_error(model));
+  CHECK(optimizer.param_groups()[0].options().get_lr() == Approx(0.01));
+}

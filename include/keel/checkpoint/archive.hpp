@@ -56,6 +56,7 @@ class state_writer {
   template <class Field>
   void operator()(char const* name, Field& field) {
     if constexpr (std::is_same_v<Field, at::Tensor>) {
+      object_[name] = field.defined();
       if (field.defined()) tensors_[path_ + name] = field;
     } else if constexpr (std::is_same_v<Field, double>) {
       object_[name] = detail::number_to_json(field);
@@ -85,8 +86,11 @@ class state_reader {
   template <class Field>
   void operator()(char const* name, Field& field) {
     if constexpr (std::is_same_v<Field, at::Tensor>) {
+      if (!at(name).is_boolean()) wrong(name, "true or false");
       auto const found = tensors_.find(path_ + name);
-      field = found == tensors_.end() ? at::Tensor() : found->second;
+      bool const expected = at(name).template get<bool>();
+      if (expected != (found != tensors_.end())) wrong(name, expected ? "among the tensors" : "without a tensor");
+      field = expected ? found->second : at::Tensor();
     } else if constexpr (std::is_same_v<Field, double>) {
       if (!detail::number_from_json(at(name), field)) wrong(name, "a number");
     } else if constexpr (detail::is_vector<Field>) {

@@ -46,6 +46,8 @@ class checkpoint_store {
   /// Makes the directory and removes what a killed save left behind.
   void prepare() {
     files_.make_directories(directory_);
+    files_.sync_directory(directory_.parent_path());
+    put_back();
     for (path const& entry : files_.list(directory_)) {
       if (entry.filename().string().starts_with(temporary_prefix)) files_.remove_all(entry);
     }
@@ -56,6 +58,7 @@ class checkpoint_store {
     path const final_name = directory_ / name_of(update);
     path const temporary = directory_ / (temporary_prefix + name_of(update));
     try {
+      put_back();
       files_.remove_all(temporary);
       files_.make_directories(temporary);
       nlohmann::json manifest = {{"format", 1}, {"files", nlohmann::json::object()}};
@@ -65,8 +68,7 @@ class checkpoint_store {
       write_text(temporary, "state.json", content.state.dump(2) + "\n", &manifest);
       write_text(temporary, "manifest.json", manifest.dump(2) + "\n", nullptr);
       files_.sync_directory(temporary);
-      // A finished step with this number is from an abandoned future: a resume went back before it. It steps aside and is
-      // not removed, so that a kill between the two renames costs no checkpoint that counts.
+      // A finished step with this number steps aside and is not removed; put_back finds it after a kill between the renames.
       path const replaced = directory_ / (std::string(temporary_prefix) + "replaced-" + name_of(update));
       files_.remove_all(replaced);
       if (files_.exists(final_name)) files_.rename(final_name, replaced);
@@ -74,7 +76,7 @@ class checkpoint_store {
       files_.sync_directory(directory_);
       files_.remove_all(replaced);
     } catch (file_error const&) {
-      remove_quietly(temporary);
+      clean_up_quietly(temporary);
       throw;
     }
     remove_old(update);
@@ -96,7 +98,18 @@ class checkpoint_store {
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
   snapshot load(std::int64_t update) {
     path const from = path_of(update);
+    for (char const* const name :
+         {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors", "state.json"}) {
+      if (!files_.exists(from / name)) {
+        throw checkpoint_error("E05", (from / name).string() + " is missing. Take an older checkpoint, and look at the disk.");
+      }
+    }
     nlohmann::json const manifest = parse(from / "manifest.json", files_.read(from / "manifest.json"));
+    if (!manifest.is_object() || manifest.value("format", nlohmann::json()) != 1) {
+      throw checkpoint_error("E05", (from / "manifest.json").string() +
+                                        " is of a format that this version does not know. Take an older "
+                                        "checkpoint, or the version of keel that wrote it.");
+    }
     snapshot content;
     content.model = read_tensors(from, "model.safetensors", manifest);
     content.optimizer = read_tensors(from, "optimizer.safetensors", manifest);
@@ -199,9 +212,21 @@ class checkpoint_store {
     }
   }
 
-  void remove_quietly(path const& name) {
+  /// A checkpoint that stepped aside for one that never came takes its place again.
+  void put_back() {
+    std::string const prefix = std::string(temporary_prefix) + "replaced-";
+    for (path const& entry : files_.list(directory_)) {
+      std::string const name = entry.filename().string();
+      if (!name.starts_with(prefix)) continue;
+      path const back = directory_ / name.substr(prefix.size());
+      if (!files_.exists(back)) files_.rename(entry, back);
+    }
+  }
+
+  void clean_up_quietly(path const& temporary) {
     try {
-      files_.remove_all(name);
+      put_back();
+      files_.remove_all(temporary);
     } catch (file_error const&) {
       // The save has already failed with the error that matters; prepare() removes this the next time.
     }

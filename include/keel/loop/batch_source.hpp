@@ -24,9 +24,14 @@ concept data_loader = !ranges::input_range<Loader&> && requires(Loader & loader)
 template <class Range>
 concept batch_range = ranges::input_range<Range&> || data_loader<Range>;
 
+/// What a function of the epoch may return: a range, a loader, or LibTorch's pointer to one.
+template <class Result>
+concept epoch_range = batch_range<std::remove_reference_t<Result>> || requires(Result result) {
+  requires data_loader<std::remove_reference_t<decltype(*result)>>;
+};
+
 template <class Source>
-concept epoch_function =
-    std::invocable<Source&, std::int64_t> && batch_range<std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>;
+concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<std::invoke_result_t<Source&, std::int64_t>>;
 
 template <class Source>
 concept batch_source = batch_range<Source> || epoch_function<Source>;
@@ -41,8 +46,12 @@ inline constexpr bool is_repeatable = epoch_function<Source> || data_loader<Sour
 template <class Source, class Use>
 auto with_epoch(Source& source, std::int64_t epoch, Use&& use) {
   if constexpr (epoch_function<Source>) {
-    auto range = source(epoch);
-    return with_epoch(range, epoch, std::forward<Use>(use));
+    auto&& range = source(epoch);
+    if constexpr (batch_range<std::remove_reference_t<decltype(range)>>) {
+      return with_epoch(range, epoch, std::forward<Use>(use));
+    } else {
+      return with_epoch(*range, epoch, std::forward<Use>(use));
+    }
   } else if constexpr (ranges::input_range<Source&>) {
     return use(ranges::begin(source), ranges::end(source));
   } else {

@@ -10,6 +10,7 @@
 #include <keel/policy/precision.hpp>
 #include <keel/step/batch.hpp>
 #include <keel/step/loss.hpp>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -18,19 +19,24 @@ namespace keel {
 /// Puts every module of a model into evaluation mode, and back into the mode that each had.
 class evaluation_scope {
  public:
-  evaluation_scope(torch::nn::Module& model, at::DeviceType device) : random_(random_snapshot::take(device)) {
-    for (auto const& module : model.modules()) modes_.emplace_back(module, module->is_training());
+  evaluation_scope(torch::nn::Module& model, at::DeviceType device)
+      : model_(model), training_(model.is_training()), random_(random_snapshot::take(device)) {
+    // Without the model itself, which need not be held by a shared pointer.
+    for (auto const& module : model.modules(/*include_self=*/false)) modes_.emplace_back(module, module->is_training());
     model.eval();
   }
   evaluation_scope(evaluation_scope const&) = delete;
   evaluation_scope& operator=(evaluation_scope const&) = delete;
   ~evaluation_scope() {
     // A module's mode goes down to its children, which come after it and then get their own.
+    model_.train(training_);
     for (auto const& [module, training] : modes_) module->train(training);
     random_.restore();
   }
 
  private:
+  torch::nn::Module& model_;
+  bool training_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   random_snapshot random_;
 };

@@ -10,6 +10,7 @@
 #include <functional>
 #include <keel/loop/event.hpp>
 #include <keel/rule/unbuilt.hpp>
+#include <memory>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -36,16 +37,24 @@ class hooks {
     if constexpr (!takes_any<Hook>()) {
       [[maybe_unused]] rule::U17::demand<false, Hook> said;
     } else {
+      // One hook that hears several events is one object, so that it may count in the one and report in the other.
+      auto const shared = std::make_shared<Hook>(std::move(hook));
       boost::hana::for_each(event::all, [&](auto type) {
         using Event = typename decltype(type)::type;
-        if constexpr (std::invocable<Hook&, Event const&>) list_of<Event>().push_back(hook);
+        if constexpr (std::invocable<Hook&, Event const&>) {
+          list_of<Event>().push_back([shared](Event const& event) { std::invoke(*shared, event); });
+        }
       });
     }
   }
 
   template <class Event>
   void operator()(Event const& event) {
-    for (auto const& hook : list_of<Event>()) hook(event);
+    // By index and by copy, because a hook may add another one.
+    for (std::size_t i = 0; i < list_of<Event>().size(); ++i) {
+      auto const hook = list_of<Event>()[i];
+      hook(event);
+    }
   }
 
  private:

@@ -17,7 +17,8 @@ struct trainer_options {
   std::int64_t epochs = 0;
   /// Continue from the newest checkpoint in the run directory.
   bool resume = true;
-  /// Take a checkpoint although this recipe, or the length of the run, differs from the one that wrote it.
+  /// Take a checkpoint although this recipe, the length of the run or the optimizer's options differ from those that wrote it.
+  /// The checkpoint's learning rates and options then count.
   bool accept_changed_recipe = false;
   /// Stop at the next step boundary on SIGTERM, SIGINT or SIGUSR1.
   bool stop_on_signals = true;

@@ -62,6 +62,40 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
 
 }  // namespace detail
 
+namespace detail {
+
+/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
+/// would otherwise win without a word. The present rate is the schedule's business and left out.
+inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, std::string const& source) {
+  auto const options_of = [](nlohmann::json const& state, std::size_t group) {
+    auto options = state.value(nlohmann::json::json_pointer("/optimizer/groups/" + std::to_string(group) + "/options"),
+                               nlohmann::json::object());
+    auto const rates = state.value(nlohmann::json::json_pointer("/run/step/schedule/highest_lr"), nlohmann::json::array());
+    if (options.is_object()) options["lr"] = rates.is_array() && group < rates.size() ? rates[group] : nlohmann::json();
+    return options;
+  };
+  // Another kind of optimizer is load_optimizer's business, which says so.
+  if (saved.value(nlohmann::json::json_pointer("/optimizer/kind"), nlohmann::json()) != live.at("optimizer").at("kind")) return;
+  std::string differences;
+  std::size_t const groups = live.at("optimizer").at("groups").size();
+  for (std::size_t group = 0; group < groups; ++group) {
+    auto const before = options_of(saved, group);
+    auto const now = options_of(live, group);
+    for (auto const& [name, value] : now.items()) {
+      if (!before.is_object() || !before.contains(name) || before[name] == value) continue;
+      if (!differences.empty()) differences += "; ";
+      differences += name + " of group " + std::to_string(group) + " was " + before[name].dump() + " and is " + value.dump();
+    }
+  }
+  if (differences.empty()) return;
+  throw checkpoint_error("E03",
+                         source + " is of an optimizer with other options: " + differences +
+                             ". Use those options, another run directory, or options.accept_changed_recipe, with which the "
+                             "checkpoint's count.");
+}
+
+}  // namespace detail
+
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
 template <class Parts>
 snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
@@ -90,6 +124,8 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
   if (!accept_changed_recipe) detail::require_same_recipe(value, content.state, source);
   require_same_model(model_tensors(model), content.model, source);
+  snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
+  if (!accept_changed_recipe) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
@@ -113,8 +149,8 @@ bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
       apply(store.load(*update), source);
       return true;
     } catch (error const& thrown) {
-      bool const damaged = thrown.id() == "E05" || thrown.id() == "E02";
-      if (!damaged) throw;
+      // A file that cannot be read now may be whole: passing it over would end in its removal.
+      if (thrown.id() != "E05") throw;
       damage = thrown.what();
     }
     passed_over(*update, damage);

@@ -41,6 +41,8 @@ class run_directory {
  private:
   file_handle make_and_lock() {
     files_.make_directories(root_);
+    auto const parent = std::filesystem::absolute(root_).lexically_normal().parent_path();
+    if (!parent.empty()) files_.sync_directory(parent);
     auto const name = root_ / "lock";
     file_handle lock = files_.try_lock(name);
     if (!lock) {

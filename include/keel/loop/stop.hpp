@@ -22,20 +22,32 @@ class process_signals {
     std::lock_guard<std::mutex> lock(mutex_);
     if (listeners_++ > 0) return;
     pending().store(0);
+    seen_ = false;
     struct sigaction action = {};
     action.sa_handler = &on_signal;
     ::sigemptyset(&action.sa_mask);
     action.sa_flags = SA_RESTART;
-    for (int i = 0; i < count; ++i) ::sigaction(numbers[i], &action, &before_[i]);
+    for (int i = 0; i < count; ++i) {
+      ::sigaction(numbers[i], &action, &before_[i]);
+      // What the process was told to ignore, as under nohup, it goes on ignoring.
+      if (before_[i].sa_handler == SIG_IGN) ::sigaction(numbers[i], &before_[i], nullptr);
+    }
   }
 
   void leave() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--listeners_ > 0) return;
     for (int i = 0; i < count; ++i) ::sigaction(numbers[i], &before_[i], nullptr);
+    // One that came after the last poll was for the program, which has its handlers back.
+    int const unseen = pending().exchange(0);
+    if (unseen != 0 && !seen_) std::raise(unseen);
   }
 
-  static int received() { return pending().load(std::memory_order_relaxed); }
+  int received() {
+    int const number = pending().load(std::memory_order_relaxed);
+    if (number != 0) seen_ = true;
+    return number;
+  }
 
  private:
   static constexpr int count = 3;
@@ -54,6 +66,7 @@ class process_signals {
   }
 
   std::mutex mutex_;
+  std::atomic<bool> seen_{false};
   int listeners_ = 0;
   struct sigaction before_[count] = {};
 };
@@ -72,7 +85,7 @@ class signal_listener {
     if (active_) detail::process_signals::instance().leave();
   }
   /// The signal that asks for a stop, or 0.
-  int received() const { return active_ ? detail::process_signals::received() : 0; }
+  int received() const { return active_ ? detail::process_signals::instance().received() : 0; }
 
  private:
   bool active_;

@@ -11,6 +11,7 @@
 #include <boost/hana/tuple.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <keel/loop/batch_source.hpp>
 #include <keel/loop/environment.hpp>
 #include <keel/loop/evaluate.hpp>
@@ -96,6 +97,7 @@ class trainer_body {
   /// may be a continued one.
   template <class Batch, class LossOf>
   outcome step(Batch const& batch, LossOf&& loss_of) {
+    deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
     if (!begun_) begin_run();
     return take(batch, loss_of);
   }
@@ -103,13 +105,14 @@ class trainer_body {
   /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
   /// Throws checkpoint_error if there are checkpoints but none that this run can use.
   bool resume() {
-    if (resumed_.has_value()) return *resumed_;
-    resumed_ = false;
+    if (resumed_) return *resumed_;
+    bool loaded = false;
     if constexpr (saves) {
-      if (options_.resume) resumed_ = load_newest();
+      if (options_.resume) loaded = load_newest();
     }
-    if (!*resumed_ && directory_) require_unused_directory();
-    return *resumed_;
+    if (!loaded && directory_) require_unused_directory();
+    resumed_ = loaded;
+    return loaded;
   }
 
   /// The data cursor: where a loop of one's own continues after resume().
@@ -138,11 +141,15 @@ class trainer_body {
   void save() {
     if (!saves || !step_.at_boundary()) {
       throw error("E12",
-                  "a checkpoint needs a recipe with keel::checkpoint::every and is only whole between two updates. Call save() "
+                  "a checkpoint needs a recipe with keel::checkpoint::every and is only whole between two updates. In a hook "
+                  "call request_save(); elsewhere call save() "
                   "after a step that returned updated or skipped.");
     }
     if constexpr (saves) save_checkpoint();
   }
+
+  /// Saves a checkpoint at the next step boundary; for hooks, in which no step is at its boundary yet.
+  void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
 
   std::int64_t updates() const { return step_.updates(); }
   std::int64_t skipped() const { return step_.skipped(); }
@@ -191,7 +198,8 @@ class trainer_body {
     resume();
     if (begun_) return;
     begun_ = true;
-    if (!*resumed_) {
+    // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
+    if (!*resumed_ && record_.attempts == 0) {
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       if (directory_) {
         directory_->metrics().resume_at(0);
@@ -219,9 +227,9 @@ class trainer_body {
                                 static_cast<long long>(options_.updates)));
       return outcome::finished{step_.updates()};
     }
-    while (epochs == 0 || cursor_.epoch < epochs) {
+    // A single-pass range has one epoch, also after a resume at its end.
+    while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
       if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
-      if constexpr (!is_repeatable<Batches>) break;
     }
     if (auto last = step_.flush()) after_window(*last);
     return outcome::finished{step_.updates()};
@@ -243,14 +251,20 @@ class trainer_body {
     }
     hooks_(event::epoch_begin{cursor_.epoch, behind});
     auto ended = with_epoch(batches, cursor_.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
-      if (skip_batches(at, end, behind) < behind) {
-        throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
-                                    std::to_string(behind) +
-                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
+      if (behind > 0) {
+        // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
+        if (skip_batches(at, end, behind - 1) < behind - 1 || !(at != end)) {
+          throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
+                                      std::to_string(behind) +
+                                      ", where the checkpoint continues. Use the data of that run, or another run directory.");
+        }
+        static_cast<void>(*at);
       }
       if (goes_on) now.restore();
+      if (behind > 0) ++at;
       for (; at != end; ++at) {
-        outcome const result = take(*at, loss_of);
+        // By reference: a loss with state of its own must not start anew with every copy.
+        outcome const result = take(*at, std::ref(loss_of));
         if (result.template is<outcome::gave_up>()) return result;
         if (!step_.at_boundary()) continue;
         if (length_reached()) return outcome::finished{step_.updates()};
@@ -300,10 +314,14 @@ class trainer_body {
 
   /// The cadence, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
-    if constexpr (configured.checkpoint.kind == checkpoint::kind::every_steps) {
-      if (result.is<outcome::updated>() && step_.updates() % configured.checkpoint.interval == 0) save_checkpoint();
-    } else if constexpr (configured.checkpoint.kind == checkpoint::kind::every_seconds) {
-      if (clock::now() - last_save_ >= std::chrono::seconds(configured.checkpoint.interval)) save_checkpoint();
+    if constexpr (saves) {
+      bool due = save_requested_.exchange(false);
+      if constexpr (configured.checkpoint.kind == checkpoint::kind::every_steps) {
+        due = due || (result.is<outcome::updated>() && step_.updates() % configured.checkpoint.interval == 0);
+      } else {
+        due = due || clock::now() - last_save_ >= std::chrono::seconds(configured.checkpoint.interval);
+      }
+      if (due) save_checkpoint();
     }
   }
 
@@ -324,10 +342,10 @@ class trainer_body {
   }
 
   void record_update(event::update_end const& event) {
-    update_metrics m = metrics_of(event, record_, cursor_.epoch);
+    update_metrics m = metrics_of(event, record_, window_began_at_.epoch);
     m.learning_rate =
         event.result.is<outcome::updated>() ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
-    m.loss_scale = step_.loss_scale();
+    m.loss_scale = event.loss_scale;
     m.skipped = step_.skipped();
     m.milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
     bool const left_out = !m.skipped_because.empty();
@@ -366,7 +384,6 @@ class trainer_body {
     };
     if (!load_newest_whole(directory_->checkpoints(), apply, passed_over)) return false;
     random_.restore();
-    step_.restored();
     saved_at_ = record_.attempts;
     directory_->metrics().resume_at(record_.attempts);
     directory_->event("resumed", step_.updates());
@@ -389,6 +406,7 @@ class trainer_body {
                                   options_.run_directory.string()));
     hooks_(event::run_end{result});
     begun_ = false;
+    stop_requested_ = false;
     return result;
   }
 
@@ -414,6 +432,7 @@ class trainer_body {
   run_record record_;
   random_snapshot random_;
   std::atomic<bool> stop_requested_{false};
+  std::atomic<bool> save_requested_{false};
   std::optional<bool> resumed_;
   bool begun_ = false;
   bool console_begun_ = false;

@@ -70,7 +70,7 @@ class json_lines {
   }
 
   void add(nlohmann::ordered_json const& line) {
-    if (!file_) file_ = files_.open_for_append(name_);
+    if (!file_) open();
     std::string const text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
     files_.write(file_, name_, text.data(), text.size());
   }
@@ -83,6 +83,13 @@ class json_lines {
   }
 
  private:
+  /// A line that a kill or a full disk tore gets its end, so that the next one stands alone.
+  void open() {
+    bool const torn = size() > 0 && files_.read(name_).back() != '\n';
+    file_ = files_.open_for_append(name_);
+    if (torn) files_.write(file_, name_, "\n", 1);
+  }
+
   std::filesystem::path name_;
   Files files_;
   file_handle file_;

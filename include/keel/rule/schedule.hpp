@@ -23,7 +23,9 @@ struct L02 {
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
-    return !lasts || (total > 0 && c.schedule.warmup + c.schedule.decay >= total);
+    double const warmup = c.schedule.warmup_ratio > 0.0 ? c.schedule.warmup_ratio * static_cast<double>(total)
+                                                        : static_cast<double>(c.schedule.warmup);
+    return !lasts || (total > 0 && warmup + static_cast<double>(c.schedule.decay) >= static_cast<double>(total));
   }
 };
 
@@ -61,7 +63,36 @@ struct L11 {
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04, L11>;
+struct L12 {
+  KEEL_RULE_TEXT("L12",
+                 "a constant schedule never falls, so its minimum would be ignored. Fix: remove min_ratio and min_lr, or use "
+                 "keel::schedule::cosine.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.kind == schedule::kind::constant && (c.schedule.min_ratio != 0.0 || c.schedule.min_lr != 0.0);
+  }
+};
+
+struct L13 {
+  KEEL_RULE_TEXT("L13",
+                 "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<200_steps>, or "
+                 "keel::schedule::constant_with.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.kind == schedule::kind::warmup_stable_decay && c.schedule.decay == 0;
+  }
+};
+
+struct L14 {
+  KEEL_RULE_TEXT("L14",
+                 "the run is longer than its schedule, which ends at zero. Fix: keel::schedule::min_ratio<0.1>, or a total of "
+                 "the run's length.");
+  static constexpr bool broken(config const& c) {
+    bool const ends_at_zero = c.schedule.kind != schedule::kind::constant && c.schedule.kind != schedule::kind::custom &&
+                              c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
+    return c.run.known && ends_at_zero && c.schedule.total > 0 && c.run.updates > c.schedule.total;
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14>;
 
 }  // namespace keel::rule
 

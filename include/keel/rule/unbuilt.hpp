@@ -77,7 +77,17 @@ struct U13 {
   static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
 };
 
-using trainer_only_rules = list<U13>;
+struct U22 {
+  KEEL_RULE_TEXT("U22", "a step seeds nothing by itself. Fix: keel::trainer, or keel::determinism::off and at::manual_seed.");
+  static constexpr bool broken(config const& c) { return c.determinism.kind != determinism::kind::off; }
+};
+struct U23 {
+  KEEL_RULE_TEXT("U23",
+                 "a step has no console to warn on. Fix: keel::trainer, or keel::nonfinite::skip<10> and look at the outcome.");
+  static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::warn; }
+};
+
+using trainer_only_rules = list<U13, U22, U23>;
 
 /// What a call of a step or trainer may be refused for.
 struct U14 {
@@ -106,7 +116,22 @@ struct U18 {
                  "returns one.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18>;
+struct U19 {
+  KEEL_RULE_TEXT(
+      "U19",
+      "this clip policy cannot be called. Fix: static void clip(std::span<at::Tensor const> gradients, double norm), "
+      "or with its state& as third.");
+};
+struct U20 {
+  KEEL_RULE_TEXT("U20",
+                 "this schedule policy cannot be called. Fix: static double factor(std::int64_t update, std::int64_t total).");
+};
+struct U21 {
+  KEEL_RULE_TEXT(
+      "U21", "only a clip policy may keep state in this version of keel. Fix: remove the nested state of the other policy.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21>;
 
 }  // namespace keel::rule
 

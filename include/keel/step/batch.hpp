@@ -9,6 +9,7 @@
 #include <concepts>
 #include <cstdint>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,11 +41,26 @@ struct batch_traits<at::Tensor> {
   static at::Tensor slice(at::Tensor const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(0, begin, end); }
 };
 
-/// Tuples and pairs: every member is cut, the first is counted.
+namespace detail {
+template <class Tuple, std::size_t... Index>
+constexpr bool members_are_sliceable(std::index_sequence<Index...>) {
+  return (sliceable_batch<std::remove_cvref_t<std::tuple_element_t<Index, Tuple>>> && ...);
+}
 template <class Tuple>
-requires requires { std::tuple_size<Tuple>::value; }
-struct batch_traits<Tuple> {
-  using first = batch_traits<std::tuple_element_t<0, Tuple>>;
+constexpr bool is_tuple_of_batches() {
+  if constexpr (requires { std::tuple_size<Tuple>::value; }) {
+    if constexpr (std::tuple_size<Tuple>::value > 0) {
+      return members_are_sliceable<Tuple>(std::make_index_sequence<std::tuple_size<Tuple>::value>{});
+    }
+  }
+  return false;
+}
+}  // namespace detail
+
+/// Tuples and pairs whose members are batches themselves: every member is cut, the first is counted.
+template <class Tuple>
+requires(detail::is_tuple_of_batches<Tuple>()) struct batch_traits<Tuple> {
+  using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;
   static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
   static std::int64_t tokens(Tuple const& batch) { return first::tokens(std::get<0>(batch)); }
   static Tuple slice(Tuple const& batch, std::int64_t begin, std::int64_t end) {

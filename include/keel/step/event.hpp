@@ -26,8 +26,8 @@ struct micro_batch_end {
   double loss;    ///< mean over the micro-batch
   double weight;  ///< its weight in the update
 };
-/// The window's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be read and
-/// changed.
+/// The window's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be
+/// read; what changes gradients is a clip policy.
 struct gradients_ready {
   std::int64_t update;
   double norm;  ///< joint L2 norm
@@ -39,6 +39,7 @@ struct update_end {
   outcome const& result;
   double loss;           ///< weighted mean over the window; NaN or infinite if a micro-batch's was
   double gradient_norm;  ///< before clipping; NaN where it was not reached
+  double loss_scale;     ///< factor on this window's loss
   std::int64_t tokens;   ///< of the window, or rows where the batch is not made of tokens
   std::int64_t rows;
 };

@@ -36,12 +36,12 @@ concept custom_schedule = requires(std::int64_t update) {
 
 class lr_schedule {
  public:
-  /// Takes the groups' present rates as the highest. `factor` replaces the settings' own shape if it is set.
+  /// Takes the groups' present rates as the highest, and leaves the optimizer as it is until apply. `factor` replaces the
+  /// settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
               std::function<double(std::int64_t, std::int64_t)> factor = {})
       : settings_(settings), total_(settings.total > 0 ? settings.total : run_length), custom_(std::move(factor)) {
     for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
-    apply(optimizer);
   }
 
   /// Updates applied so far.

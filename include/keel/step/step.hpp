@@ -53,6 +53,12 @@ std::function<double(std::int64_t, std::int64_t)> factor_of() {
   }
 }
 
+/// Only a clip policy's state has a mechanism that creates and saves it.
+template <class Recipe, int... Slots>
+constexpr bool has_state_outside_clip(std::integer_sequence<int, Slots...>) {
+  return ((static_cast<slot>(Slots) != slot::clip && stateful<policy_of<Recipe, static_cast<slot>(Slots)>>) || ...);
+}
+
 /// Sums of one micro-batch.
 struct loss_tally {
   double sum = 0.0;
@@ -77,12 +83,26 @@ class step_body {
         scaler_(configured.loss_scale),
         schedule_(optimizer, configured.schedule, updates, factor_of<schedule_policy>()),
         buffers_(model_),
-        observe_(observe) {}
+        observe_(observe) {
+    if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
+                  !custom_stateful_clip<clip_policy>) {
+      refuse_order<rule::U19, clip_policy>();
+    }
+    if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
+      refuse_order<rule::U20, schedule_policy>();
+    }
+    if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{}))
+      refuse_order<rule::U21, Recipe>();
+  }
+  // The window may be run again by functions that know this object.
+  step_body(step_body const&) = delete;
+  step_body& operator=(step_body const&) = delete;
 
   /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
   /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
-  /// the recipe says. After any exception the window is dropped; parameters and optimizer state are
-  /// as before it, unless the optimizer's own step threw, which the message then says.
+  /// the recipe says. After any exception the window is dropped. Parameters and optimizer state are
+  /// as before it, unless the optimizer's own step threw, which the message then says, or an observer of update_end did.
+  /// With a ladder the loss function is copied, so that the window can run again; pass std::ref to one with state of its own.
   template <class Batch, class LossOf>
   outcome operator()(Batch const& batch, LossOf&& loss_of) {
     if constexpr (!countable_batch<Batch>) {
@@ -137,8 +157,6 @@ class step_body {
     archive("schedule", schedule_);
     archive("clip", clip_state_);
   }
-  /// After a visit that read: the optimizer's rates follow the schedule's position.
-  void restored() { schedule_.apply(optimizer_); }
 
  private:
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
@@ -183,10 +201,9 @@ class step_body {
 
   void open_window() {
     observe_(event::update_begin{updates_});
-    if constexpr (has_ladder) {
-      random_ = random_snapshot::take(parameters_.device);
-      buffers_.take();
-    }
+    name_out_of_memory("", [&] { buffers_.take(); });
+    if constexpr (has_ladder) random_ = random_snapshot::take(parameters_.device);
+    window_scale_ = scaler_.factor();
     window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
   }
 
@@ -240,10 +257,12 @@ class step_body {
       run_it();
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
-      throw out_of_memory_error("E09",
-                                "memory ran out in update " + std::to_string(updates_ + 1) + where + ": " + first_line(thrown) +
-                                    ". Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the "
-                                    "batch smaller.");
+      std::string const way_out =
+          std::string(where).empty()
+              ? "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller."
+              : "Start again from the last checkpoint with a smaller batch, or give the process more memory.";
+      throw out_of_memory_error("E09", "memory ran out in update " + std::to_string(updates_ + 1) + where + ": " +
+                                           first_line(thrown) + ". " + way_out);
     }
   }
 
@@ -251,7 +270,7 @@ class step_body {
   std::optional<outcome> run_with_ladder() {
     std::size_t next = replay_.size() - 1;
     while (next < replay_.size()) {
-      std::string message;
+      std::optional<std::string> message;
       try {
         replay_[next](static_cast<std::int64_t>(next));
       } catch (std::exception const& thrown) {
@@ -259,9 +278,9 @@ class step_body {
         message = first_line(thrown);
       }
       // Recovery stands out here because a caught exception may keep frames and tensors alive.
-      if (message.empty()) {
+      if (!message) {
         ++next;
-      } else if (auto gave_up = climb(message)) {
+      } else if (auto gave_up = climb(*message)) {
         return gave_up;
       } else {
         next = 0;
@@ -286,7 +305,21 @@ class step_body {
     return outcome::gave_up{reason::out_of_memory, message};
   }
 
+  /// A full window must hold the global batch that the recipe declares; only the data's end may leave less.
+  void require_declared_batch() const {
+    constexpr auto& declared = configured.accumulate;
+    if (declared.global_batch == 0 || micro_batches_ < declared.count) return;
+    std::int64_t const global = rows_ * facts_.world_size;
+    bool const first = updates_ == 0 && skipped_ == 0;
+    if (global > declared.global_batch || (first && global != declared.global_batch)) {
+      throw data_error("B01",
+                       "an update holds " + std::to_string(global) + " rows in a recipe that declares keel::global_batch<" +
+                           std::to_string(declared.global_batch) + ">. Cut the data into batches whose sum is that number.");
+    }
+  }
+
   outcome finish() {
+    require_declared_batch();
     double const loss = loss_sum_ / weight_sum_;
     if (!std::isfinite(loss)) return skip(reason::nonfinite_loss, "", loss, loss);
 
@@ -302,11 +335,11 @@ class step_body {
     observe_(event::gradients_ready{updates_, norm, parameters_.tensors});
     auto clipped = std::move(checked).template clip<clip_policy>(clip_state_);
     double const rate = schedule_.rate();
+    schedule_.apply(optimizer_);
     name_out_of_memory(" inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
                        [&] { std::move(clipped).step(optimizer_); });
     scaler_.update(false);
     schedule_.advance();
-    schedule_.apply(optimizer_);
     guard_.accepted();
     ++updates_;
     return close(outcome::updated{loss, norm, rate}, loss, norm);
@@ -316,6 +349,8 @@ class step_body {
   outcome skip(reason why, std::string where, double loss, double norm) {
     ++skipped_;
     clear_gradients(parameters_.tensors);
+    // Batch norm wrote its running statistics in the forward pass: a NaN there would outlive the batch.
+    buffers_.restore();
     outcome const result = close(outcome::skipped{why, where}, loss, norm);
     if (why == reason::scale_overflow) {
       scaler_.update(true);
@@ -326,10 +361,9 @@ class step_body {
   }
 
   outcome close(outcome result, double loss, double norm) {
-    std::int64_t const tokens = tokens_;
-    std::int64_t const rows = rows_;
+    // The window is still open: a hook is not at a boundary, where the cursor already counts this window.
+    observe_(event::update_end{updates_, result, loss, norm, window_scale_, tokens_, rows_});
     drop_window();
-    observe_(event::update_end{updates_, result, loss, norm, tokens, rows});
     return result;
   }
 
@@ -358,6 +392,7 @@ class step_body {
   std::int64_t most_rows_ = 0;
   double loss_sum_ = 0.0;
   double weight_sum_ = 0.0;
+  double window_scale_ = 1.0;
 };
 
 template <class Environment>
