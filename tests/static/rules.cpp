@@ -198,6 +198,19 @@ struct example<rule::L11> : recipes<recipe<keel::schedule::cosine<keel::schedule
                                     recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<10_steps>>>> {};
 
 template <>
+struct example<rule::L12> : recipes<recipe<keel::schedule::constant_with<keel::schedule::min_ratio<0.1>>>,
+                                    recipe<keel::schedule::linear<keel::schedule::min_ratio<0.1>>>> {};
+template <>
+struct example<rule::L13> : recipes<recipe<keel::schedule::warmup_stable_decay<>>,
+                                    recipe<keel::schedule::warmup_stable_decay<keel::schedule::decay<10_steps>>>> {};
+template <>
+struct example<rule::L14> {
+  static constexpr verdict broken = in_a_run_of(1000, keel::schedule::cosine<keel::schedule::total<100_steps>>::configured);
+  static constexpr verdict kept =
+      in_a_run_of(1000, keel::schedule::cosine<keel::schedule::total<100_steps>, keel::schedule::min_ratio<0.1>>::configured);
+};
+
+template <>
 struct example<rule::M10> : recipes<recipe<keel::ema<1.0>>, recipe<keel::ema<0.999>>> {};
 
 template <>
@@ -273,6 +286,9 @@ static_assert(
                                                       keel::schedule::total<100_steps>>>>("L02"));
 static_assert(breaks<recipe<keel::schedule::constant_with<keel::schedule::decay<10_steps>>>>("L11") &&
               breaks<recipe<keel::schedule::linear<keel::schedule::decay<10_steps>>>>("L11"));
+static_assert(breaks<recipe<keel::schedule::constant_with<keel::schedule::min_lr<1e-5>>>>("L12"));
+static_assert(breaks<recipe<keel::schedule::warmup_stable_decay<keel::schedule::warmup_ratio<0.9>, keel::schedule::decay<20_steps>,
+                                                                keel::schedule::total<100_steps>>>>("L02"));
 static_assert(breaks<recipe<keel::ema<-0.1>>>("M10") && breaks<recipe<keel::ema<1.1>>>("M10"));
 static_assert(breaks<ladder<>>("O05") && breaks<ladder<keel::oom::give_up, keel::oom::halve_micro_batch>>("O05"));
 static_assert(

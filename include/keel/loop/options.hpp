@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <keel/error.hpp>
 #include <keel/observe/console.hpp>
 
 namespace keel {
@@ -28,5 +29,17 @@ struct trainer_options {
   /// Without a terminal: a line each so many windows.
   std::int64_t console_every = 1;
 };
+
+/// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
+inline void require_sound(trainer_options const& options, bool saves) {
+  if (options.updates < 0 || options.epochs < 0) {
+    throw error("E12", "options.updates and options.epochs must not be negative. Leave them out for no limit.");
+  }
+  if (saves && options.run_directory.empty()) {
+    throw error("E12",
+                "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
+                "keel::checkpoint::never.");
+  }
+}
 
 }  // namespace keel

@@ -161,4 +161,12 @@ bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
                                     " Restore the directory from a copy, or begin anew in another one.");
 }
 
+/// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
+inline void require_work_left(std::int64_t updates, std::int64_t length) {
+  if (updates <= length) return;
+  throw error("S19", "the checkpoint is at update " + std::to_string(updates) + " and this run ends at " +
+                         std::to_string(length) +
+                         ", so nothing would train. Raise options.updates, or use another run directory.");
+}
+
 }  // namespace keel

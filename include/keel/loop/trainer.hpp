@@ -58,7 +58,7 @@ class trainer_body {
       : options_(std::move(options)),
         step_(model, optimizer, options_.updates, forward_events{this}),
         console_(options_.console, options_.mode, options_.console_every) {
-    require_options();
+    require_sound(options_, saves);
     if (!options_.run_directory.empty()) {
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, configured.checkpoint.keep, file_system);
     }
@@ -173,17 +173,6 @@ class trainer_body {
     return value;
   }
 
-  void require_options() const {
-    if (options_.updates < 0 || options_.epochs < 0) {
-      throw error("E12", "options.updates and options.epochs must not be negative. Leave them out for no limit.");
-    }
-    if (saves && options_.run_directory.empty()) {
-      throw error("E12",
-                  "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
-                  "keel::checkpoint::never.");
-    }
-  }
-
   /// A run that begins anew would cut the record and, in time, remove the checkpoints of the one before it.
   void require_unused_directory() {
     bool const has_checkpoints = !directory_->checkpoints().updates().empty();
@@ -217,12 +206,7 @@ class trainer_body {
   outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
     std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (options_.updates > 0 ? 0 : 1);
     if (length_reached()) {
-      if (step_.updates() > options_.updates) {
-        throw error("S19", "the checkpoint is at update " + std::to_string(step_.updates()) + " and this run ends at " +
-                               std::to_string(options_.updates) +
-                               ", so nothing would train. Raise options.updates, or use another "
-                               "run directory.");
-      }
+      require_work_left(step_.updates(), options_.updates);
       console_.notice(formatted("nothing left to do: the run directory holds a run that finished its %lld updates",
                                 static_cast<long long>(options_.updates)));
       return outcome::finished{step_.updates()};

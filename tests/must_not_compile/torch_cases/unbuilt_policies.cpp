@@ -1,4 +1,4 @@
-// expect: U01 U03 U04 U05 U06 U07 U08 U09 U10 U12 U13
+// expect: U01 U03 U04 U05 U06 U07 U08 U09 U10 U12 U13 U22 U23
 // U02 and U11 come with a checkpoint policy, which a step refuses with U13: see unbuilt_policies_of_a_trainer.cpp.
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
@@ -19,6 +19,8 @@ using aims = keel::objective::supervised;
 using averages = keel::no_ema;
 using clips = keel::clip::global_norm<1.0>;
 using saves = keel::checkpoint::never;
+using repeats = keel::determinism::off;
+using skips = keel::nonfinite::skip<10>;
 #else
 using spikes = keel::spike::skip<>;
 using recomputes = keel::recompute::reentrant;
@@ -31,6 +33,8 @@ using aims = keel::objective::grpo<8>;
 using averages = keel::ema<0.999>;
 using clips = keel::clip::adaptive<0.01>;
 using saves = keel::checkpoint::every<500_steps>;
+using repeats = keel::determinism::seeded<1>;
+using skips = keel::nonfinite::warn<10>;
 #endif
 
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
@@ -44,5 +48,7 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<aims>> u09{model, optimizer};
   keel::step<keel::recipe<averages>> u10{model, optimizer};
   keel::step<keel::recipe<clips>> u12{model, optimizer};
+  keel::step<keel::recipe<repeats>> u22{model, optimizer};
+  keel::step<keel::recipe<skips>> u23{model, optimizer};
   keel::step<keel::recipe<saves>> u13{model, optimizer};
 }
