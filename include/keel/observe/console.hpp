@@ -2,6 +2,7 @@
 // summary that stays.
 #pragma once
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -72,7 +73,7 @@ class console {
     if (mode_ == console_mode::bar) {
       live(bar(m.update) + line(m));
     } else if (m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty()) {
-      print(line(m));
+      print(line(m) + (total_ > 0 ? "  " + eta(m.update) : ""));
     }
   }
 
@@ -105,9 +106,13 @@ class console {
     text += detail::formatted("  skipped %lld", static_cast<long long>(m.skipped));
     double const per_second = m.milliseconds > 0.0 ? 1000.0 * static_cast<double>(m.tokens) / m.milliseconds : 0.0;
     text += "  " + detail::quantity(per_second) + " " + unit_ + "/s" + detail::formatted("  %.0f ms", m.milliseconds);
-    if (total_ > 0) text += "  eta " + detail::duration(smooth_ms_ / 1000.0 * static_cast<double>(total_ - m.update));
     if (!m.skipped_because.empty()) text += "  SKIPPED: " + m.skipped_because;
     return text;
+  }
+
+  std::string eta(std::int64_t update) const {
+    if (total_ <= 0) return {};
+    return "eta " + detail::duration(smooth_ms_ / 1000.0 * static_cast<double>(total_ - update));
   }
 
   std::string bar(std::int64_t update) const {
@@ -115,7 +120,7 @@ class console {
     constexpr std::int64_t width = 20;
     std::int64_t const full = std::min(width, update * width / total_);
     return "[" + std::string(static_cast<std::size_t>(full), '#') + std::string(static_cast<std::size_t>(width - full), '.') +
-           detail::formatted("] %3lld%%  ", static_cast<long long>(update * 100 / total_));
+           detail::formatted("] %3lld%%  ", static_cast<long long>(update * 100 / total_)) + eta(update) + "  ";
   }
 
   static int digits(std::int64_t number) {
@@ -124,7 +129,11 @@ class console {
     return count;
   }
 
-  void live(std::string const& text) {
+  /// One row, cut to the terminal's width: a line that wraps could not be written over.
+  void live(std::string text) {
+    winsize size = {};
+    bool const known = ::ioctl(::fileno(out_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1;
+    if (known && text.size() >= size.ws_col) text.resize(size.ws_col - 1U);
     live_ = text;
     std::fprintf(out_, "\r\033[K%s", text.c_str());
     std::fflush(out_);

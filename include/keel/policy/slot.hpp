@@ -85,9 +85,11 @@ constexpr Settings with_options(Settings settings) {
 template <class Settings, class... Options>
 constexpr bool options_agree(Settings const& initial) {
   using step = void (*)(Settings&);
-  step const steps[] = {&Options::apply..., nullptr};
-  for (int i = 0; steps[i] != nullptr; ++i) {
-    for (int j = i + 1; steps[j] != nullptr; ++j) {
+  // By count and not to a null at the end: under UBSan g++ 12 takes no comparison of functions for a constant.
+  constexpr int count = sizeof...(Options);
+  step const steps[count + 1] = {&Options::apply...};
+  for (int i = 0; i < count; ++i) {
+    for (int j = i + 1; j < count; ++j) {
       Settings forward = initial;
       Settings backward = initial;
       steps[i](forward), steps[j](forward);
