@@ -26,7 +26,6 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor 
 
   archive saved;
   step.visit(saved);
-  step.restored();
 
   std::int64_t const counted = step.updates() + step.skipped() + step.pieces();
   double const measured = step.learning_rate() * step.loss_scale();
