@@ -3,11 +3,13 @@
 //   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
+//   E13 configuration file
 #pragma once
 
 #include <stdexcept>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace keel {
 
@@ -21,9 +23,17 @@ class error : public std::runtime_error {
   std::string id_;
 };
 
-/// A recipe that breaks a rule which only construction can decide; `id()` is the first broken rule's.
-struct recipe_error : error {
-  using error::error;
+/// A recipe that breaks a rule which only construction can decide, or a configuration file that breaks one; `id()` is the first
+/// broken rule's.
+class recipe_error : public error {
+ public:
+  recipe_error(std::string const& id, std::string const& sentences, std::vector<std::string> ids = {})
+      : error(id, sentences), ids_(ids.empty() ? std::vector<std::string>{id} : std::move(ids)) {}
+  /// Of all broken rules, in the order of the sentences.
+  std::vector<std::string> const& ids() const noexcept { return ids_; }
+
+ private:
+  std::vector<std::string> ids_;
 };
 /// The run directory or a file in it: missing, not writable, full, in use.
 struct file_error : error {
@@ -45,5 +55,12 @@ struct nonfinite_error : error {
 struct out_of_memory_error : error {
   using error::error;
 };
+
+/// The exception for a rule that is decided while the run goes on: its id, its text, and what happened here.
+template <class Error, class Rule>
+Error broken_rule(std::string const& here = {}) {
+  std::string const sentence = Rule::text;
+  return Error(Rule::id, (here.empty() ? "" : here + ": ") + sentence.substr(sentence.find(' ') + 1));
+}
 
 }  // namespace keel

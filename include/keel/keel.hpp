@@ -1,16 +1,23 @@
 // Everything.
 #pragma once
 
+#include <keel/checkpoint/best.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/collective/agreed.hpp>
 #include <keel/error.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/trainer.hpp>
 #include <keel/memory/budget.hpp>
 #include <keel/memory/out_of_memory.hpp>
 #include <keel/observe/console.hpp>
+#include <keel/observe/metric.hpp>
 #include <keel/observe/metrics.hpp>
 #include <keel/recipe.hpp>
+#include <keel/step/finite.hpp>
+#include <keel/step/moving_average.hpp>
 #include <keel/step/step.hpp>
 #include <keel/step/token_range.hpp>
+#include <keel/update/adam.hpp>
+#include <keel/update/sgd.hpp>
 #include <keel/version.hpp>

@@ -56,6 +56,7 @@ if [ "$kind" = find_package ]; then
     cmake -S "$here/find_package" -B "$folder/build" "${hints[@]}" "-DCMAKE_PREFIX_PATH=$folder/prefix;$prefixes"
   quietly "build a project with find_package(keel)" cmake --build "$folder/build"
   grep -qF "$folder/prefix/include" "$folder/build/compile_commands.json" || fail "the consumer does not take keel from the prefix"
+  quietly "test a rule of the consumer's own in keel's harness" ctest --test-dir "$folder/build" --output-on-failure --no-tests=error
   if grep -qF -- "$source/include" "$folder/build/compile_commands.json"; then
     fail "the installed package points back at keel's source"
   fi

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # floors.sh INCLUDE | floors.sh --self-test: keel's headers include only from their own floor or a lower one, the two lower floors
-# need a compiler and nothing else, no header brings torch/torch.h, a macro or more than 450 lines. Before it judges INCLUDE, it
+# need a compiler and nothing else, talking to other ranks has its folder, no header brings torch/torch.h, a macro or more than 450 lines. Before it judges INCLUDE, it
 # shows on one bad header after another that it can fail.
 set -euo pipefail
 longest=450
@@ -10,7 +10,8 @@ floor_of() {
   case $1 in
     keel/policy/*) echo 1 ;;
     keel/rule/* | keel/recipe/* | keel/recipe.hpp) echo 2 ;;
-    keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/* | keel/error.hpp | keel/version.hpp) echo 3 ;;
+    keel/collective/* | keel/config/* | keel/update/* | keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/*) echo 3 ;;
+    keel/error.hpp | keel/version.hpp) echo 3 ;;
     keel/loop/*) echo 4 ;;
     keel/keel.hpp) echo 5 ;;
   esac
@@ -47,6 +48,15 @@ check_header() {
       *) echo "$header: includes $target; write <keel/..> in angle brackets, so that its floor can be read" ;;
     esac
   done < <(sed -nE 's/^[[:space:]]*#[[:space:]]*include[[:space:]]*([^[:space:]]+).*/\1/p' "$file")
+
+  # Talking to other ranks has one folder (S03), and clipping is keel's own pass (G10).
+  case $header in
+    keel/collective/*) ;;
+    *)
+      if grep -q 'torch/csrc/distributed' "$file"; then echo "$header: includes distributed headers, whose folder is keel/collective"; fi
+      ;;
+  esac
+  if grep -qE 'nn/utils/clip_grad|nn::utils::clip_grad' "$file"; then echo "$header: clips with LibTorch's clip_grad, which waits for the device"; fi
 
   case $header in
     keel/rule/detail/*.inc) ;;
@@ -147,6 +157,8 @@ self_test() {
   refuses 'on floor 2 includes <boost/hana.hpp>' keel/rule/bad.hpp '#include <boost/hana.hpp>'
   refuses 'on floor 2 includes <range/v3/all.hpp>' keel/rule/bad.hpp '#include <range/v3/all.hpp>'
   refuses 'on floor 2 includes <nlohmann/json.hpp>' keel/rule/detail/bad.inc '#include <nlohmann/json.hpp>'
+  refuses 'includes distributed headers' keel/checkpoint/bad.hpp '#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>'
+  refuses "clips with LibTorch's clip_grad" keel/step/bad.hpp '#include <torch/nn/utils/clip_grad.h>'
   refuses 'includes <torch/torch.h>' keel/loop/bad.hpp '#include <torch/torch.h>'
   refuses 'includes "step.hpp"' keel/step/bad.hpp '#include "step.hpp"'
   refuses 'includes keel/step/gone.hpp, which does not exist' keel/step/bad.hpp '#include <keel/step/gone.hpp>'

@@ -33,7 +33,7 @@ for mark_file in "$folder"/*.mark; do
       # quote: FILE [REGION]
       read -r _ file region <<<"$mark"
       awk -v region="// $region" '$0 ~ /^ *\/\// && index($0, region) { inside = !inside; next } inside' "$root/$file" |
-        sed -E 's/^  (keel::config tool|tool\.|for \(keel)/\1/' >"$folder/region"
+        sed -E 's/^  (keel::config tool|tool\.|for \(keel)/\1/; s/^    (keel::config const recipe|std::fputs\(keel::describe\(recipe)/\1/' >"$folder/region"
       diff -u "$folder/region" "$text" >"$folder/diff" || { fail "the snippet of $file $region is not what the file says:"; cat "$folder/diff"; }
       ;;
     compiles | refused)

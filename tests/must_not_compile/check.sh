@@ -2,6 +2,7 @@
 # check.sh COMPILER CASE.cpp [extra compiler arguments..]
 # A case says in its first lines what the compiler must answer:
 #   // expect: A01 N09     ids of rules, each in one error line of its own; an id that is due twice is there twice
+#   // says: reached by rung 1 of oom::ladder: [A01]     words that stand in one of the error lines; any number of such lines
 #   // errors: 3           number of error lines; without it, the number of ids
 # Without KEEL_TWIN it must fail with just these errors, one of them first; with KEEL_TWIN it must compile in silence.
 
@@ -41,7 +42,7 @@ expected_count=$(printf '%s\n' "$expected" | sed '/^$/d' | wc -l | tr -d ' ')
 due=$(sed -n 's,^// errors: *\([0-9][0-9]*\)[[:space:]]*$,\1,p' "$case_file" | head -n 1)
 [ -n "$due" ] || due=$expected_count
 [ "$expected_count" -gt 0 ] || wrong "no '// expect: ID..' line"
-malformed=$(printf '%s\n' "$expected" | grep -v '^[A-Z][0-9][0-9]$' | tr '\n' ' ')
+malformed=$(printf '%s\n' "$expected" | grep -v '^[A-Z][A-Z]*[0-9][0-9]*$' | tr '\n' ' ')
 [ "$expected_count" -eq 0 ] || [ -z "$malformed" ] || wrong "not an id of a rule: $malformed"
 
 if bad_output=$(compile "$@"); then
@@ -59,9 +60,22 @@ else
     [ "$times_fixed" -eq "$times_found" ] || wrong "[$id] without 'Fix: '"
   done
 
-  for id in $(printf '%s\n' "$error_lines" | grep -o '\[[A-Z][0-9][0-9]\]' | tr -d '[]' | sort -u); do
+  for id in $(printf '%s\n' "$error_lines" | grep -o '\[[A-Z][A-Z]*[0-9][0-9]*\]' | tr -d '[]' | sort -u); do
     printf '%s\n' "$expected" | grep -q -x -F "$id" || wrong "[$id] was not expected"
   done
+
+  said=$(mktemp) || exit 1
+  sed -n 's,^// says: ,,p' "$case_file" > "$said"
+  while IFS= read -r words; do
+    printf '%s\n' "$error_lines" | grep -q -F "$words" || wrong "no error line says: $words"
+  done < "$said"
+  rm -f "$said"
+
+  # What the user reads of a rule: one sentence that fits a screen, in names that can be typed.
+  sentences=$(printf '%s\n' "$error_lines" | grep -F 'Fix: ' | sed -E "s/^.*static assertion failed( due to requirement '.*')?: //")
+  longest=$(printf '%s\n' "$sentences" | awk '{ if (length > n) n = length } END { print n + 0 }')
+  [ "$longest" -le 160 ] || wrong "a sentence has $longest characters, more than 160"
+  ! printf '%s\n' "$sentences" | grep -q -E 'detail::|rule::|KEEL_|_settings' || wrong "a sentence names something internal"
 
   first_line=$(printf '%s\n' "$error_lines" | head -n 1)
   first_is_expected=no

@@ -136,6 +136,41 @@ static_assert(!keel::valid<good>, "[A01] this says what is wrong and not what to
 CASE
 rejects "[A01] without 'Fix: '" "$@"
 
+new_case a_sentence_is_too_long '// expect: A01' << 'CASE'
+#ifndef KEEL_TWIN
+static_assert(!keel::valid<good>, "[A01] this goes on and on and on and on and on and on and on and on and on and on and on and on and on and on and on and on and on. Fix: keel::recompute::reentrant.");
+#endif
+CASE
+rejects 'a sentence has 1' "$@"
+
+new_case a_sentence_is_internal '// expect: A01' << 'CASE'
+#ifndef KEEL_TWIN
+static_assert(!keel::valid<good>, "[A01] this is wrong. Fix: keel::detail::refused.");
+#endif
+CASE
+rejects 'a sentence names something internal' "$@"
+
+new_case words_that_nobody_says '// expect: A01
+// says: reached by rung 1 of oom::ladder: [A01]' << 'CASE'
+#ifdef KEEL_TWIN
+template struct keel::checked<good>;
+#else
+template struct keel::checked<breaks_a01>;
+#endif
+CASE
+rejects 'no error line says: reached by rung 1' "$@"
+
+new_case words_that_are_said '// expect: A01
+// says: reached by rung 1 of oom::ladder: [A01]' << 'CASE'
+#ifdef KEEL_TWIN
+template struct keel::checked<good>;
+#else
+template struct keel::checked<keel::recipe<
+    keel::shard::zero<3>, keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, keel::oom::give_up>>>;
+#endif
+CASE
+accepts "$@"
+
 new_case one_id_in_two_lines '// expect: A01
 // errors: 2' << 'CASE'
 #ifdef KEEL_TWIN

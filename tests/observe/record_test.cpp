@@ -1,28 +1,30 @@
-#include "../support.hpp"
-
 #include <limits>
+
+#include "../support.hpp"
 
 using namespace keel_test;
 
 TEST_CASE("nonfinite_does_not_blind_the_detector: after a NaN the z-score still finds a spike") {
   keel::window_statistics window(128, 8);
+  keel::outcome const updated = keel::outcome::updated{};
   std::mt19937_64 engine(1);
   std::normal_distribution<double> normal(2.0, 0.1);
-  for (int i = 0; i < 50; ++i) window.accept(normal(engine));
-  window.accept(std::numeric_limits<double>::quiet_NaN());
-  window.accept(std::numeric_limits<double>::infinity());
-  CHECK_FALSE(window.zscore(std::numeric_limits<double>::quiet_NaN()).has_value());
-  for (int i = 0; i < 200; ++i) window.accept(normal(engine));
-  REQUIRE(window.zscore(3.0).has_value());
-  CHECK(*window.zscore(3.0) > 6.0);
-  CHECK(std::abs(*window.zscore(2.0)) < 2.0);
+  for (int i = 0; i < 50; ++i) window.push(keel::accepted(updated, normal(engine)));
+  window.push(keel::accepted(updated, std::numeric_limits<double>::quiet_NaN()));
+  window.push(keel::accepted(updated, std::numeric_limits<double>::infinity()));
+  window.push(keel::accepted(keel::outcome::skipped{keel::reason::nonfinite_gradient, ""}, 1000.0));
+  CHECK_FALSE(window.zscore(keel::as_finite(std::numeric_limits<double>::quiet_NaN())).has_value());
+  for (int i = 0; i < 200; ++i) window.push(keel::accepted(updated, normal(engine)));
+  REQUIRE(window.zscore(keel::as_finite(3.0)).has_value());
+  CHECK(*window.zscore(keel::as_finite(3.0)) > 6.0);
+  CHECK(std::abs(*window.zscore(keel::as_finite(2.0))) < 2.0);
 }
 
 TEST_CASE("the z-score is the textbook one over the last values only") {
   keel::window_statistics window(4, 2);
-  CHECK_FALSE(window.zscore(1.0).has_value());
-  for (double const value : {100.0, 1.0, 2.0, 3.0, 4.0}) window.accept(value);
-  CHECK(*window.zscore(3.5) == Approx(1.0 / std::sqrt(1.25)));
+  CHECK_FALSE(window.zscore(keel::as_finite(1.0)).has_value());
+  for (double const value : {100.0, 1.0, 2.0, 3.0, 4.0}) window.push(keel::accepted(keel::outcome::updated{}, value));
+  CHECK(*window.zscore(keel::as_finite(3.5)) == Approx(1.0 / std::sqrt(1.25)));
 }
 
 TEST_CASE("a line of the record is valid JSON whatever the numbers are") {
@@ -113,9 +115,9 @@ TEST_CASE("elsewhere than on a terminal the console writes plain lines, with eve
   std::fclose(file);
   auto const lines = read_lines(path);
   auto const whole = read_file(path);
-  for (char const* const word : {"update  3/12", "update 12/12", "loss ", "(z ", "norm ", "lr 1.00e-01", "skipped 1", "rows/s", " ms", "eta 00:00",
-                                 "warning: update 5 was left out: non-finite loss", "SKIPPED: non-finite loss", "finished",
-                                 "12 applied, 1 skipped"}) {
+  for (char const* const word :
+       {"update  3/12", "update 12/12", "loss ", "(z ", "norm ", "lr 1.00e-01", "skipped 1", "rows/s", " ms", "eta 00:00",
+        "warning: update 5 was left out: non-finite loss", "SKIPPED: non-finite loss", "finished", "12 applied, 1 skipped"}) {
     INFO(word);
     CHECK(whole.find(word) != std::string::npos);
   }

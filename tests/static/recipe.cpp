@@ -3,7 +3,7 @@
 
 using namespace keel::literals;
 
-namespace {
+namespace recipe_tests {
 
 using keel::config_of;
 using keel::recipe;
@@ -175,4 +175,4 @@ static_assert(!keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>, kee
 static_assert(keel::checkpoint::every<10_min>::configured == keel::checkpoint::every<600_s>::configured);
 static_assert(!(keel::checkpoint::every<600_steps>::configured == keel::checkpoint::every<600_s>::configured));
 
-}  // namespace
+}  // namespace recipe_tests

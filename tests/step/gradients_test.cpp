@@ -48,7 +48,9 @@ TEST_CASE("ragged micro-batches weigh what they hold: the window is the mean ove
     window.add(loss_of(all.slice(0, begin, begin + rows)), static_cast<double>(rows));
     begin += rows;
   }
-  double const norm = checked(std::move(window)).norm();
+  auto good = checked(std::move(window));
+  double const norm = good.norm();
+  good.write();
   auto const pieces = gradients_of(parameters);
   for (std::size_t i = 0; i < whole.size(); ++i) CHECK(at::allclose(pieces[i], whole[i], 1e-12, 1e-14));
   CHECK(norm == Approx(keel::measure_gradients(whole).norm).epsilon(1e-12));

@@ -1,7 +1,7 @@
-#include "../support.hpp"
-
 #include <cmath>
 #include <limits>
+
+#include "../support.hpp"
 
 using namespace keel_test;
 using namespace keel::literals;
@@ -18,6 +18,7 @@ struct scaled_in_fp32 : keel::step_environment {
   struct autocast {
     autocast(at::DeviceType, keel::precision::kind) {}
     static bool computes_in_half(at::DeviceType) { return true; }
+    static bool computes_in_bfloat16(at::DeviceType) { return true; }
   };
 };
 struct scaling : keel::recipe<keel::precision::fp16, keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>>> {};
@@ -248,11 +249,12 @@ TEST_CASE("bf16 computes in bf16 under the loss and leaves parameters and gradie
   });
 }
 
-TEST_CASE("fp16 on a device without its kernels is refused at construction by rule P14") {
+TEST_CASE("fp16 or bf16 on a device without its kernels is refused at construction by rules P14 and P15") {
   struct without_half : keel::step_environment {
     struct autocast {
       autocast(at::DeviceType, keel::precision::kind) {}
       static bool computes_in_half(at::DeviceType) { return false; }
+      static bool computes_in_bfloat16(at::DeviceType) { return false; }
     };
   };
   auto const model = make_small();
@@ -263,6 +265,13 @@ TEST_CASE("fp16 on a device without its kernels is refused at construction by ru
   } catch (keel::recipe_error const& thrown) {
     CHECK(thrown.id() == "P14");
     CHECK(std::string(thrown.what()).rfind("[P14] this device", 0) == 0);
+  }
+  struct narrow : keel::recipe<keel::precision::bf16> {};
+  try {
+    keel::step<narrow, without_half> step{model, optimizer};
+    FAIL("bf16 without kernels was accepted");
+  } catch (keel::recipe_error const& thrown) {
+    CHECK(thrown.id() == "P15");
   }
 }
 

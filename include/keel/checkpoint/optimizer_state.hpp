@@ -3,6 +3,7 @@
 // Known: SGD, Adam, AdamW, RMSprop, Adagrad. For an optimizer of one's own specialise optimizer_codec.
 #pragma once
 
+#include <ATen/ops/empty_strided.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -13,6 +14,7 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/update/engine.hpp>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -161,6 +163,10 @@ struct place_state {
           "E05", source + ": " + field + " of " + name + " has another shape than the parameter. Take an older checkpoint.");
     }
     tensor = tensor.to(parameter.device());
+    // In memory as the parameter lies, as it was before it was saved.
+    if (tensor.dim() != 0 && tensor.strides() != parameter.strides() && parameter.is_non_overlapping_and_dense()) {
+      tensor = at::empty_strided(parameter.sizes(), parameter.strides(), tensor.options()).copy_(tensor);
+    }
   }
   template <class Other>
   void operator()(char const* /*field*/, Other& /*value*/) const {}
@@ -184,6 +190,10 @@ inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
       for (std::size_t i = 0; i < group.params().size(); ++i, ++index) {
         std::string const& name = parameters.names[index];
         names.push_back(name);
+        if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) {
+          at::Tensor const master = engine->master_of(group.params()[i]);
+          if (master.defined()) tensors[name + ".master"] = master;
+        }
         auto const found = optimizer.state().find(libtorch::state_key(group.params()[i]));
         if (found == optimizer.state().end()) continue;
         state_writer state(object["state"][name], tensors, name + ".");
@@ -215,6 +225,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
 
     std::vector<std::unique_ptr<typename Codec::options>> new_options;
     std::vector<std::pair<at::Tensor, std::unique_ptr<typename Codec::state>>> new_states;
+    std::vector<std::pair<at::Tensor, at::Tensor>> new_masters;
     nlohmann::json const states = object.value("state", nlohmann::json::object());
     std::size_t index = 0;
     for (std::size_t g = 0; g < live.size(); ++g) {
@@ -235,6 +246,11 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
       }
       for (at::Tensor const& parameter : held) {
         std::string const& name = parameters.names[index++];
+        if (auto const master = tensors.find(name + ".master"); master != tensors.end()) {
+          at::Tensor placed = master->second;
+          detail::place_state{parameter, name, source}("master", placed);
+          new_masters.emplace_back(parameter, placed);
+        }
         auto const found = states.find(name);
         if (found == states.end()) continue;
         auto state = std::make_unique<typename Codec::state>();
@@ -248,6 +264,9 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
 
     for (std::size_t g = 0; g < live.size(); ++g) live[g].set_options(std::move(new_options[g]));
     optimizer.state().clear();
+    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) {
+      for (auto& [parameter, master] : new_masters) engine->set_master(parameter, master);
+    }
     for (auto& [parameter, state] : new_states) optimizer.state()[libtorch::state_key(parameter)] = std::move(state);
   });
 }

@@ -4,7 +4,11 @@
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/mm.h>
+#include <ATen/ops/ones.h>
 #include <c10/core/Allocator.h>
+#include <c10/core/GradMode.h>
 #include <torch/optim/optimizer.h>
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2
@@ -52,6 +56,19 @@ inline void set_autocast(at::DeviceType device, autocast_state const& state) {
 
 /// The CPU kernels of 1.13 lack fp16 matrix products, norms and losses; 2.x has them.
 inline bool computes_in_half(at::DeviceType device) { return device != at::kCPU || at_least_2; }
+
+/// Asks a product of one element; CPUs compute bf16 everywhere, if slowly.
+inline bool computes_in_bfloat16(at::DeviceType device) {
+  if (device == at::kCPU) return true;
+  at::NoGradGuard no_grad;
+  try {
+    at::Tensor const one = at::ones({1, 1}, at::TensorOptions().device(device).dtype(at::kBFloat16));
+    return one.mm(one).item<float>() == 1.0F;
+  } catch (c10::Error const&) {
+    // That there is no such kernel is the answer.
+    return false;
+  }
+}
 
 #if TORCH_VERSION_MAJOR < 2
 inline std::string to_key(void* address) { return c10::guts::to_string(address); }

@@ -5,6 +5,8 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <keel/policy/data.hpp>
+#include <keel/policy/facts.hpp>
 #include <range/v3/iterator/operations.hpp>
 #include <range/v3/range/access.hpp>
 #include <range/v3/range/concepts.hpp>
@@ -41,6 +43,16 @@ namespace detail {
 /// True if the source can give another epoch.
 template <class Source>
 inline constexpr bool is_repeatable = epoch_function<Source> || data_loader<Source> || ranges::forward_range<Source&>;
+
+/// What a source says of its data, by its own type or by that of what it returns.
+template <class Source>
+constexpr data::settings source_facts() {
+  data::settings told = facts<slot::data, Source>();
+  if constexpr (epoch_function<Source>)
+    told = told | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>();
+  told.single_pass |= !is_repeatable<Source>;
+  return told;
+}
 
 /// Calls `use(iterator, sentinel)` over one epoch of the source.
 template <class Source, class Use>

@@ -48,6 +48,12 @@ class hooks {
     }
   }
 
+  /// Some hook is called with this event.
+  template <class Event>
+  bool hears() {
+    return !list_of<Event>().empty();
+  }
+
   template <class Event>
   void operator()(Event const& event) {
     // By index and by copy, because a hook may add another one.

@@ -11,7 +11,9 @@
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/recipe/describe.hpp>
+#include <keel/step/gradient_norm.hpp>
 #include <keel/version.hpp>
+#include <set>
 #include <string>
 
 namespace keel {
@@ -26,7 +28,11 @@ struct state_part {
 namespace detail {
 
 /// Slots that decide what the parameters become. The others may change between a run and its resume.
-inline bool shapes_the_result(std::string const& slot) { return slot != "checkpoint" && slot != "oom" && slot != "health"; }
+inline bool shapes_the_result(std::string const& slot) {
+  static std::set<std::string> const others = {"checkpoint", "oom",       "health", "evaluation", "profile", "timeout",
+                                               "model",      "optimizer", "data",   "device",     "world"};
+  return others.count(slot) == 0;
+}
 
 inline nlohmann::json recipe_to_json(config const& value) {
   nlohmann::json slots = nlohmann::json::object();
@@ -96,6 +102,14 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
 
 }  // namespace detail
 
+/// Throws nonfinite_error (N13) for parameters that are not finite: such a checkpoint would take a good one's place.
+inline void require_healthy(parameter_list const& parameters) {
+  auto const measure = measure_gradients(parameters.tensors);
+  if (measure.first_nonfinite < 0) return;
+  throw broken_rule<nonfinite_error, rule::N13>(parameters.names[static_cast<std::size_t>(measure.first_nonfinite)] +
+                                                " is not finite");
+}
+
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
 template <class Parts>
 snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
@@ -164,9 +178,8 @@ bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
 /// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
 inline void require_work_left(std::int64_t updates, std::int64_t length) {
   if (updates <= length) return;
-  throw error("S19", "the checkpoint is at update " + std::to_string(updates) + " and this run ends at " +
-                         std::to_string(length) +
-                         ", so nothing would train. Raise options.updates, or use another run directory.");
+  throw broken_rule<error, rule::S19>("checkpoint at update " + std::to_string(updates) + ", options.updates " +
+                                      std::to_string(length));
 }
 
 }  // namespace keel

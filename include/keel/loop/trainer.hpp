@@ -10,19 +10,21 @@
 #include <atomic>
 #include <boost/hana/tuple.hpp>
 #include <chrono>
+#include <concepts>
 #include <cstdint>
 #include <functional>
+#include <keel/collective/agreed.hpp>
 #include <keel/loop/batch_source.hpp>
 #include <keel/loop/environment.hpp>
 #include <keel/loop/evaluate.hpp>
 #include <keel/loop/hooks.hpp>
 #include <keel/loop/options.hpp>
 #include <keel/loop/progress.hpp>
+#include <keel/loop/recorder.hpp>
 #include <keel/loop/resume.hpp>
 #include <keel/loop/run_directory.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/summary.hpp>
-#include <keel/loop/update_record.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/step.hpp>
 #include <memory>
@@ -43,6 +45,7 @@ class trainer_body {
     void operator()(Event const& event) const {
       to->on_event(event);
     }
+    bool wants_gradients() const { return to->hooks_.template hears<event::gradients_ready>(); }
   };
   using clock = typename Environment::clock;
   using files = typename Environment::files;
@@ -53,8 +56,8 @@ class trainer_body {
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
-  template <class Model>
-  trainer_body(Model& model, torch::optim::Optimizer& optimizer, trainer_options options = {}, files file_system = {})
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer_body(Model& model, Optimizer& optimizer, trainer_options options = {}, files file_system = {})
       : options_(std::move(options)),
         step_(model, optimizer, options_.updates, forward_events{this}),
         console_(options_.console, options_.mode, options_.console_every) {
@@ -68,6 +71,11 @@ class trainer_body {
       directory_->checkpoints().prepare();
     }
   }
+  /// Refused (Z08).
+  template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
+  trainer_body(Model& model, First& first, Second&, trainer_options = {}, files = {}) : trainer_body(model, first) {
+    refuse_call<rule::Z08, First, Second>();
+  }
   trainer_body(trainer_body const&) = delete;
   trainer_body& operator=(trainer_body const&) = delete;
 
@@ -77,9 +85,10 @@ class trainer_body {
   template <class Batches, class LossOf>
   outcome fit(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
-      refuse_order<rule::U18, Batches>();
+      refuse_call<rule::U18, Batches>();
       return outcome::finished{0};
     } else {
+      step_.tell(source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
       deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
       try {
@@ -137,15 +146,29 @@ class trainer_body {
   /// Ends fit at the next step boundary, from a hook or from another thread.
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
-  /// Saves a checkpoint now. Throws error (E12) inside a window or without a checkpoint policy.
+  /// Saves a checkpoint now. Throws error: E12 without a checkpoint policy, S16 inside a window.
   void save() {
-    if (!saves || !step_.at_boundary()) {
-      throw error("E12",
-                  "a checkpoint needs a recipe with keel::checkpoint::every and is only whole between two updates. In a hook "
-                  "call request_save(); elsewhere call save() "
-                  "after a step that returned updated or skipped.");
-    }
+    if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
+    if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
     if constexpr (saves) save_checkpoint();
+  }
+  /// Saves if all ranks agreed to.
+  void save_if(agreed<bool> const& wanted) {
+    if (wanted) save();
+  }
+  /// Refused (S17): a rank that saves alone waits for the others.
+  template <class Raw>
+  void save_if(Raw const&) {
+    refuse_call<rule::S17, Raw>();
+  }
+
+  /// Writes a metric of one's own into one line of the record: from a hook, that of the window; between windows, the next
+  /// one's.
+  void log(reduced_value const& value) { recorder_.log(value); }
+  /// Refused (Y01): one rank's value.
+  template <class... Raw>
+  void log(Raw const&...) {
+    refuse_call<rule::Y01, Raw...>();
   }
 
   /// Saves a checkpoint at the next step boundary; for hooks, in which no step is at its boundary yet.
@@ -190,12 +213,7 @@ class trainer_body {
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!*resumed_ && record_.attempts == 0) {
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
-      if (directory_) {
-        directory_->metrics().resume_at(0);
-        nlohmann::ordered_json slots;
-        for_each_slot(configured, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
-        directory_->event("started", 0, {{"recipe", slots}});
-      }
+      recorder_.begin(configured);
     }
     started_ = window_started_ = last_save_ = clock::now();
     tokens_before_ = record_.tokens;
@@ -311,40 +329,23 @@ class trainer_body {
 
   template <class Event>
   void on_event(Event const& event) {
-    if constexpr (std::is_same_v<Event, event::update_end>) {
-      record_update(event);
-    } else if constexpr (std::is_same_v<Event, event::out_of_memory>) {
-      ++record_.rungs;
-      console_.notice(
-          "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
-          (event.rung == "give_up" ? "" : ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"));
-      if (directory_) {
-        directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
-      }
-    }
+    if constexpr (std::is_same_v<Event, event::out_of_memory>) recorder_.out_of_memory(event);
     hooks_(event);
+    // After the hooks, so that what they log stands in this window's line.
+    if constexpr (std::is_same_v<Event, event::update_end>) record_update(event);
   }
 
   void record_update(event::update_end const& event) {
-    update_metrics m = metrics_of(event, record_, window_began_at_.epoch);
-    m.learning_rate =
+    double const rate =
         event.result.is<outcome::updated>() ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
-    m.loss_scale = event.loss_scale;
-    m.skipped = step_.skipped();
-    m.milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
-    bool const left_out = !m.skipped_because.empty();
-    if (directory_) {
-      directory_->metrics().add(to_json(m));
-      if (left_out) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
-    }
+    double const milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
     // skip<N> counts in silence, apart from the record; warn<N> speaks.
-    if (left_out && configured.nonfinite.kind == nonfinite::kind::warn) {
-      console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
-    }
-    console_.show(m);
+    bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
+    recorder_.update(event, {window_began_at_.epoch, rate, step_.skipped(), milliseconds}, warns);
   }
 
   void save_checkpoint() {
+    require_healthy(step_.parameters());
     random_ = random_snapshot::take(step_.parameters().device);
     directory_->metrics().sync();
     auto const update = step_.updates();
@@ -414,6 +415,7 @@ class trainer_body {
   data_cursor cursor_;
   data_cursor window_began_at_;
   run_record record_;
+  recorder<files> recorder_{directory_, console_, record_};
   random_snapshot random_;
   std::atomic<bool> stop_requested_{false};
   std::atomic<bool> save_requested_{false};

@@ -17,14 +17,14 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.attempt = ++record.attempts;
   m.epoch = epoch;
   m.loss = event.loss;
-  m.loss_zscore = record.loss.zscore(event.loss);
+  m.loss_zscore = record.loss.zscore(as_finite(event.loss));
   m.gradient_norm = event.gradient_norm;
-  m.gradient_norm_zscore = record.gradient_norm.zscore(event.gradient_norm);
+  m.gradient_norm_zscore = record.gradient_norm.zscore(as_finite(event.gradient_norm));
   m.tokens = event.tokens;
   record.tokens += event.tokens;
   if (event.result.is<outcome::updated>()) {
-    record.loss.accept(event.loss);
-    record.gradient_norm.accept(event.gradient_norm);
+    record.loss.push(accepted(event.result, event.loss));
+    record.gradient_norm.push(accepted(event.result, event.gradient_norm));
     if (event.update == 1) record.first_loss = event.loss;
     record.last_loss = event.loss;
   } else {

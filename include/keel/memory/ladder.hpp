@@ -13,10 +13,13 @@ class ladder_position {
   /// Into how many pieces each micro-batch is cut.
   std::int64_t pieces() const { return pieces_; }
 
-  /// Takes the next rung that still frees something for micro-batches of up to `rows` rows; give_up where none is left.
-  oom::rung_kind climb(std::int64_t rows) {
+  /// Takes the next rung that still frees something for micro-batches of up to `rows` rows; give_up where none is left. A rung
+  /// that changes the experiment is for runs that have not begun, and passed over after the first of `updates`.
+  oom::rung_kind climb(std::int64_t rows, std::int64_t updates) {
     for (; rung_ < ladder_.count; ++rung_) {
       auto const kind = ladder_.rungs[rung_].kind;
+      bool const semantic = ladder_.rungs[rung_].disturbance == oom::disturbance::semantic;
+      if (semantic && updates == 0) return ladder_.rungs[rung_++].kind;
       if (kind == oom::rung_kind::give_up) break;
       if (kind == oom::rung_kind::halve_micro_batch && pieces_ < rows) {
         pieces_ *= 2;

@@ -9,6 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace keel {
 
@@ -26,6 +28,7 @@ struct update_metrics {
   std::string skipped_because;  ///< empty for an update that was applied
   std::int64_t tokens = 0;      ///< of this window
   double milliseconds = 0.0;
+  std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order
 };
 
 /// An ordered object, so that lines are comparable as text.
@@ -46,6 +49,9 @@ inline nlohmann::ordered_json to_json(update_metrics const& m) {
   line["skipped"] = m.skipped;
   if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
   line["tokens"] = m.tokens;
+  if (!m.own.empty()) {
+    for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);
+  }
   line["ms"] = m.milliseconds;
   return line;
 }

@@ -1,23 +1,43 @@
-// Mean and deviation of the last accepted values, to say how unusual the next one is. Only finite values enter, so one NaN
-// cannot blind it.
+// Mean and deviation of the last accepted values, to say how unusual the next one is. What enters is the value of an update
+// that was applied (N19) and what is asked about was found finite (N03), so one NaN cannot blind it.
 #pragma once
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <keel/step/finite.hpp>
+#include <keel/step/outcome.hpp>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 namespace keel {
+
+/// A finite value of an update that was applied.
+class accepted_value {
+ public:
+  double value() const { return value_; }
+
+ private:
+  explicit accepted_value(double value) : value_(value) {}
+  friend std::optional<accepted_value> accepted(outcome const& result, double value);
+  double value_;
+};
+
+/// The value as one that may enter a reference window; nothing if the step was not applied, or the value is not finite.
+inline std::optional<accepted_value> accepted(outcome const& result, double value) {
+  if (!result.is<outcome::updated>() || !std::isfinite(value)) return std::nullopt;
+  return accepted_value(value);
+}
 
 class window_statistics {
  public:
   /// Looks back on `length` values; says nothing before `least` of them are there.
   explicit window_statistics(std::size_t length = 128, std::size_t least = 8) : length_(length), least_(least) {}
 
-  /// Standard deviations from the mean of the window; nothing for a value that is not finite, or before there is a history.
-  std::optional<double> zscore(double value) const {
-    if (!std::isfinite(value) || values_.size() < least_) return std::nullopt;
+  /// Standard deviations from the mean of the window; nothing before there is a history, or where it does not vary.
+  std::optional<double> zscore(finite<double> const& value) const {
+    if (values_.size() < least_) return std::nullopt;
     double sum = 0.0;
     for (double const one : values_) sum += one;
     double const mean = sum / static_cast<double>(values_.size());
@@ -25,17 +45,36 @@ class window_statistics {
     for (double const one : values_) squares += (one - mean) * (one - mean);
     double const deviation = std::sqrt(squares / static_cast<double>(values_.size()));
     if (deviation == 0.0) return std::nullopt;
-    return (value - mean) / deviation;
+    return (value.value() - mean) / deviation;
+  }
+  /// Nothing for a value that is not there.
+  std::optional<double> zscore(std::optional<finite<double>> const& value) const {
+    return value ? zscore(*value) : std::nullopt;
   }
 
-  void accept(double value) {
-    if (!std::isfinite(value)) return;
+  /// Refused (N03): a number that nobody looked at.
+  template <class Raw>
+  requires std::is_arithmetic_v<Raw> std::optional<double> zscore(Raw const&)
+  const {
+    detail::refuse_call<rule::N03, Raw>();
+    return std::nullopt;
+  }
+
+  void push(accepted_value const& accepted) {
     if (values_.size() < length_) {
-      values_.push_back(value);
+      values_.push_back(accepted.value());
     } else {
-      values_[next_] = value;
+      values_[next_] = accepted.value();
       next_ = (next_ + 1) % length_;
     }
+  }
+  void push(std::optional<accepted_value> const& accepted) {
+    if (accepted) push(*accepted);
+  }
+  /// Refused (N19): a value that nobody accepted.
+  template <class Raw>
+  void push(Raw const&) {
+    detail::refuse_call<rule::N19, Raw>();
   }
 
   template <class Archive>

@@ -2,6 +2,8 @@
 // counts for what it holds and not for one Nth.
 //   accumulate<1>                                     the default.
 //   accumulate<N, micro_batch<M>, global_batch<G>>    also declares the batch algebra: G = M * N * world size (B01).
+//   accumulate<N, reduce_once>                        ranks average their gradients once an update and not once a
+//                                                     micro-batch; less traffic, not with ZeRO-2 or 3 (B03).
 // Left out: a mean of means (B06), and an accumulation factor that somebody else applies once more (B04).
 #pragma once
 
@@ -13,6 +15,7 @@ struct accumulate_settings {
   long long count = 1;         ///< micro-batches an update
   long long micro_batch = 0;   ///< rows a micro-batch; 0: not declared
   long long global_batch = 0;  ///< rows an update over all ranks; 0: not declared
+  bool reduce_once = false;    ///< ranks exchange gradients at the end of a window only
   friend constexpr bool operator==(accumulate_settings const&, accumulate_settings const&) = default;
 };
 
@@ -23,6 +26,10 @@ struct micro_batch {
 template <long long Rows>
 struct global_batch {
   static constexpr void apply(accumulate_settings& to) { to.global_batch = Rows; }
+};
+
+struct reduce_once {
+  static constexpr void apply(accumulate_settings& to) { to.reduce_once = true; }
 };
 
 template <long long Count, option_of<accumulate_settings>... Options>

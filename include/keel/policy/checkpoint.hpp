@@ -2,7 +2,8 @@
 //   never              the default; nothing to resume from.
 //   every<D, ..>       each `500_steps` or `10_min`.
 //   young_daly<..>     from the mean time between failures and the measured cost of a save (Young 1974, Daly 2006).
-// Options: keep<N>, synchronous, asynchronous; for young_daly: mean_time_between_failures<D>.
+// Options: keep<N>, synchronous, asynchronous; for young_daly: mean_time_between_failures<D>; keep_best with
+// by_evaluation_loss or by_training_loss also keeps the best one of all.
 // Left out: weights-only saves (not resumable), and two cadences at once (S14).
 #pragma once
 
@@ -12,13 +13,16 @@
 namespace keel::checkpoint {
 
 enum class kind : unsigned char { never, every_steps, every_seconds, young_daly };
+enum class metric : unsigned char { none, training_loss, evaluation_loss };
 
 struct settings {
   checkpoint::kind kind = kind::never;
   long long interval = 0;  ///< updates or seconds, by kind
   long long keep = 2;      ///< newest checkpoints that stay
   bool asynchronous = false;
-  long long mean_time_between_failures = 0;  ///< seconds
+  long long mean_time_between_failures = 0;              ///< seconds
+  bool best = false;                                     ///< the best one stays beside the newest
+  checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by; smaller is better
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -38,6 +42,16 @@ struct asynchronous {
 template <seconds Duration>
 struct mean_time_between_failures {
   static constexpr void apply(settings& to) { to.mean_time_between_failures = Duration.count; }
+};
+
+struct keep_best {
+  static constexpr void apply(settings& to) { to.best = true; }
+};
+struct by_training_loss {
+  static constexpr void apply(settings& to) { to.metric = metric::training_loss; }
+};
+struct by_evaluation_loss {
+  static constexpr void apply(settings& to) { to.metric = metric::evaluation_loss; }
 };
 
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }

@@ -15,6 +15,8 @@ enum class kind : unsigned char { none, global_norm, value, adaptive, custom };
 struct settings {
   clip::kind kind = kind::none;
   double limit = 0.0;  ///< largest norm, element or ratio, by kind
+  /// A policy of one's own that decides from the joint norm alone, which all ranks share, and never from elements (G03).
+  bool by_joint_norm = false;
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -1,7 +1,13 @@
-// model: facts about the model that rules ask for. Not a mechanism: a statement, which the trainer compares with the model.
-//   all_trainable    the default: every parameter requires grad.
-//   partly_frozen    some do not: adapters, a frozen backbone (A02, A03).
-// Left out: facts that the trainer can see in the model alone at no risk, such as its number of parameters.
+// model: facts about the model that rules ask for. Not a mechanism: a statement, which the trainer completes with what it
+// sees in the model.
+//   all_trainable    the default: every parameter requires grad, and nothing below applies.
+//   partly_frozen    some parameters do not require grad: adapters, a frozen backbone (A02, A03). The same as has<frozen>.
+//   has<Facts..>     frozen, adapters, batch_norm, dropout, tied_weights, routing (which rows go where depends on the data),
+//                    inner_gradients (calls autograd's grad in its forward pass), half_parameters, bfloat16_parameters,
+//                    sequence_boundaries (attention stops at the boundary of packed sequences).
+// A model type says it of itself with one line, `using facts = keel::model::has<keel::model::batch_norm>;`, and for a type
+// that is not one's own there is keel::facts_of.
+// Left out: facts that cost nothing to see and decide no rule, such as the number of parameters.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -10,15 +16,73 @@ namespace keel::model {
 
 struct settings {
   bool partly_frozen = false;
+  bool adapters = false;
+  bool batch_norm = false;
+  bool dropout = false;
+  bool tied_weights = false;
+  bool routing = false;
+  bool inner_gradients = false;
+  bool half_parameters = false;
+  bool bfloat16_parameters = false;
+  bool sequence_boundaries = false;
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
-struct all_trainable : fills<slot::model> {
-  static constexpr settings configured{};
+/// What either of two sources says.
+constexpr settings operator|(settings a, settings const& b) {
+  a.partly_frozen |= b.partly_frozen;
+  a.adapters |= b.adapters;
+  a.batch_norm |= b.batch_norm;
+  a.dropout |= b.dropout;
+  a.tied_weights |= b.tied_weights;
+  a.routing |= b.routing;
+  a.inner_gradients |= b.inner_gradients;
+  a.half_parameters |= b.half_parameters;
+  a.bfloat16_parameters |= b.bfloat16_parameters;
+  a.sequence_boundaries |= b.sequence_boundaries;
+  return a;
+}
+
+template <class Fact>
+concept fact = option_of<Fact, settings>;
+
+struct frozen {
+  static constexpr void apply(settings& to) { to.partly_frozen = true; }
 };
-struct partly_frozen : fills<slot::model> {
-  static constexpr settings configured{true};
+struct adapters {
+  static constexpr void apply(settings& to) { to.partly_frozen = to.adapters = true; }
 };
+struct batch_norm {
+  static constexpr void apply(settings& to) { to.batch_norm = true; }
+};
+struct dropout {
+  static constexpr void apply(settings& to) { to.dropout = true; }
+};
+struct tied_weights {
+  static constexpr void apply(settings& to) { to.tied_weights = true; }
+};
+struct routing {
+  static constexpr void apply(settings& to) { to.routing = true; }
+};
+struct inner_gradients {
+  static constexpr void apply(settings& to) { to.inner_gradients = true; }
+};
+struct half_parameters {
+  static constexpr void apply(settings& to) { to.half_parameters = true; }
+};
+struct bfloat16_parameters {
+  static constexpr void apply(settings& to) { to.bfloat16_parameters = true; }
+};
+struct sequence_boundaries {
+  static constexpr void apply(settings& to) { to.sequence_boundaries = true; }
+};
+
+template <fact... Facts>
+struct has : fills<slot::model> {
+  static constexpr settings configured = with_options<settings, Facts...>({});
+};
+using all_trainable = has<>;
+using partly_frozen = has<frozen>;
 
 }  // namespace keel::model
 

@@ -7,7 +7,7 @@
 //   numeric      fused_attention (other rounding)
 //   semantic     quantize_base, shorten_sequence<N> (another experiment; before the first update only)
 //   terminal     give_up (saves a checkpoint and returns outcome::gave_up)
-// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung`.
+// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`.
 // Left out: a rung that makes the batch smaller without accumulating more; it changes the experiment in silence (O02).
 #pragma once
 
@@ -39,6 +39,7 @@ struct rung_settings {
   recompute_kind recompute = recompute_kind::none;  ///< enable_recompute: the mode that it turns on
   long long length = 0;                             ///< shorten_sequence: tokens
   bool keeps_effective_batch = true;
+  bool agreed = true;  ///< all ranks take the rung together; a rung of one's own says so (O01)
   friend constexpr bool operator==(rung_settings const&, rung_settings const&) = default;
 };
 

@@ -30,10 +30,18 @@ enum class slot : unsigned char {
   determinism,
   objective,
   ema,
+  evaluation,
+  profile,
+  timeout,
+  // Facts: what a recipe says of the things around it. Nothing is done with them; rules ask for them.
   model,
+  optimizer,
+  data,
+  device,
+  world,
 };
 
-inline constexpr int slot_count = static_cast<int>(slot::model) + 1;
+inline constexpr int slot_count = static_cast<int>(slot::world) + 1;
 
 /// The base of every policy: `struct mine : keel::fills<keel::slot::clip> { .. };`
 template <slot Slot>

@@ -2,8 +2,8 @@
 //   ignore         the default.
 //   skip<..>       leaves that update out.
 //   rollback<..>   goes back to a checkpoint older than the window and skips the data.
-// Options: zscore<Z>, window<N>. Only accepted, finite values enter the window (N19).
-// Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
+// Options: zscore<Z>, window<N>, and rank_local, which leaves the decision to each rank (N18). Only accepted, finite values
+// enter the window (N19). Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -16,6 +16,7 @@ struct settings {
   spike::kind kind = kind::ignore;
   double zscore = 6.0;     ///< standard deviations from the window's mean
   long long window = 128;  ///< accepted updates that the statistics look back on
+  bool agreed = true;      ///< all ranks judge the same reduced value
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -29,6 +30,10 @@ struct zscore {
 template <long long Updates>
 struct window {
   static constexpr void apply(settings& to) { to.window = Updates; }
+};
+
+struct rank_local {
+  static constexpr void apply(settings& to) { to.agreed = false; }
 };
 
 struct ignore : fills<slot::spike> {

@@ -7,6 +7,9 @@
 
 namespace keel::detail {
 
+/// The empty recipe in the place of one that was refused; facts of types are not held against it.
+struct inert : recipe<> {};
+
 /// Chosen where the recipe is refused: the errors of `Verdict`, and nothing else.
 template <class Verdict, class Empty>
 struct refusal : Verdict, Empty {
@@ -15,14 +18,14 @@ struct refusal : Verdict, Empty {
 
 template <class Recipe, class Unbuilt, class Box>
 struct admission {
-  using type = refusal<verdict_of<Recipe>, typename Box::template body<recipe<>>>;
+  using type = refusal<verdict_of<Recipe>, typename Box::template body<inert>>;
 };
 
 template <class Recipe, class Unbuilt, class Box>
 requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuilt, Box> {
   template <class Missing>
   struct choose {
-    using type = refusal<Missing, typename Box::template body<recipe<>>>;
+    using type = refusal<Missing, typename Box::template body<inert>>;
   };
   template <class Same>
   struct choose<refused<Same>> {
@@ -33,7 +36,7 @@ requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuil
 
 template <class Recipe, class Unbuilt, class Box>
 requires(!is_recipe<Recipe>) struct admission<Recipe, Unbuilt, Box> {
-  using type = refusal<refused<Recipe, rule::D21>, typename Box::template body<recipe<>>>;
+  using type = refusal<refused<Recipe, rule::D21>, typename Box::template body<inert>>;
 };
 
 /// `Box::body<R>` names the real type for a recipe; only one of them is instantiated.

@@ -1,22 +1,17 @@
 // The run-time door: judges a configuration value by the same predicates as the compiler.
 #pragma once
 
-#include <keel/rule/catalogue.hpp>
+#include <keel/recipe/judge.hpp>
 
 namespace keel {
 
-/// A broken rule: its id, such as "A01", and its sentence with the fix.
+/// A broken rule: its id, such as "A01", its sentence with the fix, and how the run comes to break it.
 struct violation {
   char const* id = nullptr;
   char const* text = nullptr;
+  origin from = origin::recipe;
+  int number = 0;  ///< of the rung on its ladder, from 1; 0 elsewhere
 };
-
-namespace detail {
-template <class... Rules>
-constexpr int count_rules(rule::list<Rules...>) {
-  return sizeof...(Rules);
-}
-}  // namespace detail
 
 /// The broken rules of one configuration, each once, in the catalogue's order. A range of violations.
 class verdict {
@@ -27,30 +22,47 @@ class verdict {
   constexpr violation const* end() const { return broken_ + count_; }
   constexpr bool has(char const* id) const {
     for (violation const& one : *this) {
-      char const* a = one.id;
-      char const* b = id;
-      while (*a != '\0' && *a == *b) ++a, ++b;
-      if (*a == *b) return true;
+      if (rule::detail::begins_with(one.id, id) && rule::detail::length(one.id) == rule::detail::length(id)) return true;
     }
     return false;
   }
-  constexpr void add(violation const& one) { broken_[count_++] = one; }
+  /// A recipe has no room for more rules of its own than this is above the catalogue's number.
+  static constexpr int capacity = 256;
+  constexpr void add(violation const& one) {
+    if (count_ < capacity) broken_[count_++] = one;
+  }
 
  private:
   int count_ = 0;
-  violation broken_[detail::count_rules(rule::catalogue{})] = {};
+  violation broken_[capacity] = {};
 };
 
 namespace detail {
-template <class... Rules>
-constexpr verdict judge(config const& value, rule::list<Rules...>) {
+
+template <class Rules>
+constexpr verdict verdict_on(config const& value) {
   verdict result;
-  ((Rules::broken(value) ? result.add({Rules::id, Rules::text}) : void()), ...);
+  judge<Rules>(value, [&](int rule, origin from, int number) {
+    auto const& entry = rule_table<Rules>::entries[rule];
+    result.add({entry.id, entry.text, from, number});
+  });
   return result;
 }
+
 }  // namespace detail
 
-/// Judges a configuration; fill `config::run` first if the run-time facts are known.
-constexpr verdict check(config const& value) { return detail::judge(value, rule::catalogue{}); }
+/// Judges a configuration by keel's rules; fill `config::run` first if the run-time facts are known. Rules that stand in a
+/// recipe are types and not in its configuration: for those there is check_as<Recipe>.
+constexpr verdict check(config const& value) {
+  config by_keel = value;
+  by_keel.accepted_count = 0;
+  for (int i = 0; i < value.accepted_count; ++i) {
+    bool const listed = i < max_accepted;
+    if (listed && !rule::is_id_of_keel(value.accepted[i])) continue;
+    if (listed) by_keel.accepted[by_keel.accepted_count] = value.accepted[i];
+    ++by_keel.accepted_count;
+  }
+  return detail::verdict_on<detail::judged_rules>(by_keel);
+}
 
 }  // namespace keel

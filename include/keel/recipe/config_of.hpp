@@ -2,61 +2,110 @@
 #pragma once
 
 #include <keel/policy/state.hpp>
-#include <keel/recipe/config.hpp>
+#include <keel/recipe/judge.hpp>
 #include <keel/recipe/recipe.hpp>
 
 namespace keel {
 namespace detail {
 
-struct tally {
-  unsigned seen = 0;
-  unsigned repeated = 0;
-  int strangers = 0;
-  int disagreeing_options = 0;
-  int unsaved_states = 0;
-};
+/// A rule of the user's own that speaks the grammar and takes no id of keel's.
+template <class Entry>
+constexpr bool is_own_rule() {
+  if constexpr (!policy<Entry> && rule::value_rule<Entry>) {
+    return rule::is_well_said(Entry::id, Entry::text) && !rule::is_id_of_keel(Entry::id);
+  } else {
+    return false;
+  }
+}
 
 template <class Entry>
-constexpr void count_entry(tally& to) {
+concept acceptance = requires {
+  requires std::is_same_v<std::remove_cvref_t<decltype(Entry::accepted_rule)>, rule_id>;
+};
+
+// Each slot has a settings type of its own, so that overloads find the member without a look-up.
+constexpr void put(config& to, keel::precision::settings const& from) { to.precision = from; }
+constexpr void put(config& to, keel::loss_scale::settings const& from) { to.loss_scale = from; }
+constexpr void put(config& to, accumulate_settings const& from) { to.accumulate = from; }
+constexpr void put(config& to, keel::clip::settings const& from) { to.clip = from; }
+constexpr void put(config& to, keel::nonfinite::settings const& from) { to.nonfinite = from; }
+constexpr void put(config& to, keel::spike::settings const& from) { to.spike = from; }
+constexpr void put(config& to, keel::schedule::settings const& from) { to.schedule = from; }
+constexpr void put(config& to, keel::checkpoint::settings const& from) { to.checkpoint = from; }
+constexpr void put(config& to, recompute_settings const& from) { to.recompute = from; }
+constexpr void put(config& to, keel::shard::settings const& from) { to.shard = from; }
+constexpr void put(config& to, keel::offload::settings const& from) { to.offload = from; }
+constexpr void put(config& to, attention_settings const& from) { to.attention = from; }
+constexpr void put(config& to, keel::oom::settings const& from) { to.oom = from; }
+constexpr void put(config& to, keel::health::settings const& from) { to.health = from; }
+constexpr void put(config& to, keel::determinism::settings const& from) { to.determinism = from; }
+constexpr void put(config& to, keel::objective::settings const& from) { to.objective = from; }
+constexpr void put(config& to, ema_settings const& from) { to.ema = from; }
+constexpr void put(config& to, keel::evaluation::settings const& from) { to.evaluation = from; }
+constexpr void put(config& to, keel::profile::settings const& from) { to.profile = from; }
+constexpr void put(config& to, keel::timeout::settings const& from) { to.timeout = from; }
+constexpr void put(config& to, keel::model::settings const& from) { to.model = from; }
+constexpr void put(config& to, keel::optimizer::settings const& from) { to.optimizer = from; }
+constexpr void put(config& to, keel::data::settings const& from) { to.data = from; }
+constexpr void put(config& to, keel::device::settings const& from) { to.device = from; }
+constexpr void put(config& to, keel::world::settings const& from) { to.world = from; }
+
+template <class Policy>
+constexpr void fold_policy(config& to, unsigned& seen) {
+  unsigned const bit = 1U << static_cast<int>(Policy::in_slot);
+  // Of a slot that is given twice the first counts here; a rule reports the second.
+  if ((seen & bit) == 0) put(to, Policy::configured);
+  to.repeated |= seen & bit;
+  seen |= bit;
+  if constexpr (requires { Policy::options_agree; }) to.disagreeing_options += Policy::options_agree ? 0 : 1;
+  to.unsaved_states += state_is_saveable<Policy> ? 0 : 1;
+}
+
+template <class Entry>
+constexpr void fold_entry(config& to, unsigned& seen) {
   if constexpr (policy<Entry>) {
-    unsigned const bit = 1U << static_cast<int>(Entry::in_slot);
-    to.repeated |= to.seen & bit;
-    to.seen |= bit;
-    if constexpr (requires { Entry::options_agree; }) to.disagreeing_options += Entry::options_agree ? 0 : 1;
-    to.unsaved_states += state_is_saveable<Entry> ? 0 : 1;
+    fold_policy<Entry>(to, seen);
+  } else if constexpr (acceptance<Entry>) {
+    if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = Entry::accepted_rule;
+    ++to.accepted_count;
+  } else if constexpr (rule::resembles_rule<Entry>) {
+    to.unsound_rules += is_own_rule<Entry>() ? 0 : 1;
   } else {
     ++to.strangers;
   }
 }
 
-template <class... Policies>
-constexpr config fold(recipe<Policies...> const* list) {
-  tally count;
-  (count_entry<Policies>(count), ...);
-  return config{
-      .precision = decltype(policy_in<slot::precision>(list))::type::configured,
-      .loss_scale = decltype(policy_in<slot::loss_scale>(list))::type::configured,
-      .accumulate = decltype(policy_in<slot::accumulate>(list))::type::configured,
-      .clip = decltype(policy_in<slot::clip>(list))::type::configured,
-      .nonfinite = decltype(policy_in<slot::nonfinite>(list))::type::configured,
-      .spike = decltype(policy_in<slot::spike>(list))::type::configured,
-      .schedule = decltype(policy_in<slot::schedule>(list))::type::configured,
-      .checkpoint = decltype(policy_in<slot::checkpoint>(list))::type::configured,
-      .recompute = decltype(policy_in<slot::recompute>(list))::type::configured,
-      .shard = decltype(policy_in<slot::shard>(list))::type::configured,
-      .offload = decltype(policy_in<slot::offload>(list))::type::configured,
-      .attention = decltype(policy_in<slot::attention>(list))::type::configured,
-      .oom = decltype(policy_in<slot::oom>(list))::type::configured,
-      .health = decltype(policy_in<slot::health>(list))::type::configured,
-      .determinism = decltype(policy_in<slot::determinism>(list))::type::configured,
-      .objective = decltype(policy_in<slot::objective>(list))::type::configured,
-      .ema = decltype(policy_in<slot::ema>(list))::type::configured,
-      .model = decltype(policy_in<slot::model>(list))::type::configured,
-      .repeated = count.repeated,
-      .strangers = count.strangers,
-      .disagreeing_options = count.disagreeing_options,
-      .unsaved_states = count.unsaved_states,
-  };
+template <class Entry>
+constexpr rule_id own_id() {
+  if constexpr (is_own_rule<Entry>()) {
+    return Entry::id;
+  } else {
+    return {};
+  }
+}
+
+/// True for the first of the entries that is an own rule with this id.
+template <class Entry, class... Entries>
+constexpr bool is_first_own(int place) {
+  constexpr rule_id ids[] = {own_id<Entries>()...};
+  if constexpr (!is_own_rule<Entry>()) return false;
+  for (int i = 0; i < place; ++i) {
+    if (ids[i] == own_id<Entry>()) return false;
+  }
+  return true;
+}
+
+template <class... Entries>
+constexpr config fold(recipe<Entries...> const*) {
+  config value;
+  [[maybe_unused]] unsigned seen = 0;
+  (fold_entry<Entries>(value, seen), ...);
+  if constexpr ((is_own_rule<Entries>() || ...)) {
+    // Two rules of one id, or one rule twice: a reader of the error could not tell them apart.
+    int place = 0;
+    ((value.unsound_rules += is_own_rule<Entries>() && !is_first_own<Entries, Entries...>(place) ? 1 : 0, ++place), ...);
+  }
+  return value;
 }
 
 }  // namespace detail

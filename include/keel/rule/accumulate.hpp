@@ -1,4 +1,4 @@
-// B: accumulation and the algebra of batch sizes.
+// B: accumulation, the algebra of batch sizes, and groups of rows that belong together.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -7,21 +7,87 @@
 namespace keel::rule {
 
 struct B01 {
-  KEEL_RULE_TEXT("B01",
+  KEEL_RULE_TEXT("B01", "LibTorch, PyTorch",
                  "the global batch is not micro-batch x accumulation x world size. Fix: make keel::global_batch<G> that "
                  "product, or leave it out.");
   static constexpr bool broken(config const& c) {
     auto const& batch = c.accumulate;
     if (batch.global_batch == 0 || batch.count < 1) return false;
-    long long const rows_a_rank = (batch.micro_batch > 0 ? batch.micro_batch : 1) * batch.count;
-    bool const world_known = c.run.known || c.shard.kind == shard::kind::none;
-    if (batch.micro_batch > 0 && world_known) return batch.global_batch != rows_a_rank * c.run.world_size;
-    return batch.global_batch % (rows_a_rank * c.run.world_size) != 0;
+    long long const rows_a_rank = product(batch.micro_batch > 0 ? batch.micro_batch : 1, batch.count);
+    bool const world_known = c.run.known || (c.shard.kind == shard::kind::none && !c.world.declared);
+    long long const told = c.run.known ? c.run.world_size : c.world.ranks;
+    long long const ranks = told > 0 ? told : 1;
+    if (batch.micro_batch > 0 && (world_known || c.world.ranks > 0)) return batch.global_batch != product(rows_a_rank, ranks);
+    return batch.global_batch % product(rows_a_rank, ranks) != 0;
+  }
+};
+
+struct B03 {
+  KEEL_RUNG_RULE_TEXT("B03", "none known",
+                      "ZeRO-2 and 3 cut gradients while they reduce them, so reduce_once has none left. Fix: remove "
+                      "keel::reduce_once.");
+  static constexpr bool broken(config const& c) {
+    return c.accumulate.reduce_once && c.shard.stage >= 2 && c.accumulate.count > 1;
+  }
+};
+
+struct B06 {
+  KEEL_RUNG_RULE_TEXT("B06", "LibTorch, PyTorch, Lightning, KempnerForge",
+                      "a mean of means favours short ragged batches. Fix: data::is<data::token_weighted>, or "
+                      "keel::accept<\"B06\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.data.ragged && !c.data.token_weighted && c.accumulate.count > 1; }
+};
+
+struct B08 {
+  KEEL_RULE_TEXT("B08", "LibTorch, PyTorch, torchtitan, Lightning",
+                 "finite data may end on one rank while the others wait in a collective. Fix: keel::data::drops_last in "
+                 "keel::data::is.");
+  static constexpr bool broken(config const& c) { return several_ranks(c) && c.data.finite && !c.data.drops_last; }
+};
+
+struct B10 {
+  KEEL_RULE_TEXT("B10", "PyTorch",
+                 "the data has fewer rows than there are ranks, so a rank has none. Fix: fewer ranks, or the right "
+                 "keel::data::rows<N>.");
+  static constexpr bool broken(config const& c) {
+    long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
+    return c.data.rows < 0 || (c.data.rows > 0 && c.data.rows < ranks);
+  }
+};
+
+struct B11 {
+  KEEL_RULE_TEXT(
+      "B11", "none known",
+      "a group of one has no advantage over itself. Fix: keel::objective::grpo<8>, at least 2 completions a prompt.");
+  static constexpr bool broken(config const& c) {
+    return c.objective.kind != objective::kind::supervised && c.objective.group < 2;
+  }
+};
+
+struct B12 {
+  KEEL_RULE_TEXT("B12", "none known",
+                 "batches that are no multiple of the group tear prompts apart. Fix: keel::micro_batch<N> and global_batch<N> "
+                 "divisible by the group.");
+  static constexpr bool broken(config const& c) {
+    long long const group = c.objective.group;
+    if (c.objective.kind == objective::kind::supervised || group < 2) return false;
+    return c.accumulate.micro_batch % group != 0 || c.accumulate.global_batch % group != 0;
+  }
+};
+
+struct B15 {
+  KEEL_RULE_TEXT("B15", "none known",
+                 "halving micro-batches of unknown size may cut a group. Fix: keel::accumulate<1, keel::micro_batch<N>>, or "
+                 "keel::data::is<keel::data::grouped>.");
+  static constexpr bool broken(config const& c) {
+    bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1;
+    return groups && halves(c) && c.accumulate.micro_batch == 0 && !c.data.grouped;
   }
 };
 
 struct B21 {
-  KEEL_RULE_TEXT("B21",
+  KEEL_RULE_TEXT("B21", "",
                  "batch sizes and accumulation must be at least 1. Fix: keel::accumulate<1>, and no zero or negative "
                  "micro_batch or global_batch.");
   static constexpr bool broken(config const& c) {
@@ -29,15 +95,7 @@ struct B21 {
   }
 };
 
-struct B11 {
-  KEEL_RULE_TEXT(
-      "B11", "a group of one has no advantage over itself. Fix: keel::objective::grpo<8>, at least 2 completions a prompt.");
-  static constexpr bool broken(config const& c) {
-    return c.objective.kind != objective::kind::supervised && c.objective.group < 2;
-  }
-};
-
-using accumulate_rules = list<B01, B21, B11>;
+using accumulate_rules = list<B01, B03, B06, B08, B10, B11, B12, B15, B21>;
 
 }  // namespace keel::rule
 

@@ -5,6 +5,7 @@
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/clip.hpp>
 #include <keel/rule/ema.hpp>
+#include <keel/rule/evaluation.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/oom.hpp>
 #include <keel/rule/precision.hpp>
@@ -12,6 +13,7 @@
 #include <keel/rule/schedule.hpp>
 #include <keel/rule/shard.hpp>
 #include <keel/rule/slot.hpp>
+#include <keel/rule/timeout.hpp>
 
 namespace keel::rule {
 
@@ -26,16 +28,14 @@ template <class... First, class... Second, class... Rest>
 struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., Second...>, Rest...> {};
 }  // namespace detail
 
-/// The rules of a single configuration.
-using base_rules = typename detail::joined<slot_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
-                                           accumulate_rules, recompute_rules, shard_rules, schedule_rules, ema_rules>::type;
+/// Every rule that a configuration is judged by.
+using catalogue = typename detail::joined<slot_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
+                                          accumulate_rules, recompute_rules, shard_rules, schedule_rules, ema_rules,
+                                          evaluation_rules, timeout_rules, oom_rules>::type;
 
-/// Also asks what the ladder can reach.
-using O09 = O09_over<base_rules>;
-
-using catalogue = typename detail::joined<base_rules, oom_rules, list<O09>>::type;
-
-/// Rules on the order of calls; the types of the step ask them.
-using order_rules = typename detail::joined<precision_order_rules, clip_order_rules, slot_order_rules, oom_order_rules>::type;
+/// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
+using call_order_rules = typename detail::joined<precision_order_rules, clip_order_rules, nonfinite_order_rules,
+                                                 checkpoint_order_rules, shard_order_rules, ema_order_rules,
+                                                 evaluation_order_rules, oom_order_rules, slot_order_rules>::type;
 
 }  // namespace keel::rule

@@ -7,7 +7,7 @@
 namespace keel::rule {
 
 struct S01 {
-  KEEL_RULE_TEXT("S01",
+  KEEL_RULE_TEXT("S01", "LibTorch, Lightning, KempnerForge",
                  "an asynchronous save with one checkpoint kept puts the only copy in flight. Fix: keel::checkpoint::keep<2>.");
   static constexpr bool broken(config const& c) {
     return c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.asynchronous && c.checkpoint.keep < 2;
@@ -15,7 +15,7 @@ struct S01 {
 };
 
 struct S05 {
-  KEEL_RULE_TEXT("S05",
+  KEEL_RULE_TEXT("S05", "LibTorch, PyTorch, KempnerForge",
                  "a policy keeps state that no checkpoint would hold. Fix: give its state `void visit(auto& archive)` that "
                  "names every field.");
   static constexpr bool broken(config const& c) { return c.unsaved_states > 0; }
@@ -23,13 +23,13 @@ struct S05 {
 
 struct S14 {
   KEEL_RULE_TEXT(
-      "S14",
-      "two checkpoint policies in one recipe: which one saves? Fix: keep one of keel::checkpoint::every, young_daly, never.");
+      "S14", "Transformers",
+      "two checkpoint policies in one recipe: only one can save. Fix: keep one of keel::checkpoint::every, young_daly, never.");
   static constexpr bool broken(config const& c) { return c.gives_twice(slot::checkpoint); }
 };
 
 struct S24 {
-  KEEL_RULE_TEXT("S24",
+  KEEL_RULE_TEXT("S24", "",
                  "a checkpoint interval and the number kept must be at least 1. Fix: keel::checkpoint::every<500_steps, "
                  "keel::checkpoint::keep<2>>.");
   static constexpr bool broken(config const& c) {
@@ -40,7 +40,7 @@ struct S24 {
 };
 
 struct S25 {
-  KEEL_RULE_TEXT("S25",
+  KEEL_RULE_TEXT("S25", "",
                  "young_daly needs to know how often the machine fails. Fix: "
                  "keel::checkpoint::mean_time_between_failures<24_h>.");
   static constexpr bool broken(config const& c) {
@@ -48,7 +48,57 @@ struct S25 {
   }
 };
 
-using checkpoint_rules = list<S01, S05, S14, S24, S25>;
+struct S11 {
+  KEEL_RULE_TEXT("S11", "Lightning (save_top_k=1)",
+                 "keep_best has nothing to compare. Fix: keel::checkpoint::by_evaluation_loss or "
+                 "keel::checkpoint::by_training_loss.");
+  static constexpr bool broken(config const& c) { return c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none; }
+};
+
+struct S12 {
+  KEEL_RULE_TEXT("S12", "Lightning (warns)",
+                 "a save without a fresh evaluation cannot be judged. Fix: make checkpoint::every a multiple of "
+                 "keel::evaluation::every, both in steps.");
+  static constexpr bool broken(config const& c) {
+    bool const by_evaluation = (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss) ||
+                               (c.evaluation.early_stop > 0 && c.checkpoint.kind != checkpoint::kind::never);
+    if (!by_evaluation) return false;
+    if (c.checkpoint.kind != checkpoint::kind::every_steps || c.evaluation.kind == evaluation::kind::none) return true;
+    // An interval of nothing is E02's.
+    return c.evaluation.interval > 0 && c.checkpoint.interval % c.evaluation.interval != 0;
+  }
+};
+
+struct S26 {
+  KEEL_RULE_TEXT("S26", "",
+                 "a metric without keep_best is read by nothing. Fix: add keel::checkpoint::keep_best, or remove the metric.");
+  static constexpr bool broken(config const& c) {
+    return !c.checkpoint.best && c.checkpoint.metric != checkpoint::metric::none;
+  }
+};
+
+/// Loading and saving while the run goes on; trainer and store ask these.
+struct S16 {
+  KEEL_RULE_TEXT("S16", "LibTorch, PyTorch, Accelerate, Lightning",
+                 "a checkpoint inside a window would lose its gradients. Fix: call request_save() in a hook, or save() after "
+                 "updated or skipped.");
+  static constexpr auto decided = rule::decided::running;
+};
+struct S17 {
+  KEEL_RULE_TEXT("S17", "LibTorch, PyTorch, KempnerForge",
+                 "a save that one rank asks for alone leaves the others out of it. Fix: save_if(keel::agree(world, flag)), or "
+                 "request_save().");
+  static constexpr auto decided = rule::decided::call;
+};
+struct S19 {
+  KEEL_RULE_TEXT("S19", "Transformers, Lightning, torchtitan, KempnerForge",
+                 "the checkpoint is at or past the end of the run, so nothing would train. Fix: more options.updates, or "
+                 "another run directory.");
+  static constexpr auto decided = rule::decided::running;
+};
+
+using checkpoint_rules = list<S01, S05, S11, S12, S14, S24, S25, S26>;
+using checkpoint_order_rules = list<S16, S17, S19>;
 
 }  // namespace keel::rule
 

@@ -6,32 +6,49 @@
 
 namespace keel::rule {
 
+struct G03 {
+  KEEL_RULE_TEXT("G03", "LibTorch, PyTorch (FSDP1)",
+                 "a clip policy of your own sees one rank's share of the gradients. Fix: keel::clip::global_norm<1.0>, or "
+                 "by_joint_norm in its settings.");
+  static constexpr bool broken(config const& c) {
+    return c.clip.kind == clip::kind::custom && !c.clip.by_joint_norm && c.shard.stage >= 2;
+  }
+};
+
+struct G05 {
+  KEEL_RULE_TEXT("G05", "none known",
+                 "adaptive clipping compares whole units, which ZeRO cuts into shares. Fix: keel::clip::global_norm<1.0>, or "
+                 "keel::shard::replicate.");
+  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive && c.shard.stage >= 1; }
+};
+
 struct G01 {
   KEEL_RULE_TEXT(
-      "G01",
+      "G01", "LibTorch, PyTorch",
       "clipping gradients that are still scaled clips scale times too hard. Fix: call unscale(), then check(), then clip().");
 };
 
 struct G02 {
-  KEEL_RULE_TEXT("G02",
+  KEEL_RULE_TEXT("G02", "LibTorch, PyTorch, Accelerate",
                  "clipping a part of the sum is not clipping the sum. Fix: call complete() after the last micro-batch, then "
                  "unscale(), check(), clip().");
 };
 
 struct G07 {
   KEEL_RULE_TEXT(
-      "G07", "two clip policies in one recipe: only one can win. Fix: keep one of keel::clip::global_norm, value, adaptive.");
+      "G07", "LibTorch, PyTorch",
+      "two clip policies in one recipe: only one can win. Fix: keep one of keel::clip::global_norm, value, adaptive.");
   static constexpr bool broken(config const& c) { return c.gives_twice(slot::clip); }
 };
 
 struct G08 {
-  KEEL_RULE_TEXT("G08",
+  KEEL_RULE_TEXT("G08", "LibTorch, PyTorch, torchtitan, KempnerForge",
                  "clipping before the finite check turns one NaN into all NaN. Fix: call check(), then clip() on the gradients "
                  "that it returns.");
 };
 
 struct G11 {
-  KEEL_RULE_TEXT("G11",
+  KEEL_RULE_TEXT("G11", "LibTorch, PyTorch",
                  "a clip limit must be a finite number above zero. Fix: keel::clip::global_norm<1.0>, or keel::clip::none.");
   static constexpr bool broken(config const& c) {
     constexpr double largest = 1.7e308;
@@ -40,8 +57,15 @@ struct G11 {
   }
 };
 
-using clip_rules = list<G07, G11>;
-using clip_order_rules = list<G01, G02, G08>;
+struct G12 {
+  KEEL_RULE_TEXT("G12", "LibTorch, PyTorch (DDP)",
+                 "gradients that are not complete, unscaled, checked and clipped make no step. Fix: complete(), unscale(), "
+                 "check(), clip(), step().");
+  static constexpr auto decided = rule::decided::call;
+};
+
+using clip_rules = list<G03, G05, G07, G11>;
+using clip_order_rules = list<G01, G02, G08, G12>;
 
 }  // namespace keel::rule
 

@@ -11,24 +11,39 @@ constexpr bool rolls_back(config const& c) {
 }
 
 struct N01 {
-  KEEL_RULE_TEXT("N01",
+  KEEL_RULE_TEXT("N01", "LibTorch, PyTorch, Lightning",
                  "ranks that skip or roll back alone drift apart or hang. Fix: remove keel::nonfinite::rank_local, or "
                  "keel::shard::none in a world of one.");
   static constexpr bool broken(config const& c) {
-    bool const several = c.shard.kind != shard::kind::none || c.run.world_size > 1;
-    return several && !c.nonfinite.agreed && c.nonfinite.kind != nonfinite::kind::raise;
+    return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind != nonfinite::kind::raise;
   }
+};
+
+struct N02 {
+  KEEL_RULE_TEXT("N02", "LibTorch, PyTorch, Composer, Megatron-LM",
+                 "a rank that raises alone leaves the others waiting in a collective. Fix: keel::nonfinite::raise, without "
+                 "rank_local.");
+  static constexpr bool broken(config const& c) {
+    return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind == nonfinite::kind::raise;
+  }
+};
+
+struct N03 {
+  KEEL_RULE_TEXT("N03", "LibTorch, Axolotl, LLM Foundry",
+                 "a number that may be NaN is on neither side of a threshold. Fix: compare what keel::as_finite(x) "
+                 "returns, if it returns one.");
+  static constexpr auto decided = rule::decided::call;
 };
 
 struct N06 {
   KEEL_RULE_TEXT(
-      "N06",
+      "N06", "LibTorch, PyTorch, Lightning, Accelerate",
       "skipping without an end burns the whole run. Fix: a limit of at least 1 in a row, as in keel::nonfinite::skip<10>.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind != nonfinite::kind::raise && c.nonfinite.limit < 1; }
 };
 
 struct N09 {
-  KEEL_RULE_TEXT("N09",
+  KEEL_RULE_TEXT("N09", "LibTorch",
                  "a rollback needs a checkpoint to go back to. Fix: add keel::checkpoint::every<500_steps>, or use "
                  "keel::nonfinite::skip<10>.");
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::never; }
@@ -36,7 +51,7 @@ struct N09 {
 
 struct N10 {
   KEEL_RULE_TEXT(
-      "N10",
+      "N10", "LibTorch",
       "a rollback that changes nothing reaches the same NaN again. Fix: keel::nonfinite::skip_data, lower_lr or reseed.");
   static constexpr bool broken(config const& c) {
     return c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.change == nonfinite::change::nothing;
@@ -44,26 +59,66 @@ struct N10 {
 };
 
 struct N11 {
-  KEEL_RULE_TEXT("N11", "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3>.");
+  KEEL_RULE_TEXT("N11", "LibTorch", "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3>.");
   static constexpr bool broken(config const& c) {
     return c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.attempts < 1;
   }
 };
 
 struct N12 {
-  KEEL_RULE_TEXT("N12",
+  KEEL_RULE_TEXT("N12", "LibTorch, Lightning, Axolotl, KempnerForge",
                  "all kept checkpoints may be younger than the fault is old. Fix: more keel::checkpoint::keep<N>, or a longer "
                  "interval, or less patience.");
   static constexpr bool broken(config const& c) {
     long long const patience = c.nonfinite.kind == nonfinite::kind::rollback ? c.nonfinite.limit : 0;
     long long const window = c.spike.kind == spike::kind::rollback ? c.spike.window : 0;
     return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
-           c.checkpoint.keep * c.checkpoint.interval <= patience + window;
+           product(sum(c.checkpoint.keep, -1), c.checkpoint.interval) < sum(patience, window);
   }
 };
 
+struct N13 {
+  KEEL_RULE_TEXT(
+      "N13", "LibTorch, PyTorch, Lightning, torchtitan",
+      "a checkpoint of parameters that are not finite would replace a good one. Fix: go on from the last good one, at "
+      "a lower learning rate.");
+  static constexpr auto decided = rule::decided::running;
+};
+
+struct N15 {
+  KEEL_RULE_TEXT("N15", "LibTorch, PyTorch",
+                 "a failed device assertion ends the process, so nothing can be skipped. Fix: keel::nonfinite::raise, or no "
+                 "device_assert.");
+  static constexpr bool broken(config const& c) {
+    return c.device.device_assert && (c.nonfinite.kind != nonfinite::kind::raise || c.spike.kind != spike::kind::ignore);
+  }
+};
+
+struct N18 {
+  KEEL_RULE_TEXT("N18", "LibTorch, LLM Foundry, Megatron-LM",
+                 "ranks that judge spikes by their own loss disagree. Fix: remove keel::spike::rank_local, so that the reduced "
+                 "loss decides.");
+  static constexpr bool broken(config const& c) {
+    return several_ranks(c) && c.spike.kind != spike::kind::ignore && !c.spike.agreed;
+  }
+};
+
+struct N19 {
+  KEEL_RULE_TEXT("N19", "LibTorch, LLM Foundry",
+                 "a reference window that takes rejected values blinds itself. Fix: push what keel::accepted(outcome, "
+                 "value) returns.");
+  static constexpr auto decided = rule::decided::call;
+};
+
+struct N26 {
+  KEEL_RULE_TEXT("N26", "LibTorch, PyTorch",
+                 "a branch before a collective needs a value that all ranks share. Fix: keel::agree(world, value), and "
+                 "branch on what it returns.");
+  static constexpr auto decided = rule::decided::call;
+};
+
 struct N27 {
-  KEEL_RULE_TEXT("N27",
+  KEEL_RULE_TEXT("N27", "",
                  "a spike is a z-score above 0 over a window of at least 2. Fix: keel::spike::zscore<6.0> and "
                  "keel::spike::window<128>.");
   static constexpr bool broken(config const& c) {
@@ -72,7 +127,15 @@ struct N27 {
   }
 };
 
-using nonfinite_rules = list<N01, N06, N09, N10, N11, N12, N27>;
+struct N28 {
+  KEEL_RULE_TEXT("N28", "",
+                 "a rollback goes back in the data, and this data can be read once. Fix: keel::nonfinite::skip<10>, or data "
+                 "that can be read again.");
+  static constexpr bool broken(config const& c) { return rolls_back(c) && c.data.single_pass; }
+};
+
+using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28>;
+using nonfinite_order_rules = list<N03, N13, N19, N26>;
 
 }  // namespace keel::rule
 

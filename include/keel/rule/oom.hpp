@@ -1,41 +1,11 @@
-// O: the out-of-memory ladder. Its rungs change the configuration while the run goes on, so every configuration that they
-// reach is judged, not only the first (O09).
+// O: the out-of-memory ladder. What its rungs reach is judged by all rules: see reachable.hpp.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/reachable.hpp>
 #include <keel/rule/rule.hpp>
 
 namespace keel::rule {
-
-/// The configuration after a rung was taken.
-constexpr config after(config c, oom::rung_settings const& rung) {
-  switch (rung.kind) {
-    case oom::rung_kind::halve_micro_batch:
-      if (c.accumulate.micro_batch > 1) {
-        c.accumulate.count *= 2;
-        c.accumulate.micro_batch /= 2;
-      }
-      break;
-    case oom::rung_kind::enable_recompute:
-      c.recompute.kind = rung.recompute;
-      break;
-    case oom::rung_kind::offload_optimizer:
-      c.offload.kind = offload::kind::optimizer;
-      break;
-    case oom::rung_kind::fused_attention:
-      c.attention.kind = attention_kind::fused;
-      break;
-    case oom::rung_kind::quantize_base:
-      c.model.partly_frozen = true;
-      break;
-    case oom::rung_kind::shorten_sequence:
-    case oom::rung_kind::give_up:
-    case oom::rung_kind::custom:
-    case oom::rung_kind::none:
-      break;
-  }
-  return c;
-}
 
 /// True if the rung would change nothing in this configuration.
 constexpr bool is_dead(config const& c, oom::rung_settings const& rung) {
@@ -53,8 +23,22 @@ constexpr bool is_dead(config const& c, oom::rung_settings const& rung) {
   }
 }
 
+struct O01 {
+  KEEL_RULE_TEXT(
+      "O01", "LibTorch, PyTorch, Accelerate, Transformers",
+      "a rung of your own that one rank takes alone leaves the others in a collective. Fix: take it on all ranks and "
+      "set rung.agreed.");
+  static constexpr bool broken(config const& c) {
+    if (!several_ranks(c)) return false;
+    for (int i = 0; i < c.oom.count; ++i) {
+      if (!c.oom.rungs[i].agreed) return true;
+    }
+    return false;
+  }
+};
+
 struct O02 {
-  KEEL_RULE_TEXT("O02",
+  KEEL_RULE_TEXT("O02", "LibTorch, Accelerate, Transformers, Axolotl",
                  "a rung that makes the batch smaller changes the experiment in silence. Fix: keel::oom::halve_micro_batch, "
                  "which keeps the batch.");
   static constexpr bool broken(config const& c) {
@@ -66,13 +50,13 @@ struct O02 {
 };
 
 struct O03 {
-  KEEL_RULE_TEXT("O03",
+  KEEL_RULE_TEXT("O03", "LibTorch, Composer",
                  "these gradients were applied already; a second step or a retry would count the batch twice. Fix: a new "
                  "keel::begin_window().");
 };
 
 struct O05 {
-  KEEL_RULE_TEXT("O05", "a ladder without an end retries for ever. Fix: make keel::oom::give_up its last rung.");
+  KEEL_RULE_TEXT("O05", "LibTorch", "a ladder without an end retries for ever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
     return c.oom.kind == oom::kind::ladder &&
            (c.oom.count == 0 || c.oom.rungs[c.oom.count - 1].disturbance != oom::disturbance::terminal);
@@ -80,7 +64,7 @@ struct O05 {
 };
 
 struct O06 {
-  KEEL_RULE_TEXT("O06",
+  KEEL_RULE_TEXT("O06", "LibTorch",
                  "a rung that disturbs less comes after one that disturbs more. Fix: order them as keel/policy/oom.hpp lists "
                  "them, give_up last.");
   static constexpr bool broken(config const& c) {
@@ -92,7 +76,7 @@ struct O06 {
 };
 
 struct O08 {
-  KEEL_RULE_TEXT("O08",
+  KEEL_RULE_TEXT("O08", "LibTorch",
                  "a rung of the ladder is there twice or already active, so it frees nothing. Fix: remove that rung, or its "
                  "policy from the recipe.");
   static constexpr bool broken(config const& c) {
@@ -105,39 +89,49 @@ struct O08 {
         // A shorter length frees more, so shorten_sequence may come again.
         if (same_kind && !(rung.kind == oom::rung_kind::shorten_sequence && rung.length < c.oom.rungs[j].length)) return true;
       }
-      reached = after(reached, rung);
+      take_rung(reached, rung);
     }
     return false;
   }
 };
 
-/// Of the rules above and of every other family; O09 asks them about what the rungs reach.
-using oom_rules = list<O02, O05, O06, O08>;
-using oom_order_rules = list<O03>;
+/// Speaks for a rule of the user's own, whose text has no place for the rung.
+struct O09 {
+  KEEL_RULE_TEXT(
+      "O09", "LibTorch",
+      "the ladder, a rollback or the scale's floor reaches what a rule of your own refuses. Fix: remove that rung, or "
+      "put it into the recipe to read the rule.");
+  static constexpr auto decided = rule::decided::recipe;
+};
 
-template <class BaseRules>
-struct reachable;
+struct O10 {
+  KEEL_RULE_TEXT(
+      "O10", "LibTorch, Composer",
+      "halved micro-batches give batch norm other statistics. Fix: layer norm, a ladder without halve_micro_batch, or "
+      "keel::accept<\"O10\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.model.batch_norm && halves(c); }
+};
 
-template <class... Base>
-struct reachable<list<Base...>> {
-  /// True if a rung leads to a configuration that breaks a rule which the one before the ladder keeps.
-  static constexpr bool breaks_a_rule(config const& c) {
-    config reached = c;
-    for (int i = 0; i < c.oom.count; ++i) {
-      reached = after(reached, c.oom.rungs[i]);
-      if ((false || ... || (Base::broken(reached) && !Base::broken(c)))) return true;
-    }
-    return false;
+struct O13 {
+  KEEL_RULE_TEXT("O13", "LibTorch, PyTorch",
+                 "an out-of-memory inside a captured graph leaves no graph to retry. Fix: keel::oom::raise, or "
+                 "keel::device::cuda without capture.");
+  static constexpr bool broken(config const& c) { return c.device.graph_captured && c.oom.kind == oom::kind::ladder; }
+};
+
+struct O15 {
+  KEEL_RULE_TEXT("O15", "none known",
+                 "half of this micro-batch is no whole number of groups. Fix: keel::micro_batch<N> of at least two groups, or "
+                 "no halve_micro_batch.");
+  static constexpr bool broken(config const& c) {
+    bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
+    return groups && halves(c) && c.accumulate.micro_batch > 0 && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
   }
 };
 
-template <class BaseRules>
-struct O09_over {
-  KEEL_RULE_TEXT("O09",
-                 "a rung of the ladder leads to a recipe that another rule refuses. Fix: remove that rung; type its policy "
-                 "into the recipe to read the rule.");
-  static constexpr bool broken(config const& c) { return reachable<BaseRules>::breaks_a_rule(c); }
-};
+using oom_rules = list<O01, O02, O05, O06, O08, O10, O13, O15>;
+using oom_order_rules = list<O03, O09>;
 
 }  // namespace keel::rule
 

@@ -1,4 +1,4 @@
-// A: recomputation of activations.
+// A: recomputation of activations. What a rung turns on is judged like what the recipe says.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -7,33 +7,56 @@
 namespace keel::rule {
 
 struct A01 {
-  KEEL_RULE_TEXT("A01",
-                 "non-reentrant recompute meets parameters that ZeRO-3 has already released. Fix: keel::recompute::reentrant, "
-                 "or keel::shard::zero<2>.");
+  KEEL_RUNG_RULE_TEXT("A01", "DeepSpeed (before PR 8148)",
+                      "non-reentrant recompute reads parameters that ZeRO-3 freed. Fix: keel::recompute::reentrant, or "
+                      "keel::shard::zero<2>.");
   static constexpr bool broken(config const& c) {
     return c.recompute.kind == recompute_kind::non_reentrant && c.shard.stage == 3;
   }
 };
 
 struct A02 {
-  KEEL_RULE_TEXT("A02",
-                 "reentrant recompute of a partly frozen model gives no gradients where no input requires grad. Fix: "
-                 "keel::recompute::non_reentrant.");
+  KEEL_RUNG_RULE_TEXT("A02", "LibTorch, PyTorch (warns)",
+                      "reentrant recompute gives a partly frozen model no gradients. Fix: keel::recompute::non_reentrant.");
   static constexpr bool broken(config const& c) {
     return c.recompute.kind == recompute_kind::reentrant && c.model.partly_frozen && c.shard.stage != 3;
   }
 };
 
 struct A03 {
-  KEEL_RULE_TEXT("A03",
-                 "no recompute works on a partly frozen model under ZeRO-3. Fix: keel::shard::zero<2> with "
-                 "recompute::non_reentrant, or keel::recompute::none.");
+  KEEL_RUNG_RULE_TEXT("A03", "DeepSpeed (before PR 8148)",
+                      "no recompute serves a partly frozen model under ZeRO-3. Fix: shard::zero<2> with non_reentrant, or "
+                      "recompute::none.");
   static constexpr bool broken(config const& c) {
     return c.recompute.kind != recompute_kind::none && c.model.partly_frozen && c.shard.stage == 3;
   }
 };
 
-using recompute_rules = list<A01, A02, A03>;
+struct A04 {
+  KEEL_RUNG_RULE_TEXT("A04", "none known",
+                      "reentrant recompute cannot run inside autograd's grad. Fix: keel::recompute::non_reentrant.");
+  static constexpr bool broken(config const& c) {
+    return c.recompute.kind == recompute_kind::reentrant && c.model.inner_gradients;
+  }
+};
+
+struct A16 {
+  KEEL_RUNG_RULE_TEXT(
+      "A16", "LibTorch, PyTorch",
+      "a second forward pass may route other rows to other experts. Fix: keel::recompute::none for a model with "
+      "routing.");
+  static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.routing; }
+};
+
+struct A17 {
+  KEEL_RUNG_RULE_TEXT("A17", "LibTorch, PyTorch",
+                      "recompute counts batch norm's statistics twice. Fix: keel::recompute::none, or "
+                      "keel::accept<\"A17\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.batch_norm; }
+};
+
+using recompute_rules = list<A01, A02, A03, A04, A16, A17>;
 
 }  // namespace keel::rule
 

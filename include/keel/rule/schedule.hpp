@@ -10,14 +10,14 @@ namespace keel::rule {
 constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
 
 struct L01 {
-  KEEL_RULE_TEXT("L01",
+  KEEL_RULE_TEXT("L01", "Transformers",
                  "warm-up in updates and as a ratio are two sources for one number. Fix: keep keel::schedule::warmup or "
                  "keel::schedule::warmup_ratio.");
   static constexpr bool broken(config const& c) { return c.schedule.warmup != 0 && c.schedule.warmup_ratio != 0.0; }
 };
 
 struct L02 {
-  KEEL_RULE_TEXT("L02",
+  KEEL_RULE_TEXT("L02", "Transformers, KempnerForge, torchtitan",
                  "warm-up and decay leave no update at the full learning rate. Fix: make warmup plus decay shorter than "
                  "keel::schedule::total<N_steps>.");
   static constexpr bool broken(config const& c) {
@@ -30,21 +30,29 @@ struct L02 {
 };
 
 struct L03 {
-  KEEL_RULE_TEXT("L03",
-                 "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: "
-                 "keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
+  KEEL_ROLLBACK_RULE_TEXT("L03", "LibTorch, PyTorch",
+                          "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: "
+                          "min_ratio<0.1>, or a smaller min_lr.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0;
     bool const rate = s.min_lr >= 0.0 && !(c.run.known && s.min_lr > c.run.learning_rate);
-    return !ratios || !rate || (s.min_lr > 0.0 && s.min_ratio > 0.0);
+    return !ratios || !rate;
   }
 };
 
+struct L15 {
+  KEEL_RULE_TEXT(
+      "L15", "",
+      "min_ratio and min_lr are two sources for one number. Fix: keep keel::schedule::min_ratio or keel::schedule::min_lr.");
+  static constexpr bool broken(config const& c) { return c.schedule.min_lr > 0.0 && c.schedule.min_ratio > 0.0; }
+};
+
 struct L04 {
-  KEEL_RULE_TEXT("L04",
+  KEEL_RULE_TEXT("L04", "none known",
                  "this schedule depends on the length of the run, which nothing says. Fix: keel::schedule::total<N_steps>, or "
                  "options.updates.");
+  static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     auto const kind = c.schedule.kind;
     bool const by_length =
@@ -54,7 +62,7 @@ struct L04 {
 };
 
 struct L11 {
-  KEEL_RULE_TEXT("L11",
+  KEEL_RULE_TEXT("L11", "",
                  "only warmup_stable_decay has a decay of its own; elsewhere it would be ignored. Fix: remove "
                  "keel::schedule::decay, or use warmup_stable_decay.");
   static constexpr bool broken(config const& c) {
@@ -64,7 +72,7 @@ struct L11 {
 };
 
 struct L12 {
-  KEEL_RULE_TEXT("L12",
+  KEEL_RULE_TEXT("L12", "",
                  "a constant schedule never falls, so its minimum would be ignored. Fix: remove min_ratio and min_lr, or use "
                  "keel::schedule::cosine.");
   static constexpr bool broken(config const& c) {
@@ -73,7 +81,7 @@ struct L12 {
 };
 
 struct L13 {
-  KEEL_RULE_TEXT("L13",
+  KEEL_RULE_TEXT("L13", "",
                  "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<200_steps>, or "
                  "keel::schedule::constant_with.");
   static constexpr bool broken(config const& c) {
@@ -82,9 +90,10 @@ struct L13 {
 };
 
 struct L14 {
-  KEEL_RULE_TEXT("L14",
+  KEEL_RULE_TEXT("L14", "",
                  "the run is longer than its schedule, which ends at zero. Fix: keel::schedule::min_ratio<0.1>, or a total of "
                  "the run's length.");
+  static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     bool const ends_at_zero = c.schedule.kind != schedule::kind::constant && c.schedule.kind != schedule::kind::custom &&
                               c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
@@ -92,7 +101,7 @@ struct L14 {
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14>;
+using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15>;
 
 }  // namespace keel::rule
 

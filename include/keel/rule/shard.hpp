@@ -1,4 +1,4 @@
-// Z: sharding.
+// Z: sharding and offloading. W: the world.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -7,13 +7,78 @@
 namespace keel::rule {
 
 struct Z01 {
-  KEEL_RULE_TEXT("Z01",
+  KEEL_RULE_TEXT("Z01", "none known",
                  "two sharding policies in one recipe: both would own the parameters. Fix: keep one of keel::shard::{none, "
                  "replicate, zero}.");
   static constexpr bool broken(config const& c) { return c.gives_twice(slot::shard); }
 };
 
-using shard_rules = list<Z01>;
+struct Z02 {
+  KEEL_RUNG_RULE_TEXT(
+      "Z02", "none known",
+      "this optimizer's kernels cannot read state in host memory. Fix: keel::offload::none, or torch::optim::AdamW.");
+  static constexpr bool broken(config const& c) {
+    return c.offload.kind == offload::kind::optimizer && c.optimizer.device_only;
+  }
+};
+
+struct Z06 {
+  KEEL_RULE_TEXT(
+      "Z06", "PyTorch (FSDP1), Lightning, Accelerate",
+      "this optimizer needs whole tensors, which ZeRO cuts. Fix: an element-wise one such as torch::optim::AdamW, or "
+      "keel::shard::replicate.");
+  static constexpr bool broken(config const& c) { return c.optimizer.whole_tensors && c.shard.stage >= 1; }
+};
+
+struct Z08 {
+  KEEL_RULE_TEXT("Z08", "none known",
+                 "two optimizers over one model have no common step to guard. Fix: one optimizer with a parameter group for "
+                 "each.");
+  static constexpr auto decided = rule::decided::call;
+};
+
+struct Z09 {
+  KEEL_RULE_TEXT("Z09", "none known",
+                 "an optimizer that takes a closure runs backward passes that ranks do not count. Fix: AdamW or SGD, or "
+                 "keel::shard::none.");
+  static constexpr bool broken(config const& c) { return c.optimizer.closure && c.shard.kind != shard::kind::none; }
+};
+
+struct Z11 {
+  KEEL_RULE_TEXT("Z11", "PyTorch",
+                 "tied weights have two owners under ZeRO-3, which releases one under the other. Fix: untie them, or "
+                 "keel::shard::zero<2>.");
+  static constexpr bool broken(config const& c) { return c.model.tied_weights && c.shard.stage == 3; }
+};
+
+struct Z16 {
+  KEEL_RULE_TEXT("Z16", "Accelerate, DeepSpeed (before PR 7665)",
+                 "the loss function ran backward() by itself, without scale and weight. Fix: return the loss; for gradients "
+                 "inside it torch::autograd::grad.");
+  static constexpr auto decided = rule::decided::running;
+};
+
+struct Z23 {
+  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer keeps its state in host memory by itself. Fix: keel::offload::none.");
+  static constexpr bool broken(config const& c) {
+    return c.offload.kind == offload::kind::optimizer && c.optimizer.state_on_host;
+  }
+};
+
+struct W01 {
+  KEEL_RULE_TEXT("W01", "none known",
+                 "the recipe is for another number of ranks than it shards over or was started with. Fix: the right "
+                 "keel::world::size<N>, or keel::shard.");
+  static constexpr bool broken(config const& c) {
+    if (c.world.declared && c.world.ranks < 1) return true;
+    long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
+    bool const idle_ranks = ranks > 1 && c.shard.kind == shard::kind::none;
+    return idle_ranks || (c.run.known && c.world.declared && c.world.ranks != c.run.world_size);
+  }
+};
+
+using shard_rules = list<Z01, Z02, Z06, Z09, Z11, Z23, W01>;
+using shard_order_rules = list<Z08, Z16>;
 
 }  // namespace keel::rule
 

@@ -9,11 +9,11 @@
 namespace keel::rule {
 
 struct U01 {
-  KEEL_RULE_TEXT("U01", "spike detection has no mechanism in this version of keel. Fix: keel::spike::ignore.");
+  KEEL_RULE_TEXT("U01", "", "spike detection has no mechanism in this version of keel. Fix: keel::spike::ignore.");
   static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore; }
 };
 struct U02 {
-  KEEL_RULE_TEXT("U02",
+  KEEL_RULE_TEXT("U02", "",
                  "only synchronous checkpoints at fixed intervals have a mechanism in this version. Fix: "
                  "keel::checkpoint::every<500_steps>.");
   static constexpr bool broken(config const& c) {
@@ -21,23 +21,23 @@ struct U02 {
   }
 };
 struct U03 {
-  KEEL_RULE_TEXT("U03", "recompute has no mechanism in this version of keel. Fix: keel::recompute::none.");
+  KEEL_RULE_TEXT("U03", "", "recompute has no mechanism in this version of keel. Fix: keel::recompute::none.");
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none; }
 };
 struct U04 {
-  KEEL_RULE_TEXT("U04", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
+  KEEL_RULE_TEXT("U04", "", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
 };
 struct U05 {
-  KEEL_RULE_TEXT("U05", "offloading has no mechanism in this version of keel. Fix: keel::offload::none.");
+  KEEL_RULE_TEXT("U05", "", "offloading has no mechanism in this version of keel. Fix: keel::offload::none.");
   static constexpr bool broken(config const& c) { return c.offload.kind != offload::kind::none; }
 };
 struct U06 {
-  KEEL_RULE_TEXT("U06", "fused attention has no mechanism in this version of keel. Fix: keel::attention::math.");
+  KEEL_RULE_TEXT("U06", "", "fused attention has no mechanism in this version of keel. Fix: keel::attention::math.");
   static constexpr bool broken(config const& c) { return c.attention.kind != attention_kind::math; }
 };
 struct U07 {
-  KEEL_RULE_TEXT("U07",
+  KEEL_RULE_TEXT("U07", "",
                  "this version climbs halve_micro_batch and give_up only. Fix: keel::oom::ladder<keel::oom::halve_micro_batch, "
                  "keel::oom::give_up>.");
   static constexpr bool broken(config const& c) {
@@ -49,40 +49,78 @@ struct U07 {
   }
 };
 struct U08 {
-  KEEL_RULE_TEXT("U08", "health alarms have no mechanism in this version of keel. Fix: keel::health::off.");
+  KEEL_RULE_TEXT("U08", "", "health alarms have no mechanism in this version of keel. Fix: keel::health::off.");
   static constexpr bool broken(config const& c) { return c.health.kind != health::kind::off; }
 };
 struct U09 {
-  KEEL_RULE_TEXT("U09", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
+  KEEL_RULE_TEXT("U09", "", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
 struct U10 {
-  KEEL_RULE_TEXT("U10", "the moving average of parameters has no mechanism in this version of keel. Fix: keel::no_ema.");
+  KEEL_RULE_TEXT("U10", "", "the moving average of parameters has no mechanism in this version of keel. Fix: keel::no_ema.");
   static constexpr bool broken(config const& c) { return c.ema.decay != 0.0; }
 };
 struct U11 {
-  KEEL_RULE_TEXT("U11", "rollback has no mechanism in this version of keel. Fix: keel::nonfinite::skip<10>.");
+  KEEL_RULE_TEXT("U11", "", "rollback has no mechanism in this version of keel. Fix: keel::nonfinite::skip<10>.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::rollback; }
 };
 struct U12 {
-  KEEL_RULE_TEXT("U12", "adaptive clipping has no mechanism in this version of keel. Fix: keel::clip::global_norm<1.0>.");
+  KEEL_RULE_TEXT("U12", "", "adaptive clipping has no mechanism in this version of keel. Fix: keel::clip::global_norm<1.0>.");
   static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive; }
 };
 
-using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U10, U11, U12>;
+struct U24 {
+  KEEL_RULE_TEXT(
+      "U24", "",
+      "evaluation at fixed intervals has no mechanism in this version. Fix: trainer::evaluate, and keel::evaluation::none.");
+  static constexpr bool broken(config const& c) { return c.evaluation.kind != evaluation::kind::none; }
+};
+struct U25 {
+  KEEL_RULE_TEXT("U25", "", "profiling has no mechanism in this version of keel. Fix: keel::profile::off.");
+  static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
+};
+struct U26 {
+  KEEL_RULE_TEXT("U26", "", "timeouts have no mechanism in this version of keel. Fix: keel::timeout::none.");
+  static constexpr bool broken(config const& c) { return !(c.timeout == timeout::settings{}); }
+};
+struct U27 {
+  KEEL_RULE_TEXT("U27", "",
+                 "a step reads its loss on the host, which a captured graph cannot. Fix: keel::device::cuda, without "
+                 "graph_captured.");
+  static constexpr bool broken(config const& c) { return c.device.graph_captured; }
+};
+struct U28 {
+  KEEL_RULE_TEXT(
+      "U28", "",
+      "keeping the best checkpoint has no mechanism in this version of keel. Fix: remove keel::checkpoint::keep_best.");
+  static constexpr bool broken(config const& c) { return c.checkpoint.best; }
+};
+struct U29 {
+  KEEL_RULE_TEXT(
+      "U29", "",
+      "an optimizer that takes a closure evaluates the loss behind the step's back. Fix: torch::optim::AdamW or SGD.");
+  static constexpr bool broken(config const& c) { return c.optimizer.closure; }
+};
+struct U30 {
+  KEEL_RULE_TEXT("U30", "", "a world of several ranks has no mechanism in this version of keel. Fix: keel::world::size<1>.");
+  static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
+};
+
+using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U10, U11, U12, U24, U25, U26, U27, U28, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
-  KEEL_RULE_TEXT("U13", "a step saves no checkpoints by itself. Fix: keel::trainer, or keel::checkpoint::never.");
+  KEEL_RULE_TEXT("U13", "", "a step saves no checkpoints by itself. Fix: keel::trainer, or keel::checkpoint::never.");
   static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
 };
 
 struct U22 {
-  KEEL_RULE_TEXT("U22", "a step seeds nothing by itself. Fix: keel::trainer, or keel::determinism::off and at::manual_seed.");
+  KEEL_RULE_TEXT("U22", "",
+                 "a step seeds nothing by itself. Fix: keel::trainer, or keel::determinism::off and at::manual_seed.");
   static constexpr bool broken(config const& c) { return c.determinism.kind != determinism::kind::off; }
 };
 struct U23 {
-  KEEL_RULE_TEXT("U23",
+  KEEL_RULE_TEXT("U23", "",
                  "a step has no console to warn on. Fix: keel::trainer, or keel::nonfinite::skip<10> and look at the outcome.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::warn; }
 };
@@ -91,44 +129,45 @@ using trainer_only_rules = list<U13, U22, U23>;
 
 /// What a call of a step or trainer may be refused for.
 struct U14 {
-  KEEL_RULE_TEXT("U14",
+  KEEL_RULE_TEXT("U14", "",
                  "keel cannot count the rows of this batch type. Fix: give it rows() and slice(begin, end), or specialise "
                  "keel::batch_traits.");
 };
 struct U15 {
-  KEEL_RULE_TEXT("U15",
+  KEEL_RULE_TEXT("U15", "",
                  "oom::halve_micro_batch cannot cut this batch type. Fix: give it slice(begin, end), or specialise "
                  "keel::batch_traits.");
 };
 struct U16 {
-  KEEL_RULE_TEXT("U16",
+  KEEL_RULE_TEXT("U16", "",
                  "loss_of must take the batch by const reference and return a tensor or keel::weighted_loss. Fix: its "
                  "parameter or its return type.");
 };
 struct U17 {
-  KEEL_RULE_TEXT("U17",
+  KEEL_RULE_TEXT("U17", "",
                  "this hook takes no event of keel, so it would never be called. Fix: [](keel::event::update_end const& e) "
                  "{ .. }.");
 };
 struct U18 {
-  KEEL_RULE_TEXT("U18",
+  KEEL_RULE_TEXT("U18", "",
                  "fit cannot iterate these batches. Fix: a range, a LibTorch data loader, or a function of the epoch that "
                  "returns one.");
 };
 
 struct U19 {
   KEEL_RULE_TEXT(
-      "U19",
+      "U19", "",
       "this clip policy cannot be called. Fix: static void clip(std::span<at::Tensor const> gradients, double norm), "
       "or with its state& as third.");
 };
 struct U20 {
-  KEEL_RULE_TEXT("U20",
+  KEEL_RULE_TEXT("U20", "",
                  "this schedule policy cannot be called. Fix: static double factor(std::int64_t update, std::int64_t total).");
 };
 struct U21 {
   KEEL_RULE_TEXT(
-      "U21", "only a clip policy may keep state in this version of keel. Fix: remove the nested state of the other policy.");
+      "U21", "",
+      "only a clip policy may keep state in this version of keel. Fix: remove the nested state of the other policy.");
 };
 
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21>;

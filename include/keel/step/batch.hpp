@@ -8,6 +8,8 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <keel/policy/data.hpp>
+#include <keel/policy/facts.hpp>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -116,5 +118,23 @@ struct batch_traits<Batch> {
   }
   static Batch slice(Batch const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(begin, end); }
 };
+
+/// What a batch's type, or that of a part of it, says of the data.
+template <class Batch>
+constexpr data::settings batch_facts() {
+  data::settings told = facts<slot::data, Batch>();
+  if constexpr (requires { std::tuple_size<Batch>::value; }) {
+    [&]<std::size_t... Index>(std::index_sequence<Index...>) {
+      ((told = told | batch_facts<std::remove_cvref_t<std::tuple_element_t<Index, Batch>>>()), ...);
+    }
+    (std::make_index_sequence<std::tuple_size<Batch>::value>{});
+  } else if constexpr (requires {
+                         typename Batch::value_type;
+                         typename Batch::allocator_type;
+                       }) {
+    told = told | batch_facts<typename Batch::value_type>();
+  }
+  return told;
+}
 
 }  // namespace keel

@@ -3,14 +3,14 @@
 #pragma once
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <keel/update/chunks.hpp>
+#include <keel/update/vector_kernels.hpp>
 #include <span>
 #include <vector>
 
@@ -19,11 +19,10 @@ namespace keel {
 struct gradient_measure {
   double norm = 0.0;                  ///< NaN or infinite if a gradient is
   std::int64_t first_nonfinite = -1;  ///< index of the first tensor with a non-finite element; -1: none
+  std::vector<double> squares;        ///< a tensor: the sum of its squares; 0 for an undefined one
 };
 
 namespace detail {
-
-inline constexpr std::int64_t norm_chunk = 32768;
 
 template <class Scalar>
 double sum_of_squares(Scalar const* values, std::int64_t count) {
@@ -44,6 +43,8 @@ double sum_of_squares(Scalar const* values, std::int64_t count) {
   for (double lane : sums) sum += lane;
   return sum;
 }
+
+inline double sum_of_squares(float const* values, std::int64_t count) { return sum_of_squares_fp32(values, count); }
 
 inline double sum_of_squares(double const* values, std::int64_t count) {
   double sum = 0.0;
@@ -70,22 +71,6 @@ inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int
   }
 }
 
-inline double fast_sum_of_squares(at::Tensor const& gradient) {
-  std::int64_t const count = gradient.numel();
-  std::int64_t const chunks = (count + norm_chunk - 1) / norm_chunk;
-  if (chunks <= 1) return chunk_sum(gradient, 0, count);
-  std::vector<double> partial(static_cast<std::size_t>(chunks));
-  at::parallel_for(0, chunks, 1, [&](std::int64_t from, std::int64_t to) {
-    for (std::int64_t chunk = from; chunk < to; ++chunk) {
-      std::int64_t const begin = chunk * norm_chunk;
-      partial[static_cast<std::size_t>(chunk)] = chunk_sum(gradient, begin, std::min(norm_chunk, count - begin));
-    }
-  });
-  double sum = 0.0;
-  for (double one : partial) sum += one;
-  return sum;
-}
-
 inline double general_sum_of_squares(at::Tensor const& gradient) {
   double const norm = at::linalg_vector_norm(gradient, 2, c10::nullopt, false, at::kDouble).item<double>();
   return norm * norm;
@@ -97,17 +82,29 @@ inline double general_sum_of_squares(at::Tensor const& gradient) {
 inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients) {
   at::NoGradGuard no_grad;
   gradient_measure measure;
-  double total = 0.0;
+  measure.squares.resize(gradients.size());
+  detail::chunk_list chunks;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor const& gradient = gradients[i];
     if (!gradient.defined() || gradient.numel() == 0) continue;
-    double const sum =
-        detail::has_fast_norm(gradient) ? detail::fast_sum_of_squares(gradient) : detail::general_sum_of_squares(gradient);
-    // A sum of squares that is not finite may be an overflow of finite doubles; only the elements tell.
-    if (!std::isfinite(sum) && measure.first_nonfinite < 0 && !at::isfinite(gradient).all().item<bool>()) {
-      measure.first_nonfinite = static_cast<std::int64_t>(i);
+    if (detail::has_fast_norm(gradient)) {
+      chunks.add(i, gradient.numel());
+    } else {
+      measure.squares[i] = detail::general_sum_of_squares(gradient);
     }
-    total += sum;
+  }
+  std::vector<double> partial(chunks.size());
+  chunks.for_each([&](std::size_t index, detail::chunk const& piece) {
+    partial[index] = detail::chunk_sum(gradients[piece.tensor], piece.begin, piece.count);
+  });
+  for (std::size_t index = 0; index < partial.size(); ++index) measure.squares[chunks[index].tensor] += partial[index];
+
+  double total = 0.0;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    // A sum of squares that is not finite may be an overflow of finite doubles; only the elements tell.
+    bool const suspicious = !std::isfinite(measure.squares[i]) && measure.first_nonfinite < 0;
+    if (suspicious && !at::isfinite(gradients[i]).all().item<bool>()) measure.first_nonfinite = static_cast<std::int64_t>(i);
+    total += measure.squares[i];
   }
   measure.norm = std::sqrt(total);
   return measure;

@@ -8,6 +8,10 @@
 //       .step(optimizer)        -> gradients<stepped>          nothing can be done with it any more
 //
 // A call out of order does not compile, and the error is the rule's sentence. Every call consumes the value before it.
+//
+// Unscaling and clipping by norm only multiply, so they collect one factor, and the gradients in memory stay as the backward
+// pass left them. An update engine (keel::adamw, adam, sgd) applies the factor while it updates; before any other optimizer's
+// step, and before a clip policy that looks at elements, it is written into the gradients. write() does it at any time.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -16,10 +20,12 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/optimizer.h>
 
+#include <cmath>
 #include <cstdint>
-#include <keel/rule/catalogue.hpp>
+#include <keel/rule/refuse_call.hpp>
 #include <keel/step/clipping.hpp>
 #include <keel/step/gradient_norm.hpp>
+#include <keel/update/engine.hpp>
 #include <span>
 #include <utility>
 #include <variant>
@@ -56,7 +62,9 @@ struct gradient_window {
   double scale = 1.0;         ///< of the loss
   double first_weight = 0.0;  ///< the unit in which the other micro-batches' weights count
   double total_weight = 0.0;  ///< in units of the first
+  double factor = 1.0;        ///< that the gradients in memory still lack
   double norm = 0.0;
+  std::vector<double> squares{};  ///< a parameter: the sum of the squares of its unscaled gradient
 
   std::vector<at::Tensor> defined_gradients() const {
     std::vector<at::Tensor> result;
@@ -65,6 +73,13 @@ struct gradient_window {
       if (parameter.grad().defined()) result.push_back(parameter.grad());
     }
     return result;
+  }
+  void write() {
+    if (factor == 1.0) return;
+    at::NoGradGuard no_grad;
+    auto const defined = defined_gradients();
+    if (!defined.empty()) at::_foreach_mul_(defined, factor);
+    factor = 1.0;
   }
   /// One entry a parameter, undefined where it has no gradient, so that indices stay those of the parameters.
   std::vector<at::Tensor> all_gradients() const {
@@ -85,27 +100,16 @@ class gradients_base {
 
  protected:
   friend gradient_access;
-  explicit gradients_base(gradient_window window) : window_(window) {}
+  explicit gradients_base(gradient_window window) : window_(std::move(window)) {}
   gradient_window window_;
 };
 
 struct gradient_access {
   template <class Gradients>
   static Gradients make(gradient_window window) {
-    return Gradients(window);
+    return Gradients(std::move(window));
   }
 };
-
-// Names the call in the compiler's notes.
-template <class... Arguments>
-struct call_with;
-
-// Depends on the caller's arguments, so that the rule only speaks where a call is.
-template <class Rule, class... Arguments>
-constexpr void refuse_order() {
-  [[maybe_unused]] typename Rule::template demand<sizeof...(Arguments) == static_cast<std::size_t>(-1), call_with<Arguments...>>
-      said;
-}
 
 }  // namespace detail
 
@@ -118,8 +122,8 @@ class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, 
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_order<rule::O03, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(window_);
+    detail::refuse_call<rule::O03, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:
@@ -131,9 +135,17 @@ template <>
 class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, window::complete> {
  public:
   double norm() const { return window_.norm; }
+  /// Writes the factor that is still to come into the gradients; an update reads them no differently.
+  void write() { window_.write(); }
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) && {
-    optimizer.step();
-    return detail::gradient_access::make<gradients<stage::stepped>>(window_);
+    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) {
+      engine->prepare();
+      engine->update_with(window_.factor);
+    } else {
+      window_.write();
+      optimizer.step();
+    }
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:
@@ -146,16 +158,31 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
  public:
   /// The joint L2 norm, before clipping.
   double norm() const { return window_.norm; }
+  /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
+  double norm_of(std::size_t parameter) const { return std::sqrt(window_.squares[parameter]); }
+  /// Writes the factor that is still to come into the gradients; what follows reads them no differently.
+  void write() { window_.write(); }
 
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state) && {
-    apply_clip<Policy>(window_.all_gradients(), window_.norm, state);
-    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+    if constexpr (Policy::configured.kind == clip::kind::global_norm) {
+      if (window_.norm > Policy::configured.limit) window_.factor *= Policy::configured.limit / window_.norm;
+    } else if constexpr (Policy::configured.kind != clip::kind::none) {
+      window_.write();
+      apply_clip<Policy>(window_.all_gradients(), window_.norm, state);
+    }
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
   }
   template <class Policy>
   requires(!stateful<Policy>) gradients<stage::clipped> clip() && {
     state_of<Policy> none;
     return std::move(*this).template clip<Policy>(none);
+  }
+
+  template <class... Arguments>
+  gradients<stage::stepped> step(Arguments&&...) {
+    detail::refuse_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:
@@ -168,23 +195,31 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
  public:
   /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
   std::variant<gradients<stage::checked>, nonfinite_gradient> check() && {
-    auto const measure = measure_gradients(window_.all_gradients());
+    auto measure = measure_gradients(window_.all_gradients());
     if (measure.first_nonfinite >= 0) {
       return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
     }
-    window_.norm = measure.norm;
-    return detail::gradient_access::make<gradients<stage::checked>>(window_);
+    window_.norm = measure.norm * window_.factor;
+    for (double& square : measure.squares) square *= window_.factor * window_.factor;
+    window_.squares = std::move(measure.squares);
+    return detail::gradient_access::make<gradients<stage::checked>>(std::move(window_));
   }
 
   template <class... Arguments>
   gradients<stage::unscaled> unscale(Arguments&&...) {
-    detail::refuse_order<rule::P21, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+    detail::refuse_call<rule::P21, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
   }
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_order<rule::G08, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+    detail::refuse_call<rule::G08, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+  }
+
+  template <class... Arguments>
+  gradients<stage::stepped> step(Arguments&&...) {
+    detail::refuse_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:
@@ -195,21 +230,23 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
 template <>
 class gradients<stage::scaled, window::complete> : public detail::gradients_base<stage::scaled, window::complete> {
  public:
-  /// Divides by the loss scale and by the window's weight, in one pass or none.
+  /// Divides by the loss scale and by the window's weight.
   gradients<stage::unscaled> unscale() && {
     double const divisor = window_.scale * window_.total_weight;
-    if (divisor != 1.0 && divisor != 0.0) {
-      at::NoGradGuard no_grad;
-      auto const defined = window_.defined_gradients();
-      if (!defined.empty()) at::_foreach_mul_(defined, 1.0 / divisor);
-    }
-    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+    if (divisor != 0.0) window_.factor = 1.0 / divisor;
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
   }
 
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_order<rule::G01, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+    detail::refuse_call<rule::G01, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+  }
+
+  template <class... Arguments>
+  gradients<stage::stepped> step(Arguments&&...) {
+    detail::refuse_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:
@@ -231,18 +268,24 @@ class gradients<stage::scaled, window::partial> : public detail::gradients_base<
     window_.total_weight += relative;
   }
   gradients<stage::scaled, window::complete> complete() && {
-    return detail::gradient_access::make<gradients<stage::scaled, window::complete>>(window_);
+    return detail::gradient_access::make<gradients<stage::scaled, window::complete>>(std::move(window_));
   }
 
   template <class... Arguments>
   gradients<stage::unscaled> unscale(Arguments&&...) {
-    detail::refuse_order<rule::G02, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::unscaled>>(window_);
+    detail::refuse_call<rule::G02, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
   }
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_order<rule::G02, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(window_);
+    detail::refuse_call<rule::G02, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+  }
+
+  template <class... Arguments>
+  gradients<stage::stepped> step(Arguments&&...) {
+    detail::refuse_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
   }
 
  private:

@@ -3,15 +3,17 @@
 #pragma once
 
 #include <torch/nn/module.h>
-#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
 #include <concepts>
 #include <keel/error.hpp>
+#include <keel/policy/model.hpp>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 namespace keel {
@@ -28,20 +30,35 @@ torch::nn::Module& as_module(std::shared_ptr<Module> const& model) {
   return *model;
 }
 
+/// The module that a model argument stands for, of which facts are known.
+template <class Model>
+struct module_type {
+  using type = Model;
+};
+template <class Holder>
+requires requires(Holder const& holder) {
+  { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
+}
+struct module_type<Holder> {
+  using type = std::remove_cvref_t<decltype(*std::declval<Holder&>().ptr())>;
+};
+template <class Module>
+struct module_type<std::shared_ptr<Module>> {
+  using type = Module;
+};
+template <class Model>
+using module_of = typename module_type<std::remove_cv_t<Model>>::type;
+
 /// The optimizer's parameters in its order, named by the model.
 struct parameter_list {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
   at::DeviceType device = at::kCPU;
-  bool partly_frozen = false;  ///< the model has parameters that do not require grad
+  model::settings seen{};  ///< the facts that a look at the model shows
 };
 
 /// Throws error (E11) if the optimizer does not fit the model.
 inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
-  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    throw error("E11",
-                "LBFGS evaluates its closure several times a step, which no loss scale or skip survives. Use AdamW or SGD.");
-  }
   std::unordered_map<c10::TensorImpl*, std::string> name_of;
   for (auto const& item : model.named_parameters()) name_of.emplace(item.value().unsafeGetTensorImpl(), item.key());
 
@@ -63,10 +80,15 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
       list.names.push_back(found->second);
     }
   }
+  std::unordered_set<void const*> memory;
   for (auto const& item : model.named_parameters()) {
     at::Tensor const& parameter = item.value();
+    // Frozen ones have no gradients to lose digits of.
+    list.seen.half_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kHalf;
+    list.seen.bfloat16_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kBFloat16;
+    list.seen.tied_weights |= parameter.numel() > 0 && !memory.insert(parameter.data_ptr()).second;
     if (!parameter.requires_grad()) {
-      list.partly_frozen = true;
+      list.seen.partly_frozen = true;
     } else if (held.count(parameter.unsafeGetTensorImpl()) == 0) {
       throw error("E11", "parameter " + item.key() +
                              " requires grad but is in no group of the optimizer, so it would never train. Add it, or call "
@@ -77,6 +99,11 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
     throw error("E11", "the optimizer holds no parameters. Build it from model->parameters().");
   }
   list.device = list.tensors.front().device().type();
+  for (auto const& module : model.modules(/*include_self=*/false)) {
+    // In evaluation mode its statistics are constants.
+    list.seen.batch_norm |= module->is_training() && module->name().find("BatchNorm") != std::string::npos;
+    list.seen.dropout |= module->name().find("Dropout") != std::string::npos;
+  }
   return list;
 }
 

@@ -1,30 +1,92 @@
-// The constructor's door to the rules: the same predicates as the compiler's, with what is only known now.
+// The doors to the rules where a step is built: the compiler's, with what the types of model and optimizer say of themselves,
+// and the constructor's, with what is only known now. The same predicates as in a recipe alone.
 #pragma once
 
+#include <concepts>
 #include <keel/error.hpp>
-#include <keel/recipe/check.hpp>
+#include <keel/policy/facts.hpp>
+#include <keel/recipe/admitted.hpp>
+#include <keel/recipe/describe.hpp>
+#include <keel/step/batch.hpp>
 #include <string>
+#include <vector>
 
 namespace keel {
 
-/// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line. Returns the configuration
-/// with the facts in it.
-inline config require_valid(config value, run_facts const& facts, bool partly_frozen) {
-  value.run = facts;
-  value.model.partly_frozen |= partly_frozen;
-  verdict const result = check(value);
-  if (result.ok()) return value;
-  std::string sentences;
-  for (violation const& one : result) {
-    // The exception's own prefix is the first rule's id.
-    std::string const sentence = one.text;
-    if (sentences.empty()) {
-      sentences = sentence.substr(sentence.find(' ') + 1);
-    } else {
-      sentences.append("\n").append(sentence);
-    }
+namespace detail {
+
+/// A recipe with the facts of the types that it is used with; judged like a recipe.
+template <class Recipe, class Model, class Optimizer>
+struct told {};
+template <class Recipe, class Batch, bool Weighted>
+struct told_batch {};
+
+template <class Recipe, class Model, class Optimizer>
+constexpr config with_types(config value) {
+  value.model = value.model | facts<slot::model, Model>();
+  value.optimizer = value.optimizer | facts<slot::optimizer, Optimizer>();
+  return value;
+}
+template <class Recipe, class Batch, bool Weighted>
+constexpr config with_batch(config value) {
+  value.data = value.data | batch_facts<Batch>();
+  value.data.token_weighted = Weighted;
+  // The model's type may say so; the step asks again when it knows.
+  value.model.sequence_boundaries = true;
+  return value;
+}
+
+}  // namespace detail
+
+template <class Recipe, class Model, class Optimizer>
+inline constexpr config config_of<detail::told<Recipe, Model, Optimizer>> =
+    detail::with_types<Recipe, Model, Optimizer>(config_of<Recipe>);
+template <class Recipe, class Batch, bool Weighted>
+inline constexpr config config_of<detail::told_batch<Recipe, Batch, Weighted>> =
+    detail::with_batch<Recipe, Batch, Weighted>(config_of<Recipe>);
+
+/// Does not compile if the types of model and optimizer break a rule that the recipe alone keeps.
+template <class Recipe, class Model, class Optimizer>
+constexpr void require_types_fit() {
+  if constexpr (!std::same_as<Recipe, detail::inert>) {
+    using rules = typename rule::detail::joined<detail::all_rules<Recipe>, rule::unbuilt_rules>::type;
+    [[maybe_unused]] detail::verdict_of<detail::told<Recipe, Model, Optimizer>, rules> said;
   }
-  throw recipe_error(result.begin()->id, sentences);
+}
+
+/// Does not compile if the batch's type, and whether its loss comes with a weight, break a rule that the recipe alone keeps.
+/// What one call does not break may still be accepted for the sake of another.
+template <class Recipe, class Batch, bool Weighted>
+constexpr void require_batch_fits() {
+  [[maybe_unused]] detail::verdict_of<detail::told_batch<Recipe, Batch, Weighted>, detail::rules_about<Recipe>> said;
+}
+
+/// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.
+template <class Rules>
+void require_unbroken(config const& value) {
+  verdict const result = detail::verdict_on<Rules>(value);
+  if (result.ok()) return;
+  std::string sentences;
+  std::vector<std::string> ids;
+  for (violation const& one : result) {
+    std::string sentence = describe(one).c_str();
+    // The exception's own prefix is the first rule's id.
+    if (ids.empty() && sentence.starts_with("[")) sentence.erase(0, sentence.find(' ') + 1);
+    sentences += (ids.empty() ? "" : "\n") + sentence;
+    ids.emplace_back(one.id);
+  }
+  throw recipe_error(ids.front(), sentences, ids);
+}
+
+/// The recipe's configuration with the facts in it. Throws recipe_error where it breaks a rule.
+template <class Recipe>
+config require_valid(run_facts const& facts, model::settings const& model, optimizer::settings const& optimizer) {
+  config value = config_of<Recipe>;
+  value.run = facts;
+  value.model = value.model | model;
+  value.optimizer = value.optimizer | optimizer;
+  require_unbroken<typename rule::detail::joined<detail::all_rules<Recipe>, rule::unbuilt_rules>::type>(value);
+  return value;
 }
 
 }  // namespace keel

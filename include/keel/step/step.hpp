@@ -10,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <keel/error.hpp>
@@ -22,15 +23,17 @@
 #include <keel/step/environment.hpp>
 #include <keel/step/event.hpp>
 #include <keel/step/grad_scaler.hpp>
+#include <keel/step/gradient_versions.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/loss.hpp>
 #include <keel/step/lr_schedule.hpp>
 #include <keel/step/nonfinite_guard.hpp>
 #include <keel/step/parameters.hpp>
-#include <keel/step/require_valid.hpp>
-#include <limits>
+#include <keel/step/told_recipe.hpp>
+#include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -74,25 +77,33 @@ class step_body {
 
   /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
   /// the step.
-  template <class Model>
-  step_body(Model& model, torch::optim::Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step_body(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
       : model_(as_module(model)),
         optimizer_(optimizer),
         parameters_(collect_parameters(model_, optimizer)),
-        facts_(require_valid(configured, facts_of(optimizer, parameters_, updates), parameters_.partly_frozen).run),
+        told_(std::addressof(model), optimizer, parameters_, updates),
         scaler_(configured.loss_scale),
         schedule_(optimizer, configured.schedule, updates, factor_of<schedule_policy>()),
         buffers_(model_),
         observe_(observe) {
+    // Only where a rule of the user's own refused the recipe without an error of the compiler's.
+    if constexpr (std::same_as<Recipe, inert>) throw broken_rule<recipe_error, rule::D25>();
+    require_types_fit<Recipe, module_of<Model>, Optimizer>();
     if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
                   !custom_stateful_clip<clip_policy>) {
-      refuse_order<rule::U19, clip_policy>();
+      refuse_call<rule::U19, clip_policy>();
     }
     if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
-      refuse_order<rule::U20, schedule_policy>();
+      refuse_call<rule::U20, schedule_policy>();
     }
     if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{}))
-      refuse_order<rule::U21, Recipe>();
+      refuse_call<rule::U21, Recipe>();
+  }
+  /// Refused (Z08): which of the two would be guarded?
+  template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
+  step_body(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step_body(model, first) {
+    refuse_call<rule::Z08, First, Second>();
   }
   // The window may be run again by functions that know this object.
   step_body(step_body const&) = delete;
@@ -106,12 +117,15 @@ class step_body {
   template <class Batch, class LossOf>
   outcome operator()(Batch const& batch, LossOf&& loss_of) {
     if constexpr (!countable_batch<Batch>) {
-      refuse_order<rule::U14, Batch>();
+      refuse_call<rule::U14, Batch>();
     } else if constexpr (has_ladder && !sliceable_batch<Batch>) {
-      refuse_order<rule::U15, Batch>();
+      refuse_call<rule::U15, Batch>();
     } else if constexpr (!loss_function<LossOf, Batch>) {
-      refuse_order<rule::U16, Batch>();
+      refuse_call<rule::U16, Batch>();
     } else {
+      constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
+      require_batch_fits<Recipe, Batch, weighted>();
+      told_.template require_data_fits<Batch, weighted>();
       require_rows(batch_traits<Batch>::rows(batch));
       try {
         return take(batch, loss_of);
@@ -144,7 +158,9 @@ class step_body {
   parameter_list const& parameters() const { return parameters_; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   torch::nn::Module& model() const { return model_; }
-  run_facts const& facts() const { return facts_; }
+  run_facts const& facts() const { return told_.run(); }
+  /// What the source of the batches says of itself; asked with the first batch.
+  void tell(data::settings const& data) { told_.tell(data); }
 
   /// Everything that a resumed run needs of the step itself, apart from the model and the optimizer.
   template <class Archive>
@@ -160,15 +176,6 @@ class step_body {
 
  private:
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
-
-  static run_facts facts_of(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates) {
-    double smallest = std::numeric_limits<double>::infinity();
-    for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
-    return {.known = true,
-            .updates = updates,
-            .learning_rate = smallest,
-            .half_kernels = Environment::autocast::computes_in_half(parameters.device)};
-  }
 
   static void require_rows(std::int64_t rows) {
     if (rows < 1) {
@@ -239,10 +246,13 @@ class step_body {
   template <class Batch, class LossOf>
   void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, loss_tally& tally) {
     weighted_loss loss;
+    gradient_versions const before(parameters_.tensors);
     {
       typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
       loss = as_weighted_loss(loss_of(batch), rows);
     }
+    if (auto const changed = before.first_changed())
+      throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
     require_trainable(loss);
     double const value = loss.mean.template item<double>();
     tally.sum += value * loss.weight;
@@ -295,7 +305,7 @@ class step_body {
     random_.restore();
     buffers_.restore();
     loss_sum_ = weight_sum_ = 0.0;
-    if (ladder_.climb(most_rows_) == oom::rung_kind::halve_micro_batch) {
+    if (ladder_.climb(most_rows_, updates_) == oom::rung_kind::halve_micro_batch) {
       observe_(event::out_of_memory{updates_, "halve_micro_batch", message, ladder_.pieces()});
       window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
       return std::nullopt;
@@ -309,7 +319,7 @@ class step_body {
   void require_declared_batch() const {
     constexpr auto& declared = configured.accumulate;
     if (declared.global_batch == 0 || micro_batches_ < declared.count) return;
-    std::int64_t const global = rows_ * facts_.world_size;
+    std::int64_t const global = rows_ * told_.run().world_size;
     bool const first = updates_ == 0 && skipped_ == 0;
     if (global > declared.global_batch || (first && global != declared.global_batch)) {
       throw data_error("B01",
@@ -332,10 +342,17 @@ class step_body {
     }
     auto& checked = std::get<gradients<stage::checked>>(result);
     double const norm = checked.norm();
+    // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
+    if constexpr (requires { observe_.wants_gradients(); }) {
+      if (observe_.wants_gradients()) checked.write();
+    } else if constexpr (!std::same_as<Observer, no_observer>) {
+      checked.write();
+    }
     observe_(event::gradients_ready{updates_, norm, parameters_.tensors});
     auto clipped = std::move(checked).template clip<clip_policy>(clip_state_);
     double const rate = schedule_.rate();
     schedule_.apply(optimizer_);
+    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer_)) name_out_of_memory("", [&] { engine->prepare(); });
     name_out_of_memory(" inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
                        [&] { std::move(clipped).step(optimizer_); });
     scaler_.update(false);
@@ -370,7 +387,7 @@ class step_body {
   torch::nn::Module& model_;
   torch::optim::Optimizer& optimizer_;
   parameter_list parameters_;
-  run_facts facts_;
+  told_recipe<Recipe, typename Environment::autocast> told_;
   grad_scaler scaler_;
   lr_schedule schedule_;
   state_of<clip_policy> clip_state_{};

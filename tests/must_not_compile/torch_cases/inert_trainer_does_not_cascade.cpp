@@ -33,6 +33,9 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector
   auto const deduced = run.fit(batches, loss_of);
   double const loss = run.evaluate(batches, loss_of);
   run.request_stop();
+  run.request_save();
+  run.save_if(keel::agree(keel::world_of_one{}, loss > 10.0));
+  run.log(keel::metric<keel::reduce::mean>("accuracy").reduced(keel::world_of_one{}, 0.93));
 
   std::int64_t const counted = run.updates() + run.skipped() + run.rungs_taken() + cursor.consumed + position;
   double const measured = run.learning_rate() * run.loss_scale() + loss;

@@ -1,5 +1,5 @@
-// expect: U01 U03 U04 U05 U06 U07 U08 U09 U10 U12 U13 U22 U23
-// U02 and U11 come with a checkpoint policy, which a step refuses with U13: see unbuilt_policies_of_a_trainer.cpp.
+// expect: U01 U03 U04 U04 U05 U06 U07 U08 U09 U10 U12 U13 U22 U23 U24 U25 U26 U27 U30
+// U02, U11 and U28 come with a checkpoint policy, which a step refuses with U13: see unbuilt_policies_of_a_trainer.cpp.
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -21,6 +21,11 @@ using clips = keel::clip::global_norm<1.0>;
 using saves = keel::checkpoint::never;
 using repeats = keel::determinism::off;
 using skips = keel::nonfinite::skip<10>;
+using evaluates = keel::evaluation::none;
+using profiles = keel::profile::off;
+using times_out = keel::timeout::none;
+using computes_on = keel::device::cuda;
+using ranks = keel::world::size<1>;
 #else
 using spikes = keel::spike::skip<>;
 using recomputes = keel::recompute::reentrant;
@@ -35,6 +40,11 @@ using clips = keel::clip::adaptive<0.01>;
 using saves = keel::checkpoint::every<500_steps>;
 using repeats = keel::determinism::seeded<1>;
 using skips = keel::nonfinite::warn<10>;
+using evaluates = keel::evaluation::every<500_steps>;
+using profiles = keel::profile::every<1000_steps>;
+using times_out = keel::timeout::set<keel::timeout::hard<10_min>>;
+using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
+using ranks = keel::world::size<2>;
 #endif
 
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
@@ -51,4 +61,9 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<repeats>> u22{model, optimizer};
   keel::step<keel::recipe<skips>> u23{model, optimizer};
   keel::step<keel::recipe<saves>> u13{model, optimizer};
+  keel::step<keel::recipe<evaluates>> u24{model, optimizer};
+  keel::step<keel::recipe<profiles>> u25{model, optimizer};
+  keel::step<keel::recipe<times_out>> u26{model, optimizer};
+  keel::step<keel::recipe<computes_on>> u27{model, optimizer};
+  keel::step<keel::recipe<shards, ranks>> u30{model, optimizer};
 }

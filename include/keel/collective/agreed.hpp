@@ -1,0 +1,55 @@
+// agreed<T>: a value that every rank holds, because all of them took part in finding it. A branch before a collective takes an
+// agreed<T> and nothing else (N26): one rank alone must never skip one.
+//     keel::agreed<bool> stop = keel::agree(world, stop_here);     one rank's true is enough
+#pragma once
+
+#include <concepts>
+#include <keel/collective/world.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <keel/step/finite.hpp>
+#include <optional>
+#include <type_traits>
+
+namespace keel {
+
+template <class Value>
+class agreed;
+
+/// What the ranks of a world come to: the largest of their values, or what `how` says. All of them must call it.
+template <world_like World, class Value, reduction Reduction = reduce::max>
+agreed<Value> agree(World const& world, Value const& mine, Reduction how = {}) {
+  return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, mine));
+}
+
+template <class Value>
+class agreed {
+ public:
+  /// Refused (N26): a value of one rank.
+  template <class Raw>
+  requires(!std::same_as<std::remove_cvref_t<Raw>, agreed>) agreed(Raw const&) : value_(detail::no_value<Value>()) {
+    detail::refuse_call<rule::N26, Raw>();
+  }
+
+  Value const& value() const { return value_; }
+  explicit operator bool() const requires std::same_as<Value, bool> { return value_; }
+
+ private:
+  enum key { all_took_part };
+  agreed(key, Value const& value) : value_(value) {}
+  template <world_like World, class Any, reduction Reduction>
+  friend agreed<Any> agree(World const& world, Any const& mine, Reduction how);
+  template <std::floating_point Number>
+  friend std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number);
+  Value value_;
+};
+
+/// First agreed and then looked at: all ranks hold the same number, so all of them find the same. The other way about a rank
+/// with a NaN would leave the others waiting.
+template <std::floating_point Number>
+std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number) {
+  auto const looked_at = as_finite(number.value());
+  if (!looked_at) return std::nullopt;
+  return agreed<finite<Number>>(agreed<finite<Number>>::all_took_part, *looked_at);
+}
+
+}  // namespace keel

@@ -1,0 +1,39 @@
+// How the ranks' values become one, and the world that a single process is. A world is a type with
+//     int size() const;  int rank() const;
+//     Value combine(Reduction, Value const& mine) const;     called by all ranks; every one gets the same value
+#pragma once
+
+#include <concepts>
+
+namespace keel {
+
+namespace reduce {
+struct sum {};
+struct mean {};
+struct min {};
+struct max {};
+}  // namespace reduce
+
+template <class Type>
+concept reduction = std::same_as<Type, reduce::sum> || std::same_as<Type, reduce::mean> || std::same_as<Type, reduce::min> ||
+    std::same_as<Type, reduce::max>;
+
+template <class World>
+concept world_like = requires(World const& world) {
+  { world.size() } -> std::convertible_to<int>;
+  { world.rank() } -> std::convertible_to<int>;
+  { world.combine(reduce::max{}, false) } -> std::convertible_to<bool>;
+  { world.combine(reduce::mean{}, 1.0) } -> std::convertible_to<double>;
+};
+
+/// A process alone agrees with itself, at no cost.
+struct world_of_one {
+  static constexpr int size() { return 1; }
+  static constexpr int rank() { return 0; }
+  template <reduction Reduction, class Value>
+  static constexpr Value const& combine(Reduction, Value const& mine) {
+    return mine;
+  }
+};
+
+}  // namespace keel

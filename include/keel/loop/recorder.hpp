@@ -1,0 +1,82 @@
+// What a run writes down as it goes: a line of the record for every window, an event for what is out of the ordinary, and the
+// console's line.
+#pragma once
+
+#include <cstdint>
+#include <keel/loop/progress.hpp>
+#include <keel/loop/run_directory.hpp>
+#include <keel/loop/update_record.hpp>
+#include <keel/observe/console.hpp>
+#include <keel/observe/metric.hpp>
+#include <keel/recipe/describe.hpp>
+#include <keel/step/event.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+template <class Files>
+class recorder {
+ public:
+  /// What the trainer knows of a window beside the event of its end.
+  struct figures {
+    std::int64_t epoch;
+    double learning_rate;
+    std::int64_t skipped;
+    double milliseconds;
+  };
+
+  /// All three outlive the recorder; the directory may be none.
+  recorder(std::unique_ptr<run_directory<Files>> const& directory, console& console, run_record& record)
+      : directory_(directory), console_(console), record_(record) {}
+
+  /// A run that is no continued one begins: an empty record, and its recipe.
+  void begin(config const& recipe) {
+    if (!directory_) return;
+    directory_->metrics().resume_at(0);
+    nlohmann::ordered_json slots;
+    for_each_slot(recipe, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
+    directory_->event("started", 0, {{"recipe", slots}});
+  }
+
+  /// For the next line of the record.
+  void log(reduced_value const& value) { own_.emplace_back(value.name(), value.value()); }
+
+  /// `warns`: a window that was left out is said on the console too.
+  void update(event::update_end const& event, figures const& known, bool warns) {
+    update_metrics m = metrics_of(event, record_, known.epoch);
+    m.learning_rate = known.learning_rate;
+    m.loss_scale = event.loss_scale;
+    m.skipped = known.skipped;
+    m.milliseconds = known.milliseconds;
+    m.own = std::exchange(own_, {});
+    bool const left_out = !m.skipped_because.empty();
+    if (directory_) {
+      directory_->metrics().add(to_json(m));
+      if (left_out) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+    }
+    if (left_out && warns) {
+      console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
+    }
+    console_.show(m);
+  }
+
+  void out_of_memory(event::out_of_memory const& event) {
+    ++record_.rungs;
+    console_.notice(
+        "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
+        (event.rung == "give_up" ? "" : ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"));
+    if (!directory_) return;
+    directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+  }
+
+ private:
+  std::unique_ptr<run_directory<Files>> const& directory_;
+  console& console_;
+  run_record& record_;
+  std::vector<std::pair<std::string, double>> own_;
+};
+
+}  // namespace keel

@@ -1,0 +1,122 @@
+// One loop over all rules, behind every door: which rules does a configuration break, and which can it come to break?
+#pragma once
+
+#include <keel/rule/catalogue.hpp>
+#include <keel/rule/reachable.hpp>
+
+namespace keel::detail {
+
+/// A rule without its type, so that one function judges by any number of them and nothing is instantiated a rule.
+struct rule_entry {
+  char const* id;
+  char const* text;
+  bool (*broken)(config const&);
+  int reached;  ///< bits by origin: where else the rule is asked
+  bool may_be_accepted;
+  bool may_be_about_anything;  ///< a rule of the user's: only it knows which facts would break it
+};
+
+/// A rule of keel's own knows where it has words; one of the user's is asked everywhere.
+template <class Rule>
+concept rule_of_keel = requires {
+  Rule::has_words_for;
+};
+
+template <class Rule>
+inline constexpr int asked_where = ~0;
+template <rule_of_keel Rule>
+inline constexpr int asked_where<Rule> = Rule::has_words_for;
+
+constexpr int find_rule(rule_entry const* entries, int count, rule_id id) {
+  for (int i = 0; i < count; ++i) {
+    if (rule_id(entries[i].id) == id) return i;
+  }
+  return -1;
+}
+
+template <class List>
+struct rule_table;
+template <class... Rules>
+struct rule_table<rule::list<Rules...>> {
+  static constexpr int count = sizeof...(Rules);
+  static constexpr rule_entry entries[count] = {
+      {Rules::id, Rules::text, &Rules::broken, asked_where<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
+};
+
+/// What keel judges every recipe by. Rules of the recipe's own stand between the two.
+using judged_rules = typename rule::detail::joined<rule::catalogue, rule::accept_rules>::type;
+
+constexpr bool is_accepted(config const& value, rule_entry const& entry) {
+  return entry.may_be_accepted && value.accepts(entry.id);
+}
+
+/// The configuration with every fact of model, optimizer and batches as bad as it can come: what an accepted rule may be about.
+/// A recipe serves several models, so what one of them shows is not asked.
+constexpr config with_facts_to_come(config value) {
+  value.model = value.model | model::settings{true, true, true, true, true, true, true, true, true, false};
+  value.optimizer = value.optimizer | optimizer::settings{true, true, true, true, true};
+  value.data.ragged = true;
+  value.data.token_weighted = false;
+  return value;
+}
+
+constexpr bool can_be_broken(config const& value, rule_entry const& entry) {
+  if (entry.broken(value)) return true;
+  bool found = false;
+  for_each_reachable(value, [&](config const& reached, origin, int) {
+    found = found || entry.broken(reached);
+    return !found;
+  });
+  return found;
+}
+
+/// keel::accept names rules, so it is judged by the list of them: D22, D23 and D24, which stand together.
+template <class List, class Report>
+constexpr void judge_accepted(config const& value, Report&& report) {
+  using table = rule_table<List>;
+  int const first = find_rule(table::entries, table::count, "D22");
+  if (first < 0) return;
+  bool found[3] = {value.accepted_count > max_accepted, false, false};
+  for (int i = 0; i < value.accepted_count && i < max_accepted; ++i) {
+    int const named = find_rule(table::entries, table::count, value.accepted[i]);
+    if (named < 0) {
+      found[0] = true;
+    } else if (!table::entries[named].may_be_accepted) {
+      found[1] = true;
+    } else if (!table::entries[named].may_be_about_anything &&
+               !can_be_broken(with_facts_to_come(value), table::entries[named]) &&
+               !can_be_broken(value, table::entries[named])) {
+      found[2] = true;
+    }
+  }
+  for (int i = 0; i < 3; ++i) {
+    if (found[i]) report(first + i, origin::recipe, 0);
+  }
+}
+
+/// Calls `report(index in List, origin, number)` once for every rule that stands broken: first those that the recipe breaks
+/// itself, in the order of the list, then those that the run can only come to break.
+template <class List, class Report>
+constexpr void judge(config const& value, Report&& report) {
+  using table = rule_table<List>;
+  bool settled[table::count] = {};
+  for (int i = 0; i < table::count; ++i) {
+    auto const& entry = table::entries[i];
+    if (!entry.broken(value)) continue;
+    settled[i] = true;
+    if (!is_accepted(value, entry)) report(i, origin::recipe, 0);
+  }
+  if (value.accepted_count > 0) judge_accepted<List>(value, report);
+  for_each_reachable(value, [&](config const& reached, origin from, int number) {
+    for (int i = 0; i < table::count; ++i) {
+      auto const& entry = table::entries[i];
+      if ((entry.reached >> static_cast<int>(from) & 1) == 0 || settled[i]) continue;
+      if (!entry.broken(reached)) continue;
+      settled[i] = true;
+      if (!is_accepted(value, entry)) report(i, from, number);
+    }
+    return true;
+  });
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,53 @@
+// A short text in place, so that printing a recipe costs no string and no stream header.
+#pragma once
+
+#include <charconv>
+
+namespace keel {
+
+/// At most `Capacity` letters; what is longer is cut.
+template <int Capacity>
+class text {
+ public:
+  constexpr text& operator<<(char const* words) {
+    while (*words != '\0') put(*words++);
+    return *this;
+  }
+  text& operator<<(long long number) { return append_number(number); }
+  text& operator<<(unsigned long long number) { return append_number(number); }
+  text& operator<<(int number) { return append_number(number); }
+  /// The shortest digits that read back as the same number.
+  text& operator<<(double number) { return append_number(number); }
+
+  constexpr void pad_to(int column) {
+    while (size_ < column) put(' ');
+  }
+  constexpr char const* c_str() const { return data_; }
+  constexpr int size() const { return size_; }
+  template <class Stream>
+  requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
+  friend Stream& operator<<(Stream& stream, text const& self) {
+    stream.write(self.data_, self.size_);
+    return stream;
+  }
+
+ private:
+  constexpr void put(char letter) {
+    if (size_ < Capacity) data_[size_++] = letter;
+  }
+  template <class Number>
+  text& append_number(Number number) {
+    char digits[32];
+    auto const end = std::to_chars(digits, digits + sizeof digits - 1, number).ptr;
+    *end = '\0';
+    return *this << digits;
+  }
+
+  int size_ = 0;
+  char data_[Capacity + 1] = {};
+};
+
+using slot_text = text<512>;
+using recipe_text = text<4096>;
+
+}  // namespace keel

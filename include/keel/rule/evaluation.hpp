@@ -1,0 +1,90 @@
+// E: evaluation. X: profiler and graph capture. T: packing.
+#pragma once
+
+#include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
+
+namespace keel::rule {
+
+struct E02 {
+  KEEL_RULE_TEXT("E02", "Lightning (warns)",
+                 "this evaluation never runs or never ends. Fix: an interval of at least 1, and keel::evaluation::batches<N> "
+                 "for endless data.");
+  static constexpr bool broken(config const& c) {
+    auto const& e = c.evaluation;
+    if (e.kind == evaluation::kind::none) return false;
+    bool const unsound = e.interval < 1 || e.batches < 0 || e.early_stop < 0;
+    return unsound || (c.data.endless && e.batches == 0);
+  }
+};
+
+struct E04 {
+  KEEL_RULE_TEXT("E04", "LibTorch, PyTorch",
+                 "ranks that judge their own evaluation keep different checkpoints. Fix: offer "
+                 "keel::as_finite(keel::agree(world, loss)).");
+  static constexpr auto decided = rule::decided::call;
+};
+
+struct E05 {
+  KEEL_RULE_TEXT("E05", "LibTorch, PyTorch, Lightning (first k)",
+                 "a NaN compared with the best so far may be taken for the best. Fix: offer what "
+                 "keel::as_finite(keel::agree(world, loss)) returns.");
+  static constexpr auto decided = rule::decided::call;
+};
+
+struct X03 {
+  KEEL_RULE_TEXT("X03", "LibTorch, PyTorch",
+                 "a captured graph has frozen shapes, and this recipe's change. Fix: keel::device::cuda, or padded data and "
+                 "no halving rung.");
+  static constexpr bool broken(config const& c) {
+    bool shape_changes = c.data.ragged || c.data.packed;
+    for (int i = 0; i < c.oom.count; ++i) {
+      auto const kind = c.oom.rungs[i].kind;
+      shape_changes |= kind == oom::rung_kind::halve_micro_batch || kind == oom::rung_kind::shorten_sequence;
+    }
+    return c.device.graph_captured && shape_changes;
+  }
+};
+
+struct X10 {
+  KEEL_RULE_TEXT(
+      "X10", "",
+      "the recipe is for another kind of device than the model is on. Fix: model->to(device), or keel::device::any.");
+  static constexpr auto decided = rule::decided::construction;
+  static constexpr bool broken(config const& c) {
+    bool const both_known = c.device.kind != device::kind::any && c.run.device != device::kind::any;
+    return c.run.known && both_known && c.device.kind != c.run.device;
+  }
+};
+
+struct X07 {
+  KEEL_RULE_TEXT("X07", "none known",
+                 "a profile that is longer than its period records nothing whole. Fix: profile::every<1000_steps, warmup<1>, "
+                 "active<3>>.");
+  static constexpr bool broken(config const& c) {
+    auto const& p = c.profile;
+    return p.kind == profile::kind::every && (p.active < 1 || p.warmup < 0 || p.period < sum(p.warmup, p.active));
+  }
+};
+
+struct T01 {
+  KEEL_RULE_TEXT(
+      "T01", "LibTorch, Megatron-LM, TRL (warns), Axolotl (warns)",
+      "packed sequences attend to each other. Fix: keel::model::has<keel::model::sequence_boundaries> if attention stops "
+      "there, or no packing.");
+  static constexpr bool broken(config const& c) { return c.data.packed && !c.model.sequence_boundaries; }
+};
+
+struct T03 {
+  KEEL_RULE_TEXT("T03", "none known",
+                 "packing loses which completion a reward belongs to. Fix: data that is not keel::data::packed, or "
+                 "keel::objective::supervised.");
+  static constexpr bool broken(config const& c) { return c.data.packed && c.objective.kind != objective::kind::supervised; }
+};
+
+using evaluation_rules = list<E02, X03, X07, X10, T01, T03>;
+using evaluation_order_rules = list<E04, E05>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

@@ -1,0 +1,15 @@
+// Every rule with a text, in one list: for the table of rules and for tests, which want to miss none.
+#pragma once
+
+#include <keel/rule/catalogue.hpp>
+#include <keel/rule/metric.hpp>
+#include <keel/rule/unbuilt.hpp>
+
+namespace keel::rule {
+
+/// Rules that forbid a call or stop a running loop, and so have no predicate over a recipe.
+using order_rules = typename detail::joined<call_order_rules, metric_order_rules, call_rules>::type;
+
+using every_rule = typename detail::joined<catalogue, accept_rules, order_rules, unbuilt_rules, trainer_only_rules>::type;
+
+}  // namespace keel::rule

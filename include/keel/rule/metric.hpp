@@ -1,0 +1,27 @@
+// Y: what is logged. The types of keel/observe/metric.hpp ask these.
+#pragma once
+
+#include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
+
+namespace keel::rule {
+
+struct Y01 {
+  KEEL_RULE_TEXT("Y01", "LibTorch, PyTorch, Lightning, KempnerForge",
+                 "one rank's value under the run's name misleads. Fix: log what keel::metric's reduced(world, value) "
+                 "returns.");
+  static constexpr auto decided = rule::decided::call;
+};
+
+struct Y02 {
+  KEEL_RULE_TEXT("Y02", "LibTorch, PyTorch",
+                 "a metric without a rule how ranks combine cannot be aggregated. Fix: keel::metric<keel::reduce::mean>, sum, "
+                 "min or max.");
+  static constexpr auto decided = rule::decided::call;
+};
+
+using metric_order_rules = list<Y01, Y02>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

@@ -1,0 +1,55 @@
+// finite<T>: a number that was looked at. `nan > threshold` is false, so a comparison with a threshold takes a finite<T> and
+// nothing else (N03); whoever has a raw number asks as_finite first and says what happens if it is not.
+#pragma once
+
+#include <cmath>
+#include <compare>
+#include <concepts>
+#include <keel/rule/refuse_call.hpp>
+#include <optional>
+#include <type_traits>
+
+namespace keel {
+
+template <std::floating_point Number>
+class finite;
+
+/// The number if it is finite, otherwise nothing.
+template <std::floating_point Number>
+std::optional<finite<Number>> as_finite(Number number) {
+  if (!std::isfinite(number)) return std::nullopt;
+  return finite<Number>(finite<Number>::looked_at, number);
+}
+
+template <std::floating_point Number>
+class finite {
+ public:
+  /// Refused (N03): a raw number may be NaN.
+  template <class Raw>
+  requires std::is_arithmetic_v<Raw> finite(Raw const&) : value_() { detail::refuse_call<rule::N03, Raw>(); }
+
+  Number value() const { return value_; }
+  friend auto operator<=>(finite const&, finite const&) = default;
+
+ private:
+  enum key { looked_at };
+  finite(key, Number number) : value_(number) {}
+  template <std::floating_point Any>
+  friend std::optional<finite<Any>> as_finite(Any number);
+  Number value_;
+};
+
+/// A threshold is the program's own and needs no look.
+template <std::floating_point Number>
+bool exceeds(finite<Number> const& number, std::type_identity_t<Number> threshold) {
+  return number.value() > threshold;
+}
+/// Refused (N03): what is on neither side needs a decision first.
+template <class Raw>
+requires std::is_arithmetic_v<Raw> || requires(Raw const& raw) { raw.has_value(); }
+bool exceeds(Raw const&, double) {
+  detail::refuse_call<rule::N03, Raw>();
+  return false;
+}
+
+}  // namespace keel

@@ -1,0 +1,41 @@
+// Notices gradients that somebody wrote to: by how often each was changed, without reading an element.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class gradient_versions {
+ public:
+  /// The parameters outlive this.
+  explicit gradient_versions(std::span<at::Tensor const> parameters) : parameters_(parameters) {
+    seen_.reserve(parameters.size());
+    for (at::Tensor const& one : parameters) seen_.push_back(of(one));
+  }
+  /// The first parameter whose gradient came, went or changed since.
+  std::optional<std::size_t> first_changed() const {
+    for (std::size_t i = 0; i < seen_.size(); ++i) {
+      if (of(parameters_[i]) != seen_[i]) return i;
+    }
+    return std::nullopt;
+  }
+
+ private:
+  static std::pair<c10::TensorImpl const*, std::int64_t> of(at::Tensor const& parameter) {
+    at::Tensor const& gradient = parameter.grad();
+    if (!gradient.defined()) return {nullptr, 0};
+    return {gradient.unsafeGetTensorImpl(), gradient._version()};
+  }
+
+  std::span<at::Tensor const> parameters_;
+  std::vector<std::pair<c10::TensorImpl const*, std::int64_t>> seen_;
+};
+
+}  // namespace keel

@@ -1,0 +1,100 @@
+// An exponential moving average of parameters, usable alone:
+//     keel::moving_average average(parameters, 0.999);
+//     average.update(step(batch, loss_of));                   a skipped step leaves it as it is (M03)
+//     { auto averaged = average.swap_in(); evaluate(); }      the parameters come back at the end of the scope (M04)
+// average <- decay * average + (1 - decay) * parameter, once an applied update, in fp32 for fp16 and bf16 parameters.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <cstddef>
+#include <keel/error.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <keel/step/outcome.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class moving_average {
+ public:
+  /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
+  class averaged_scope {
+   public:
+    averaged_scope(averaged_scope&& other) noexcept : average_(std::exchange(other.average_, nullptr)) {}
+    averaged_scope& operator=(averaged_scope&&) = delete;
+    ~averaged_scope() {
+      if (average_ != nullptr) average_->put_back();
+    }
+
+   private:
+    friend moving_average;
+    explicit averaged_scope(moving_average& average) : average_(&average) { average_->put_averages(); }
+    moving_average* average_;
+  };
+
+  /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
+  moving_average(std::vector<at::Tensor> parameters, double decay) : parameters_(std::move(parameters)), decay_(decay) {
+    if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& one : parameters_) {
+      bool const narrow = one.scalar_type() == at::kHalf || one.scalar_type() == at::kBFloat16;
+      averages_.push_back(narrow ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
+    }
+  }
+  moving_average(moving_average const&) = delete;
+  moving_average& operator=(moving_average const&) = delete;
+
+  /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
+  void update(outcome const& result) {
+    if (!result.is<outcome::updated>()) return;
+    require_parameters_in_place();
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      averages_[i].mul_(decay_).add_(parameters_[i].detach().to(averages_[i].scalar_type()), 1.0 - decay_);
+    }
+  }
+  /// Refused (M03): only an outcome says whether the parameters moved.
+  template <class... Arguments>
+  void update(Arguments const&...) {
+    detail::refuse_call<rule::M03, Arguments...>();
+  }
+
+  /// Puts the average into the parameters until the returned value goes. Throws error (M04) if it is there already.
+  [[nodiscard]] averaged_scope swap_in() {
+    require_parameters_in_place();
+    return averaged_scope(*this);
+  }
+  bool is_swapped_in() const { return !held_.empty(); }
+
+  /// One tensor a parameter, in their order.
+  std::vector<at::Tensor> const& averages() const { return averages_; }
+
+ private:
+  void require_parameters_in_place() const {
+    if (is_swapped_in()) throw broken_rule<error, rule::M04>();
+  }
+  void put_averages() {
+    at::NoGradGuard no_grad;
+    // All copies first: an out-of-memory must not leave half of the average in the model.
+    std::vector<at::Tensor> held;
+    for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
+    held_ = std::move(held);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].detach().copy_(averages_[i]);
+  }
+  void put_back() {
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].detach().copy_(held_[i]);
+    held_.clear();
+  }
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
+  double decay_;
+};
+
+}  // namespace keel

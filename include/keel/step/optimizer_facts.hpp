@@ -1,0 +1,22 @@
+// What keel knows of LibTorch's optimizers. Those that are not named here are element-wise and take no closure.
+#pragma once
+
+#include <torch/optim/lbfgs.h>
+
+#include <keel/policy/facts.hpp>
+#include <keel/policy/optimizer.hpp>
+
+namespace keel {
+
+template <>
+struct facts_of<torch::optim::LBFGS> {
+  using facts = optimizer::is<optimizer::closure, optimizer::whole_tensors>;
+};
+
+/// The facts of an optimizer whose type is only known now.
+inline optimizer::settings seen_facts(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) return facts<slot::optimizer, torch::optim::LBFGS>();
+  return {};
+}
+
+}  // namespace keel

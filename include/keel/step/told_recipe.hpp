@@ -1,0 +1,79 @@
+// A recipe with all that a step knows when it is built: the facts of the model, the optimizer, the run and the device, and
+// later those of the batches. Asks the rules wherever something new is known.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <keel/recipe/valid.hpp>
+#include <keel/step/batch.hpp>
+#include <keel/step/optimizer_facts.hpp>
+#include <keel/step/parameters.hpp>
+#include <keel/step/require_valid.hpp>
+#include <limits>
+
+namespace keel {
+
+namespace detail {
+
+/// Its address stands for a type of batch and whether its loss comes with a weight.
+template <class Batch, bool Weighted>
+inline constexpr char kind_of_batch = 0;
+
+template <class Autocast>
+run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates,
+                       precision::kind precision) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
+  auto kind = device::kind::any;
+  if (parameters.device == at::kCPU) kind = device::kind::cpu;
+  if (parameters.device == at::kCUDA) kind = device::kind::cuda;
+  return {.known = true,
+          .updates = updates,
+          .learning_rate = smallest,
+          .half_kernels = Autocast::computes_in_half(parameters.device),
+          .bfloat16_kernels = precision != precision::kind::bf16 || Autocast::computes_in_bfloat16(parameters.device),
+          .device = kind};
+}
+
+}  // namespace detail
+
+template <class Recipe, class Autocast>
+class told_recipe {
+ public:
+  /// Throws recipe_error where the facts break a rule.
+  template <class Model, class Optimizer>
+  told_recipe(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates)
+      : value_(require_valid<Recipe>(
+            detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind),
+            parameters.seen | facts<slot::model, module_of<Model>>(),
+            seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
+
+  run_facts const& run() const { return value_.run; }
+
+  /// What the source of the batches says of itself; asked with the first batch.
+  void tell(data::settings const& data) {
+    value_.data = value_.data | data;
+    judged_ = nullptr;
+  }
+
+  /// Rules about the data, asked again where the kind of batch changes. Throws recipe_error.
+  template <class Batch, bool Weighted>
+  void require_data_fits() {
+    if (judged_ == &detail::kind_of_batch<Batch, Weighted>) return;
+    config value = value_;
+    value.data = value.data | batch_facts<Batch>();
+    if (!(value.data == config_of<Recipe>.data)) {
+      value.data.token_weighted = Weighted;
+      require_unbroken<detail::rules_about<Recipe>>(value);
+    }
+    judged_ = &detail::kind_of_batch<Batch, Weighted>;
+  }
+
+ private:
+  config value_;
+  char const* judged_ = nullptr;  ///< the kind of batch that the rules about data were asked for last
+};
+
+}  // namespace keel

@@ -1,0 +1,31 @@
+// What a keel step asks of an optimizer that unscales, clips and updates in one sweep over memory. Any other optimizer works
+// too: then the step writes the factor into the gradients first.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace keel {
+
+class update_engine {
+ public:
+  virtual ~update_engine() = default;
+
+  /// Everything that an update will need, such as moments of parameters that had no gradient before. An out-of-memory comes
+  /// from here, where nothing has changed yet, and never from update_with.
+  virtual void prepare() = 0;
+
+  /// One update with every gradient multiplied by `factor`, which holds the loss scale, the window's weight and the clip. The
+  /// gradients themselves stay as they are.
+  virtual void update_with(double factor) = 0;
+
+  /// The fp32 copy of a bf16 or fp16 parameter, which a checkpoint must hold; undefined where there is none.
+  virtual at::Tensor master_of(at::Tensor const& parameter) const = 0;
+  virtual void set_master(at::Tensor const& parameter, at::Tensor master) = 0;
+
+ protected:
+  update_engine() = default;
+  update_engine(update_engine const&) = default;
+  update_engine& operator=(update_engine const&) = default;
+};
+
+}  // namespace keel

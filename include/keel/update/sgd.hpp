@@ -1,0 +1,134 @@
+// keel::sgd: LibTorch's SGD in one sweep over memory, with the unscaling and the clipping of a keel step folded in; see
+// adam.hpp for what runs vectorised. Momentum, dampening, Nesterov and weight decay as in LibTorch.
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/optim/sgd.h>
+
+#include <keel/update/chunks.hpp>
+#include <keel/update/engine.hpp>
+#include <keel/update/parameter_state.hpp>
+#include <keel/update/vector_kernels.hpp>
+#include <memory>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class sgd : public torch::optim::SGD, public update_engine {
+ public:
+  using torch::optim::SGD::SGD;
+
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    if (closure != nullptr) {
+      at::AutoGradMode with_gradients(true);
+      loss = closure();
+    }
+    prepare();
+    update_with(1.0);
+    return loss;
+  }
+
+  void prepare() override {
+    at::NoGradGuard no_grad;
+    for (auto const& group : param_groups()) {
+      bool const has_momentum = static_cast<torch::optim::SGDOptions const&>(group.options()).momentum() != 0.0;
+      for (at::Tensor const& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        detail::refuse_sparse(parameter.grad());
+        masters_.prepare(parameter);
+        if (!has_momentum) continue;
+        auto& held = state()[libtorch::state_key(parameter)];
+        if (held == nullptr) held = std::make_unique<torch::optim::SGDParamState>();
+        auto& buffer = static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer();
+        if (buffer.defined()) continue;
+        static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer(at::zeros_like(masters_.of(parameter)));
+        fresh_.insert(parameter.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+  void update_with(double factor) override {
+    at::NoGradGuard no_grad;
+    jobs_.clear();
+    chunks_.clear();
+    for (auto const& group : param_groups()) {
+      auto const& options = static_cast<torch::optim::SGDOptions const&>(group.options());
+      for (at::Tensor const& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        at::Tensor buffer;
+        if (options.momentum() != 0.0) {
+          buffer = static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer();
+        }
+        bool const fresh = fresh_.erase(parameter.unsafeGetTensorImpl()) != 0;
+        if (detail::are_plain_memory({&parameter, &parameter.grad(), buffer.defined() ? &buffer : &parameter})) {
+          add_job(parameter, buffer, fresh, options, factor);
+        } else {
+          update_by_operators(parameter, buffer, fresh, options, factor);
+        }
+      }
+    }
+    chunks_.for_each([&](std::size_t, detail::chunk const& piece) {
+      job const& of = jobs_[piece.tensor];
+      detail::sgd(of.parameter + piece.begin, of.gradient + piece.begin,
+                  of.buffer == nullptr ? nullptr : of.buffer + piece.begin, of.fresh, piece.count, of.coefficients);
+    });
+  }
+
+  at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }
+  void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
+
+ private:
+  struct job {
+    float* parameter;
+    float const* gradient;
+    float* buffer;
+    bool fresh;
+    detail::sgd_coefficients coefficients;
+  };
+
+  void add_job(at::Tensor const& parameter, at::Tensor const& buffer, bool fresh, torch::optim::SGDOptions const& options,
+               double factor) {
+    chunks_.add(jobs_.size(), parameter.numel());
+    jobs_.push_back({parameter.data_ptr<float>(),
+                     parameter.grad().data_ptr<float>(),
+                     buffer.defined() ? buffer.data_ptr<float>() : nullptr,
+                     fresh,
+                     {.factor = static_cast<float>(factor),
+                      .weight_decay = static_cast<float>(options.weight_decay()),
+                      .momentum = static_cast<float>(options.momentum()),
+                      .one_minus_dampening = static_cast<float>(1.0 - options.dampening()),
+                      .lr = static_cast<float>(options.lr()),
+                      .nesterov = options.nesterov()}});
+    parameter.unsafeGetTensorImpl()->bump_version();
+  }
+
+  void update_by_operators(at::Tensor const& parameter, at::Tensor buffer, bool fresh, torch::optim::SGDOptions const& options,
+                           double factor) {
+    at::Tensor worked = masters_.of(parameter);
+    at::Tensor gradient = parameter.grad().to(worked.scalar_type());
+    if (factor != 1.0) gradient = gradient * factor;
+    if (options.weight_decay() != 0.0) gradient = gradient.add(worked, options.weight_decay());
+    if (buffer.defined()) {
+      if (fresh) {
+        buffer.copy_(gradient);
+      } else {
+        buffer.mul_(options.momentum()).add_(gradient, 1.0 - options.dampening());
+      }
+      gradient = options.nesterov() ? gradient.add(buffer, options.momentum()) : buffer;
+    }
+    worked.add_(gradient, -options.lr());
+    if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+  }
+
+  detail::master_weights masters_;
+  std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers that wait for their first gradient
+  std::vector<job> jobs_;
+  detail::chunk_list chunks_;
+};
+
+}  // namespace keel

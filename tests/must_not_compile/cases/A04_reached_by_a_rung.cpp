@@ -1,0 +1,16 @@
+// expect: A04
+// says: reached by rung 2 of oom::ladder: [A04]
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::model::has<keel::model::inner_gradients>,
+                           keel::oom::ladder<keel::oom::halve_micro_batch,
+                                             keel::oom::enable_recompute<keel::recompute::non_reentrant>, keel::oom::give_up>> {
+};
+#else
+struct mine : keel::recipe<keel::model::has<keel::model::inner_gradients>,
+                           keel::oom::ladder<keel::oom::halve_micro_batch,
+                                             keel::oom::enable_recompute<keel::recompute::reentrant>, keel::oom::give_up>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,12 @@
+// expect: H07
+#include <keel/recipe.hpp>
+
+using namespace keel::literals;
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::timeout::set<keel::timeout::first_update<10_min>, keel::timeout::collective<30_min>>> {};
+#else
+struct mine : keel::recipe<keel::timeout::set<keel::timeout::first_update<10_min>, keel::timeout::collective<5_min>>> {};
+#endif
+
+template struct keel::checked<mine>;

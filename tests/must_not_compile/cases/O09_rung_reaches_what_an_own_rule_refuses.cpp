@@ -1,0 +1,21 @@
+// expect: O09
+#include <keel/recipe.hpp>
+
+struct Q02 {
+  static constexpr char const* id = "Q02";
+  static constexpr char const* text = "[Q02] our kernels have no fused attention. Fix: keel::attention::math.";
+  static constexpr bool broken(keel::config const& c) { return c.attention.kind == keel::attention::kind::fused; }
+  template <bool Holds, class Recipe>
+  struct demand {
+    static_assert(Holds, "[Q02] our kernels have no fused attention. Fix: keel::attention::math.");
+  };
+};
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<Q02, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+#else
+struct mine
+    : keel::recipe<Q02, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::fused_attention, keel::oom::give_up>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,12 @@
+// expect: O10
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::model::has<keel::model::batch_norm>,
+                           keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, keel::accept<"O10">> {};
+#else
+struct mine : keel::recipe<keel::model::has<keel::model::batch_norm>,
+                           keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,46 @@
+// G: clipping.
+#include "example.hpp"
+
+namespace judged {
+
+namespace clip = keel::clip;
+namespace shard = keel::shard;
+
+namespace {
+
+struct by_element : keel::fills<keel::slot::clip> {
+  static constexpr clip::settings configured{clip::kind::custom, 1.0};
+};
+struct by_joint_norm : keel::fills<keel::slot::clip> {
+  static constexpr clip::settings configured{clip::kind::custom, 1.0, true};
+};
+
+}  // namespace
+
+template <>
+struct example<rule::G03> : recipes<recipe<by_element, shard::zero<2>>, recipe<by_joint_norm, shard::zero<2>>> {};
+static_assert(breaks<rule::G03>(of<by_element, shard::zero<3>>) && keeps(of<by_element, shard::zero<1>>));
+static_assert(keeps(of<clip::global_norm<1.0>, shard::zero<2>>));
+// A clamp of each element is the same on a share as on the whole.
+static_assert(keeps(of<clip::value<1.0>, shard::zero<1>>) && keeps(of<clip::value<1.0>, shard::zero<3>>));
+
+template <>
+struct example<rule::G05>
+    : recipes<recipe<clip::adaptive<0.01>, shard::zero<1>>, recipe<clip::global_norm<0.01>, shard::zero<1>>> {};
+static_assert(keeps(of<clip::adaptive<0.01>, shard::replicate>));
+
+template <>
+struct example<rule::G07> : recipes<recipe<clip::global_norm<1.0>, clip::value<1.0>>, recipe<clip::value<1.0>>> {};
+
+template <>
+struct example<rule::G11> : recipes<recipe<clip::global_norm<0.0>>, recipe<clip::global_norm<above(0.0)>>> {};
+static_assert(breaks<rule::G11>(of<clip::global_norm<1.7e308>>) && keeps(of<clip::global_norm<below(1.7e308)>>));
+static_assert(breaks<rule::G11>(of<clip::value<-1.0>>) && breaks<rule::G11>(of<clip::adaptive<0.0>>));
+static_assert(breaks<rule::G11>(of<clip::global_norm<nan>>) && breaks<rule::G11>(of<clip::global_norm<infinity>>));
+// What a policy of one's own means by its limit is its own business.
+static_assert(keeps({.clip = {.kind = clip::kind::custom, .limit = 0.0}}));
+static_assert(keeps({.clip = {.kind = clip::kind::none, .limit = -1.0}}));
+
+template struct each_shown<rule::clip_rules>;
+
+}  // namespace judged

@@ -1,0 +1,65 @@
+#include "../support.hpp"
+
+using namespace keel_test;
+
+namespace {
+keel::outcome const updated = keel::outcome::updated{};
+keel::outcome const skipped = keel::outcome::skipped{keel::reason::nonfinite_loss, ""};
+}  // namespace
+
+TEST_CASE("a moving average is the published one, in fp32 for narrow parameters") {
+  for (auto const dtype : {at::kFloat, at::kBFloat16}) {
+    at::Tensor const parameter = at::ones({3}, dtype);
+    keel::moving_average average({parameter}, 0.9);
+    double expected = 1.0;
+    for (int i = 0; i < 50; ++i) {
+      parameter.add_(0.25);
+      average.update(updated);
+      expected = 0.9 * expected + 0.1 * parameter[0].item<double>();
+    }
+    CHECK(average.averages()[0].scalar_type() == at::kFloat);
+    CHECK(average.averages()[0][2].item<double>() == Approx(expected).epsilon(1e-5));
+  }
+}
+
+TEST_CASE("a skipped step leaves a moving average as it is, by rule M03") {
+  at::Tensor const parameter = at::ones({3});
+  keel::moving_average average({parameter}, 0.5);
+  parameter.add_(1.0);
+  average.update(skipped);
+  CHECK(at::equal(average.averages()[0], at::ones({3})));
+  average.update(updated);
+  CHECK(at::equal(average.averages()[0], at::full({3}, 1.5)));
+}
+
+TEST_CASE("the average is in the parameters for a scope, and an update or a second swap in it is refused by rule M04") {
+  for (auto const dtype : {at::kFloat, at::kHalf}) {
+    at::Tensor const parameter = at::ones({3}, dtype);
+    keel::moving_average average({parameter}, 0.5);
+    parameter.fill_(3.0);
+    average.update(updated);
+    at::Tensor const kept = average.averages()[0].clone();
+    {
+      auto const averaged = average.swap_in();
+      CHECK(at::equal(parameter, at::full({3}, 2.0).to(dtype)));
+      for (auto const& misuse : {std::function<void()>([&] { average.update(updated); }),
+                                 std::function<void()>([&] { auto const twice = average.swap_in(); })}) {
+        try {
+          misuse();
+          FAIL("the average was trained");
+        } catch (keel::error const& thrown) {
+          CHECK(thrown.id() == "M04");
+        }
+      }
+    }
+    CHECK(at::equal(parameter, at::full({3}, 3.0).to(dtype)));
+    CHECK(same_bits(kept, average.averages()[0]));
+    CHECK_FALSE(average.is_swapped_in());
+  }
+}
+
+TEST_CASE("a decay outside (0, 1) is refused by rule M10") {
+  for (double const decay : {0.0, 1.0, -0.5, std::numeric_limits<double>::quiet_NaN()}) {
+    CHECK_THROWS_AS(keel::moving_average({at::ones({1})}, decay), keel::error);
+  }
+}
