@@ -65,6 +65,8 @@ template <class Entry>
 constexpr void fold_entry(config& to, unsigned& seen) {
   if constexpr (policy<Entry>) {
     fold_policy<Entry>(to, seen);
+    // A policy that is a rule too would never be asked.
+    if constexpr (rule::resembles_rule<Entry>) ++to.unsound_rules;
   } else if constexpr (acceptance<Entry>) {
     if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = Entry::accepted_rule;
     ++to.accepted_count;

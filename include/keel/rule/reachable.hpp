@@ -82,7 +82,7 @@ constexpr void visit_rungs(config const& c, Visit& visit) {
 }  // namespace detail
 
 /// Calls `visit(configuration, origin, number)` for everything that a run can come to beside its recipe; `number` is the rung's
-/// place on the ladder, from 1, or 0. Ends early where `visit` returns false.
+/// place on the ladder, from 1, or 0. Where `visit` returns false, that way is not followed further.
 template <class Visit>
 constexpr void for_each_reachable(config const& c, Visit visit) {
   if (c.oom.count > 0) detail::visit_rungs(c, visit);

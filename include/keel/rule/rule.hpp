@@ -44,7 +44,7 @@ concept value_rule = requires(config const& value) {
   // Constants: of a member that is not static, or not constexpr, g++ 12 would make hard errors further on.
   { *&Rule::id } -> std::convertible_to<char const*>;
   { *&Rule::text } -> std::convertible_to<char const*>;
-  typename std::bool_constant<(Rule::id != nullptr && Rule::text != nullptr)>;
+  requires std::bool_constant<(Rule::id != nullptr && Rule::text != nullptr)>::value;
   typename std::bool_constant<(Rule::broken(config{}), true)>;
   typename Rule::template demand<true, void>;
 };

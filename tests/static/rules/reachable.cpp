@@ -208,6 +208,23 @@ static_assert(breaks<rule::P10>(of<fp16, down_to<0.0>>) && breaks<rule::P10>(of<
 static_assert(breaks<rule::P08>(of<fp16, loss_scale::dynamic<loss_scale::initial<1e-39>, loss_scale::floor<1e-39>>>));
 static_assert(keeps({.precision = fp16::configured, .loss_scale = {.kind = loss_scale::kind::fixed, .floor = 1e-39}}));
 
+// A rule of keel's is asked where it has words, and nowhere else.
+namespace {
+
+template <int Where>
+struct scale_below_64 {
+  static constexpr char const* id = "Q01";
+  static constexpr char const* text = "[Q01] a scale is 64 or more. Fix: keel::loss_scale::floor<64.0>.";
+  static constexpr int has_words_for = Where;
+  static constexpr bool broken(config const& c) { return c.loss_scale.initial < 64.0; }
+};
+template <int Where>
+constexpr verdict asked = keel::detail::verdict_on<rule::list<scale_below_64<Where>>>(of<fp16, down_to<below(64.0)>>);
+
+}  // namespace
+static_assert(asked<1 << static_cast<int>(origin::floor)>.size() == 1);
+static_assert(asked<0>.ok() && asked<1 << static_cast<int>(origin::rung) | 1 << static_cast<int>(origin::rollback)>.ok());
+
 // A walk ends where its visitor says so.
 constexpr int visits_until_told(config const& c) {
   int visits = 0;

@@ -213,6 +213,9 @@ static_assert(violations<recipe<own_rule, always_broken>>.size() == 1 &&
 
 // One letter and two digits are keel's, but for Q.
 using rule::is_id_of_keel;
+static_assert(!is_id_of_keel("@01") && !is_id_of_keel("[01") && !is_id_of_keel("A/1") && !is_id_of_keel("A:1") &&
+              !is_id_of_keel("A1/") && !is_id_of_keel("A1:"));
+static_assert(is_id_of_keel("A00") && is_id_of_keel("Z99") && is_id_of_keel("A09") && is_id_of_keel("A90"));
 static_assert(is_id_of_keel("A01") && is_id_of_keel("Z99") && is_id_of_keel("P07"));
 static_assert(!is_id_of_keel("Q01") && !is_id_of_keel("QQ1") && !is_id_of_keel("AB1") && !is_id_of_keel("A001") &&
               !is_id_of_keel("A1"));

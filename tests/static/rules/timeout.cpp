@@ -43,6 +43,9 @@ static_assert(breaks<rule::H04>(within({.grace = 20, .longest_update = 20})) &&
 static_assert(breaks<rule::H04>(within({.grace = 40, .longest_save = 40})) && keeps(within({.grace = 41, .longest_save = 40})));
 static_assert(keeps(within({.longest_update = 20, .longest_save = 40})));
 // What ends the run first counts.
+static_assert(breaks<rule::H04>(within({.grace = 60, .force_exit = 1, .longest_update = 1})) &&
+              breaks<rule::H04>(within({.grace = 60, .force_exit = 30, .longest_save = 30})));
+static_assert(breaks<rule::H03, rule::H04>(within({.grace = 30, .force_exit = 60, .longest_update = 20, .longest_save = 10})));
 static_assert(breaks<rule::H04>(within({.grace = 60, .force_exit = 30, .longest_update = 10, .longest_save = 20})) &&
               keeps(within({.grace = 60, .force_exit = 31, .longest_update = 10, .longest_save = 20})));
 static_assert(breaks<rule::H03, rule::H04>(within({.grace = 30, .force_exit = 60, .longest_update = 30})) &&
