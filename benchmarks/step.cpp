@@ -1,5 +1,5 @@
-// What a keel step costs beside the loop that one would write by hand: both in one process, turn by turn, medians. Prints a JSON
-// array of rows to standard output.
+// What a keel step costs beside the loop that one would write by hand: both in one process, turn by turn, medians. Prints one JSON row
+// a line.
 #include <ATen/Parallel.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -7,12 +7,11 @@
 #include <torch/nn/utils/clip_grad.h>
 #include <torch/optim/adamw.h>
 
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
 #include <keel/step/step.hpp>
 #include <string>
 #include <vector>
+
+#include "measure.hpp"
 
 namespace {
 
@@ -25,21 +24,9 @@ torch::nn::Sequential make_model() {
                                torch::nn::Linear(512, 64));
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-template <class Run>
-double milliseconds(Run&& run) {
-  auto const start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
 /// `clip`: the hand-written loop clips with LibTorch's own clip_grad_norm_.
 template <class Recipe>
-void compare(char const* name, bool clip, bool last) {
+void compare(char const* name, bool clip) {
   constexpr int rounds = 300;
   auto ours = make_model();
   auto theirs = make_model();
@@ -56,28 +43,16 @@ void compare(char const* name, bool clip, bool last) {
     if (clip) torch::nn::utils::clip_grad_norm_(theirs->parameters(), 1.0);
     their_optimizer.step();
   };
-  std::vector<double> our_times;
-  std::vector<double> their_times;
-  for (int round = 0; round < rounds + 20; ++round) {
-    double const a = milliseconds(keel_step);
-    double const b = milliseconds(hand_step);
-    if (round < 20) continue;
-    our_times.push_back(a);
-    their_times.push_back(b);
-  }
-  double const mine = median(our_times);
-  double const peer = median(their_times);
-  std::printf("  {\"name\": \"%s\", \"ours\": %.4f, \"peer\": %.4f, \"ratio\": %.3f, \"unit\": \"ms\", \"detail\": \"median of %d, %d threads; peer: %s\"}%s\n",
-              name, mine, peer, peer / mine, rounds, at::get_num_threads(),
-              clip ? "hand-written loop, clip_grad_norm_, torch::optim::AdamW" : "hand-written loop, torch::optim::AdamW", last ? "" : ",");
+  auto const [mine, peer] = keel_benchmark::compare(keel_step, hand_step, rounds, 20);
+  keel_benchmark::print_row(name, mine, peer,
+                            "median of " + std::to_string(rounds) + ", " + std::to_string(at::get_num_threads()) +
+                                " threads; peer: hand-written loop, " + (clip ? "clip_grad_norm_, " : "") + "torch::optim::AdamW");
 }
 
 }  // namespace
 
 int main() {
   at::set_num_threads(1);
-  std::puts("[");
-  compare<plain>("step/plain", false, false);
-  compare<guarded>("step/guarded", true, true);
-  std::puts("]");
+  compare<plain>("step/plain", false);
+  compare<guarded>("step/guarded", true);
 }

@@ -7,9 +7,7 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <keel/step/gradient_norm.hpp>
 #include <keel/update/adam.hpp>
@@ -17,19 +15,12 @@
 #include <string_view>
 #include <vector>
 
+#include "measure.hpp"
+
 namespace {
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-template <class Run>
-double milliseconds(Run&& run) {
-  auto const start = std::chrono::steady_clock::now();
-  run();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
+using keel_benchmark::median;
+using keel_benchmark::milliseconds;
 
 /// The parameters of a transformer's blocks of the given width: matrices, biases and norms.
 std::vector<at::Tensor> transformer(std::int64_t width, int blocks) {
@@ -94,29 +85,14 @@ void compare(std::string const& name, std::int64_t width, int blocks, int thread
     torch::nn::utils::clip_grad_norm_(theirs, 1.0);
     their_optimizer.step();
   };
-  std::vector<double> our_times;
-  std::vector<double> their_times;
-  for (int round = 0; round < rounds + 3; ++round) {
-    double const a = milliseconds(keel_update);
-    double const b = milliseconds(stock_update);
-    if (round < 3) continue;
-    our_times.push_back(a);
-    their_times.push_back(b);
-  }
-  double const mine = median(our_times);
-  double const peer = median(their_times);
+  auto const [mine, peer] = keel_benchmark::compare(keel_update, stock_update, rounds, 3);
   std::string const detail = "median of " + std::to_string(rounds) + ", " + std::to_string(count(ours)) + " parameters in " +
                              std::to_string(ours.size()) + " tensors, " + std::to_string(threads) + " threads";
   std::string const label = threads == 1 ? name : name + "/" + std::to_string(threads) + "_threads";
-  std::printf(
-      "  {\"name\": \"update/%s\", \"ours\": %.4f, \"peer\": %.4f, \"ratio\": %.3f, \"unit\": \"ms\", \"detail\": \"%s; peer: "
-      "clip_grad_norm_ and torch::optim::AdamW\"}\n",
-      label.c_str(), mine, peer, peer / mine, detail.c_str());
+  keel_benchmark::print_row("update/" + label, mine, peer, detail + "; peer: clip_grad_norm_ and torch::optim::AdamW");
   double const limit = triad_milliseconds(32.0 * static_cast<double>(count(ours)));
-  std::printf(
-      "  {\"name\": \"update_limit/%s\", \"ours\": %.4f, \"peer\": %.4f, \"ratio\": %.3f, \"unit\": \"ms\", \"detail\": \"%s; "
-      "peer: moving 32 bytes a parameter at this machine's triad bandwidth\"}\n",
-      label.c_str(), mine, limit, limit / mine, detail.c_str());
+  keel_benchmark::print_row("update_limit/" + label, mine, limit,
+                            detail + "; peer: moving 32 bytes a parameter at this machine's triad bandwidth");
 }
 
 }  // namespace

@@ -15,11 +15,11 @@ namespace keel {
 class gradient_versions {
  public:
   /// The parameters outlive this.
-  explicit gradient_versions(std::span<at::Tensor const> parameters) : parameters_(parameters) {
-    seen_.reserve(parameters.size());
-    for (at::Tensor const& one : parameters) seen_.push_back(of(one));
+  explicit gradient_versions(std::span<at::Tensor const> parameters) : parameters_(parameters), seen_(parameters.size()) {}
+  void take() {
+    for (std::size_t i = 0; i < seen_.size(); ++i) seen_[i] = of(parameters_[i]);
   }
-  /// The first parameter whose gradient came, went or changed since.
+  /// The first parameter whose gradient came, went or changed since take().
   std::optional<std::size_t> first_changed() const {
     for (std::size_t i = 0; i < seen_.size(); ++i) {
       if (of(parameters_[i]) != seen_[i]) return i;

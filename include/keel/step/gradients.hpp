@@ -137,10 +137,15 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   double norm() const { return window_.norm; }
   /// Writes the factor that is still to come into the gradients; an update reads them no differently.
   void write() { window_.write(); }
+  /// What an update engine allocates, while nothing has changed yet; step does it where nobody did.
+  void prepare(torch::optim::Optimizer& optimizer) {
+    engine_ = dynamic_cast<update_engine*>(&optimizer);
+    if (engine_ != nullptr) engine_->prepare();
+  }
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) && {
-    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) {
-      engine->prepare();
-      engine->update_with(window_.factor);
+    if (engine_ == nullptr) prepare(optimizer);
+    if (engine_ != nullptr) {
+      engine_->update_with(window_.factor);
     } else {
       window_.write();
       optimizer.step();
@@ -151,6 +156,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
  private:
   friend detail::gradient_access;
   using gradients_base::gradients_base;
+  update_engine* engine_ = nullptr;  ///< that is prepared
 };
 
 template <>

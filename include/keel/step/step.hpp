@@ -246,12 +246,12 @@ class step_body {
   template <class Batch, class LossOf>
   void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, loss_tally& tally) {
     weighted_loss loss;
-    gradient_versions const before(parameters_.tensors);
+    versions_.take();
     {
       typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
       loss = as_weighted_loss(loss_of(batch), rows);
     }
-    if (auto const changed = before.first_changed())
+    if (auto const changed = versions_.first_changed())
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
     require_trainable(loss);
     double const value = loss.mean.template item<double>();
@@ -352,7 +352,7 @@ class step_body {
     auto clipped = std::move(checked).template clip<clip_policy>(clip_state_);
     double const rate = schedule_.rate();
     schedule_.apply(optimizer_);
-    if (auto* const engine = dynamic_cast<update_engine*>(&optimizer_)) name_out_of_memory("", [&] { engine->prepare(); });
+    name_out_of_memory("", [&] { clipped.prepare(optimizer_); });
     name_out_of_memory(" inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
                        [&] { std::move(clipped).step(optimizer_); });
     scaler_.update(false);
@@ -391,6 +391,7 @@ class step_body {
   grad_scaler scaler_;
   lr_schedule schedule_;
   state_of<clip_policy> clip_state_{};
+  gradient_versions versions_{parameters_.tensors};
   buffer_snapshot buffers_;
   random_snapshot random_;
   nonfinite_guard guard_{configured.nonfinite};
