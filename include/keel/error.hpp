@@ -3,7 +3,7 @@
 //   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
-//   E13 configuration file
+//   E13 configuration file E14 spikes
 #pragma once
 
 #include <stdexcept>
@@ -49,6 +49,10 @@ struct data_error : error {
 };
 /// NaN or infinity, and the recipe says that this ends the run.
 struct nonfinite_error : error {
+  using error::error;
+};
+/// Finite losses or gradient norms that go on far above their history, more in a row than the recipe bears.
+struct diverged_error : error {
   using error::error;
 };
 /// Memory ran out, and the recipe has no rung for it.

@@ -21,12 +21,13 @@ class random_config {
     if (changed()) c.loss_scale = loss_scale();
     if (changed()) c.accumulate = accumulate();
     if (changed())
-      c.clip = {of({clip::none, clip::global_norm, clip::value, clip::adaptive, clip::custom}),
-                of({-1.0, 0.0, 1.0, std::numeric_limits<double>::infinity()}), chance(0.5)};
+      c.clip = {of({clip::none, clip::global_norm, clip::value, clip::adaptive, clip::zscore, clip::custom}),
+                of({-1.0, 0.0, 1.0, std::numeric_limits<double>::infinity()}), chance(0.5), of({0LL, 1LL, 2LL, 128LL}),
+                of({-1.0, 0.0, 0.0, 1.0, 1.79e308})};
     if (changed()) c.nonfinite = nonfinite();
     if (changed())
       c.spike = {of({keel::spike::kind::skip, keel::spike::kind::rollback}), of({0.0, 6.0, 1.79e308}),
-                 of({1LL, 2LL, 128LL, 2000LL}), chance(0.7)};
+                 of({1LL, 2LL, 128LL, 2000LL}), of({0LL, 1LL, 10LL}), chance(0.7)};
     if (changed()) c.schedule = schedule();
     if (changed()) c.checkpoint = checkpoint();
     if (changed()) c.recompute.kind = recompute();
@@ -80,6 +81,7 @@ class random_config {
     s.growth = of({1.0, 2.0, 2.0, 1e39});
     s.backoff = of({0.0, 0.5, 0.5, 1.0});
     s.growth_interval = of({0LL, 2000LL, 2000LL});
+    s.hysteresis = of({0LL, 1LL, 1LL, 2LL});
     s.floor = of({0.0, 1e-40, 1.0, 2048.0});
     s.raise_at_floor = chance(0.8);
     return s;
@@ -97,13 +99,18 @@ class random_config {
   }
   keel::schedule::settings schedule() {
     using keel::schedule::kind;
-    return {of({kind::constant, kind::linear, kind::cosine, kind::warmup_stable_decay, kind::custom}),
+    return {of({kind::constant, kind::linear, kind::cosine, kind::warmup_stable_decay, kind::one_cycle, kind::plateau,
+                kind::custom}),
             of({-1LL, 0LL, 0LL, 60LL, 100LL}),
             of({0.0, 0.0, 0.1, 1.0}),
             of({0LL, 0LL, 100LL, 1000LL, -1LL}),
             of({0LL, 0LL, 40LL, -1LL}),
             of({0.0, 0.0, 0.1, 1.1}),
-            of({0.0, 0.0, 1e-5, 1e-4, -1.0})};
+            of({0.0, 0.0, 1e-5, 1e-4, -1.0}),
+            of({0.0, 0.0, 0.0, 0.04, 1.1}),
+            of({0LL, 0LL, 1000LL}),
+            of({0.0, 0.0, 0.5, 1.0}),
+            of({0.0, 0.0, 0.01, 1.0})};
   }
   keel::checkpoint::settings checkpoint() {
     using keel::checkpoint::kind;

@@ -91,7 +91,7 @@ TEST_CASE("every parameter group keeps its own rate, and min_lr is absolute") {
   torch::optim::SGD optimizer(std::move(groups), torch::optim::SGDOptions(1.0));
   optimizer.param_groups()[1].options().set_lr(0.5);
   keel::lr_schedule rates(optimizer, schedule::linear<schedule::min_lr<0.1>>::configured, 10);
-  for (int i = 0; i < 10; ++i) rates.advance();
+  for (int i = 0; i < 10; ++i) rates.advance(keel::outcome::updated{1.0, 1.0, 1e-3});
   rates.apply(optimizer);
   CHECK(optimizer.param_groups()[0].options().get_lr() == Approx(0.1));
   CHECK(optimizer.param_groups()[1].options().get_lr() == Approx(0.1));

@@ -36,6 +36,7 @@ struct loss_scale_format {
     field.number("growth", s.growth);
     field.number("backoff", s.backoff);
     field.number("growth_interval", s.growth_interval);
+    field.number("hysteresis", s.hysteresis);
     field.number("floor", s.floor);
     field.truth("raise_at_floor", s.raise_at_floor);
   }
@@ -60,8 +61,13 @@ struct clip_format {
       {"none", clip::none::configured},
       {"global_norm", {clip::kind::global_norm}, " limit ", "limit", true},
       {"value", {clip::kind::value}, " limit ", "limit", true},
-      {"adaptive", {clip::kind::adaptive}, " limit ", "limit", true}};
-  static void fields(auto& s, auto& field) { field.number("limit", s.limit); }
+      {"adaptive", {clip::kind::adaptive}, " limit ", "limit", true},
+      {"zscore", clip::zscore<0.0>::configured, " limit window at_most ", "limit", true}};
+  static void fields(auto& s, auto& field) {
+    field.number("limit", s.limit);
+    field.updates("window", s.window);
+    field.number("at_most", s.at_most);
+  }
 };
 
 struct nonfinite_format {
@@ -89,6 +95,7 @@ struct spike_format {
   static void fields(auto& s, auto& field) {
     field.number("zscore", s.zscore);
     field.updates("window", s.window);
+    field.number("limit", s.limit);
     field.truth("agreed", s.agreed);
   }
 };
@@ -100,7 +107,9 @@ struct schedule_format {
       {"constant", schedule::constant::configured, "*"},
       {"linear", schedule::linear<>::configured, "*"},
       {"cosine", schedule::cosine<>::configured, "*"},
-      {"warmup_stable_decay", schedule::warmup_stable_decay<>::configured, "*"}};
+      {"warmup_stable_decay", schedule::warmup_stable_decay<>::configured, "*"},
+      {"one_cycle", schedule::one_cycle<>::configured, "*"},
+      {"plateau", schedule::plateau<>::configured, "*"}};
   static void fields(auto& s, auto& field) {
     field.updates("warmup", s.warmup);
     field.number("warmup_ratio", s.warmup_ratio);
@@ -108,6 +117,10 @@ struct schedule_format {
     field.updates("decay", s.decay);
     field.number("min_ratio", s.min_ratio);
     field.number("min_lr", s.min_lr);
+    field.number("start_ratio", s.start_ratio);
+    field.updates("patience", s.patience);
+    field.number("lowered_by", s.lowered_by);
+    field.number("threshold", s.threshold);
   }
 };
 

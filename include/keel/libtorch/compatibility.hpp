@@ -13,12 +13,15 @@
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2
 #include <c10/util/string_utils.h>
+#else
+#include <ATen/ops/_fused_adamw.h>
 #endif
 
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace keel::libtorch {
 
@@ -104,6 +107,24 @@ inline void seed_random(at::DeviceType device, std::uint64_t seed) {
   std::lock_guard<std::mutex> lock(generator.mutex());
   generator.set_current_seed(seed);
 }
+
+/// LibTorch's AdamW in one kernel over a list of tensors.
+struct fused_adamw_list {
+  std::vector<at::Tensor> parameters, gradients, averages, squares, largest, steps;
+};
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6)
+inline constexpr bool has_fused_adamw = true;
+/// `scale` divides the gradients and `found_inf` 1 leaves all as it is: float scalars on the tensors' device.
+inline void fused_adamw(fused_adamw_list& list, double lr, double beta1, double beta2, double weight_decay, double eps,
+                        bool amsgrad, at::Tensor const& scale, at::Tensor const& found_inf) {
+  at::_fused_adamw_(list.parameters, list.gradients, list.averages, list.squares, list.largest, list.steps, lr, beta1, beta2,
+                    weight_decay, eps, amsgrad, /*maximize=*/false, scale, found_inf);
+}
+#else
+inline constexpr bool has_fused_adamw = false;
+inline void fused_adamw(fused_adamw_list&, double, double, double, double, double, bool, at::Tensor const&, at::Tensor const&) {
+}
+#endif
 
 /// The base of a CPU allocator: `allocate` is const in 1.13 only, and 2.3 added copy_data.
 class cpu_allocator : public c10::Allocator {

@@ -5,6 +5,7 @@
 #include <torch/nn/module.h>
 
 #include <keel/error.hpp>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/loop/batch_source.hpp>
 #include <keel/policy/precision.hpp>
@@ -57,7 +58,7 @@ double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind
         Autocast autocast(device, precision);
         loss = as_weighted_loss(loss_of(batch), batch_traits<std::remove_cvref_t<decltype(batch)>>::rows(batch));
       }
-      sum += loss.mean.template item<double>() * loss.weight;
+      sum += host_value(loss.mean) * loss.weight;
       weight += loss.weight;
     }
   });

@@ -41,7 +41,8 @@ inline nlohmann::json recipe_to_json(config const& value) {
 }
 
 inline bool depends_on_length(config const& value) {
-  return value.schedule.total == 0 && (value.schedule.kind != schedule::kind::constant || value.schedule.warmup_ratio != 0.0);
+  bool const own = value.schedule.kind == schedule::kind::custom;
+  return value.schedule.total == 0 && (own || schedule::depends_on_length(value.schedule));
 }
 
 /// Throws checkpoint_error (E03) that names every slot that differs.

@@ -38,6 +38,17 @@ class run_directory {
     events_.add(line);
   }
 
+  /// A run that begins anew would cut the record and, in time, remove the checkpoints of the one before it. `saves`: this one
+  /// keeps checkpoints itself, so that a record without any is an attempt that never came so far. Throws file_error (E01).
+  void require_unused(bool saves) {
+    bool const has_checkpoints = !store_.updates().empty();
+    bool const has_record = !saves && metrics_.size() > 0;
+    if (!has_checkpoints && !has_record) return;
+    throw file_error("E01", root_.string() +
+                                " holds another run, which this one would overwrite. Use another run "
+                                "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
+  }
+
  private:
   file_handle make_and_lock() {
     files_.make_directories(root_);

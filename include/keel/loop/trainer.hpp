@@ -15,7 +15,9 @@
 #include <functional>
 #include <keel/collective/agreed.hpp>
 #include <keel/loop/batch_source.hpp>
+#include <keel/loop/cadence.hpp>
 #include <keel/loop/environment.hpp>
+#include <keel/loop/epoch.hpp>
 #include <keel/loop/evaluate.hpp>
 #include <keel/loop/hooks.hpp>
 #include <keel/loop/options.hpp>
@@ -45,7 +47,9 @@ class trainer_body {
     void operator()(Event const& event) const {
       to->on_event(event);
     }
-    bool wants_gradients() const { return to->hooks_.template hears<event::gradients_ready>(); }
+    bool reads_windows() const {
+      return to->hooks_.template hears<event::gradients_ready>() || to->hooks_.template hears<event::micro_batch_end>();
+    }
   };
   using clock = typename Environment::clock;
   using files = typename Environment::files;
@@ -119,7 +123,7 @@ class trainer_body {
     if constexpr (saves) {
       if (options_.resume) loaded = load_newest();
     }
-    if (!loaded && directory_) require_unused_directory();
+    if (!loaded && directory_) directory_->require_unused(saves);
     resumed_ = loaded;
     return loaded;
   }
@@ -130,11 +134,23 @@ class trainer_body {
   /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were.
   template <class Batches, class LossOf>
   double evaluate(Batches&& batches, LossOf&& loss_of) {
+    step_.settle();
     double const loss = keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device,
                                                                        configured.precision.kind, batches, loss_of);
     if (directory_) directory_->event("evaluated", step_.updates(), {{"loss", number_to_json(loss)}});
     console_.notice(formatted("evaluated at update %lld: loss %.4f", static_cast<long long>(step_.updates()), loss));
     return loss;
+  }
+
+  /// Puts the moving average into the model for as long as the returned value lives: `auto scope = run.averaged();`, then
+  /// evaluate, or save the weights. Training meanwhile, or a second one, throws error (M04).
+  [[nodiscard]] auto averaged() {
+    if constexpr (step_type::averages) {
+      step_.settle();
+      return step_.average().swap_in();
+    } else {
+      refuse_call<rule::U31, Recipe>();
+    }
   }
 
   /// Adds a hook: `run.on([](keel::event::update_end const& e) { .. });`
@@ -177,6 +193,8 @@ class trainer_body {
   std::int64_t updates() const { return step_.updates(); }
   std::int64_t skipped() const { return step_.skipped(); }
   std::int64_t rungs_taken() const { return record_.rungs; }
+  /// The share of the applied updates that the clip policy changed.
+  double clip_fraction() const { return step_.clip_fraction(); }
   double learning_rate() const { return step_.learning_rate(); }
   double loss_scale() const { return step_.loss_scale(); }
 
@@ -196,16 +214,6 @@ class trainer_body {
     return value;
   }
 
-  /// A run that begins anew would cut the record and, in time, remove the checkpoints of the one before it.
-  void require_unused_directory() {
-    bool const has_checkpoints = !directory_->checkpoints().updates().empty();
-    bool const has_record = !saves && directory_->metrics().size() > 0;
-    if (!has_checkpoints && !has_record) return;
-    throw file_error("E01", directory_->root().string() +
-                                " holds another run, which this one would overwrite. Use another run "
-                                "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
-  }
-
   void begin_run() {
     resume();
     if (begun_) return;
@@ -215,7 +223,8 @@ class trainer_body {
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
-    started_ = window_started_ = last_save_ = clock::now();
+    started_ = window_started_ = clock::now();
+    cadence_.restart();
     tokens_before_ = record_.tokens;
     hooks_(event::run_begin{step_.updates(), *resumed_});
   }
@@ -240,46 +249,19 @@ class trainer_body {
   /// Nothing if the epoch went to its end and the run goes on.
   template <class Batches, class LossOf, class Listener>
   std::optional<outcome> run_epoch(Batches& batches, LossOf& loss_of, Listener const& listener) {
-    std::int64_t const behind = cursor_.position;
-    // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
-    // generators must stand where they stood.
-    bool const goes_on = cursor_.in_epoch;
-    auto const now = random_snapshot::take(step_.parameters().device);
-    if (goes_on) {
-      cursor_.at_epoch_begin.restore();
-    } else {
-      cursor_.at_epoch_begin = now;
-      cursor_.in_epoch = true;
-    }
-    hooks_(event::epoch_begin{cursor_.epoch, behind});
-    auto ended = with_epoch(batches, cursor_.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
-      if (behind > 0) {
-        // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
-        if (skip_batches(at, end, behind - 1) < behind - 1 || !(at != end)) {
-          throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
-                                      std::to_string(behind) +
-                                      ", where the checkpoint continues. Use the data of that run, or another run directory.");
-        }
-        static_cast<void>(*at);
-      }
-      if (goes_on) now.restore();
-      if (behind > 0) ++at;
-      for (; at != end; ++at) {
-        // By reference: a loss with state of its own must not start anew with every copy.
-        outcome const result = take(*at, std::ref(loss_of));
-        if (result.template is<outcome::gave_up>()) return result;
-        if (!step_.at_boundary()) continue;
-        if (length_reached()) return outcome::finished{step_.updates()};
-        int const signal = listener.received();
-        if (signal != 0 || stop_requested_.exchange(false)) return outcome::stopped{signal, step_.updates()};
-      }
-      return std::nullopt;
-    });
-    if (ended) return ended;
-    if (cursor_.position == 0) {
-      throw data_error(
-          "E06", "epoch " + std::to_string(cursor_.epoch) + " has no batches. Look at the data's path and at its filters.");
-    }
+    auto const begin = [&](std::int64_t position) { hooks_(event::epoch_begin{cursor_.epoch, position}); };
+    auto const take_one = [&](auto const& batch) -> std::optional<outcome> {
+      // By reference: a loss with state of its own must not start anew with every copy.
+      outcome const result = take(batch, std::ref(loss_of));
+      if (result.template is<outcome::gave_up>()) return result;
+      if (!step_.at_boundary()) return std::nullopt;
+      if (length_reached()) return outcome::finished{step_.updates()};
+      int const signal = listener.received();
+      if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
+      step_.settle();
+      return outcome::stopped{signal, step_.updates()};
+    };
+    if (auto ended = walk_epoch(batches, cursor_, step_.parameters().device, begin, take_one)) return ended;
     hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
     ++cursor_.epoch;
     cursor_.position = 0;
@@ -293,6 +275,7 @@ class trainer_body {
   outcome take(Batch const& batch, LossOf&& loss_of) {
     if (step_.at_boundary()) {
       window_started_ = clock::now();
+      epoch_before_ = window_began_at_.epoch;
       window_began_at_ = cursor_;
     }
     if constexpr (countable_batch<Batch>) {
@@ -310,20 +293,25 @@ class trainer_body {
     }
     ++cursor_.position;
     ++cursor_.consumed;
-    if (step_.at_boundary()) after_window(result);
-    return result;
+    if (!step_.at_boundary()) return result;
+    outcome const known = known_now(result);
+    after_window(known);
+    return known;
+  }
+
+  /// An update that is decided on a device is read one later, unless something that follows must know it now.
+  outcome known_now(outcome const& result) {
+    if (!step_.is_pending()) return result;
+    bool const last = options_.updates > 0 && step_.updates() + 1 >= options_.updates;
+    bool const wanted = last || save_requested_.load(std::memory_order_relaxed) || cadence_.is_due(step_.updates() + 1, true);
+    return wanted ? step_.settle().value_or(result) : result;
   }
 
   /// The cadence, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
     if constexpr (saves) {
-      bool due = save_requested_.exchange(false);
-      if constexpr (configured.checkpoint.kind == checkpoint::kind::every_steps) {
-        due = due || (result.is<outcome::updated>() && step_.updates() % configured.checkpoint.interval == 0);
-      } else {
-        due = due || clock::now() - last_save_ >= std::chrono::seconds(configured.checkpoint.interval);
-      }
-      if (due) save_checkpoint();
+      bool const requested = save_requested_.exchange(false);
+      if (requested || cadence_.is_due(step_.updates(), result.is<outcome::updated>())) save_checkpoint();
     }
   }
 
@@ -338,20 +326,27 @@ class trainer_body {
   void record_update(event::update_end const& event) {
     double const rate =
         event.result.is<outcome::updated>() ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
-    double const milliseconds = std::chrono::duration<double, std::milli>(clock::now() - window_started_).count();
+    // An update that was read while the next one's window is open began before that.
+    bool const late = event.late && !step_.at_boundary();
+    auto const now = clock::now();
+    double const milliseconds =
+        std::chrono::duration<double, std::milli>(now - (late ? last_update_end_ : window_started_)).count();
+    last_update_end_ = now;
     // skip<N> counts in silence, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
-    recorder_.update(event, {window_began_at_.epoch, rate, step_.skipped(), milliseconds}, warns);
+    recorder_.update(event, {late ? epoch_before_ : window_began_at_.epoch, rate, step_.skipped(), milliseconds}, warns);
   }
 
   void save_checkpoint() {
+    step_.settle();
+    if constexpr (step_type::averages) step_.average().require_parameters_in_place();
     require_healthy(step_.parameters());
     random_ = random_snapshot::take(step_.parameters().device);
     directory_->metrics().sync();
     auto const update = step_.updates();
     directory_->checkpoints().save(
         update, take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts()));
-    last_save_ = clock::now();
+    cadence_.restart();
     saved_at_ = record_.attempts;
     directory_->event("checkpoint", update);
     hooks_(event::checkpoint_saved{update, directory_->checkpoints().path_of(update)});
@@ -376,6 +371,7 @@ class trainer_body {
   }
 
   outcome end_run(outcome const& result) {
+    step_.settle();
     if constexpr (saves) {
       if (step_.at_boundary() && record_.attempts != saved_at_) save_checkpoint();
     }
@@ -424,9 +420,11 @@ class trainer_body {
   bool console_begun_ = false;
   std::int64_t saved_at_ = 0;  ///< attempts when the last checkpoint was saved
   std::int64_t tokens_before_ = 0;
+  std::int64_t epoch_before_ = 0;  ///< of the window before the open one
   typename clock::time_point started_{};
   typename clock::time_point window_started_{};
-  typename clock::time_point last_save_{};
+  typename clock::time_point last_update_end_{};
+  checkpoint_cadence<clock> cadence_{configured.checkpoint};
 };
 
 template <class Environment>

@@ -23,6 +23,7 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.tokens = event.tokens;
   record.tokens += event.tokens;
   if (event.result.is<outcome::updated>()) {
+    m.clipped = event.result.get<outcome::updated>().clipped;
     record.loss.push(accepted(event.result, event.loss));
     record.gradient_norm.push(accepted(event.result, event.gradient_norm));
     if (event.update == 1) record.first_loss = event.loss;

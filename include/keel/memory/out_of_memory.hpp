@@ -4,7 +4,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <cstdint>
 #include <exception>
+#include <keel/error.hpp>
 #include <new>
 #include <string>
 #include <string_view>
@@ -26,5 +28,34 @@ inline std::string first_line(std::exception const& thrown) {
   std::string_view const words = thrown.what();
   return std::string(words.substr(0, words.find('\n')));
 }
+
+namespace detail {
+
+template <class Run>
+void name_out_of_memory(std::int64_t updates, char const* where, char const* way_out, Run const& run) {
+  try {
+    run();
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    throw out_of_memory_error(
+        "E09", "memory ran out in update " + std::to_string(updates + 1) + where + ": " + first_line(thrown) + ". " + way_out);
+  }
+}
+
+/// Runs a part of the update after so many; throws out_of_memory_error (E09) where LibTorch says that memory ran out.
+template <class Run>
+void name_out_of_memory(std::int64_t updates, Run const& run) {
+  name_out_of_memory(
+      updates, "", "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller.", run);
+}
+/// The same where the parameters are being changed.
+template <class Run>
+void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
+  name_out_of_memory(updates,
+                     " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+                     "Start again from the last checkpoint with a smaller batch, or give the process more memory.", run);
+}
+
+}  // namespace detail
 
 }  // namespace keel

@@ -21,6 +21,7 @@ struct update_metrics {
   double loss = 0.0;
   std::optional<double> loss_zscore;
   double gradient_norm = 0.0;  ///< before clipping
+  bool clipped = false;
   std::optional<double> gradient_norm_zscore;
   double learning_rate = 0.0;
   double loss_scale = 1.0;
@@ -44,6 +45,7 @@ inline nlohmann::ordered_json to_json(update_metrics const& m) {
   line["loss_zscore"] = optional(m.loss_zscore);
   line["gradient_norm"] = detail::number_to_json(m.gradient_norm);
   line["gradient_norm_zscore"] = optional(m.gradient_norm_zscore);
+  line["clipped"] = m.clipped;
   line["lr"] = m.learning_rate;
   line["loss_scale"] = m.loss_scale;
   line["skipped"] = m.skipped;

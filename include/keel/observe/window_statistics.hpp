@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <keel/step/finite.hpp>
 #include <keel/step/outcome.hpp>
+#include <limits>
 #include <optional>
 #include <type_traits>
 #include <vector>
@@ -37,15 +38,14 @@ class window_statistics {
 
   /// Standard deviations from the mean of the window; nothing before there is a history, or where it does not vary.
   std::optional<double> zscore(finite<double> const& value) const {
-    if (values_.size() < least_) return std::nullopt;
-    double sum = 0.0;
-    for (double const one : values_) sum += one;
-    double const mean = sum / static_cast<double>(values_.size());
-    double squares = 0.0;
-    for (double const one : values_) squares += (one - mean) * (one - mean);
-    double const deviation = std::sqrt(squares / static_cast<double>(values_.size()));
-    if (deviation == 0.0) return std::nullopt;
-    return (value.value() - mean) / deviation;
+    auto const seen = moments();
+    if (!seen) return std::nullopt;
+    return (value.value() - seen->mean) / seen->deviation;
+  }
+  /// The value that stands `deviations` above the mean; infinity before there is a history, or where it does not vary.
+  double limit(double deviations) const {
+    auto const seen = moments();
+    return seen ? seen->mean + deviations * seen->deviation : std::numeric_limits<double>::infinity();
   }
   /// Nothing for a value that is not there.
   std::optional<double> zscore(std::optional<finite<double>> const& value) const {
@@ -86,6 +86,22 @@ class window_statistics {
   }
 
  private:
+  struct mean_and_deviation {
+    double mean;
+    double deviation;  ///< above zero
+  };
+  std::optional<mean_and_deviation> moments() const {
+    if (values_.size() < least_) return std::nullopt;
+    double sum = 0.0;
+    for (double const one : values_) sum += one;
+    double const mean = sum / static_cast<double>(values_.size());
+    double squares = 0.0;
+    for (double const one : values_) squares += (one - mean) * (one - mean);
+    double const deviation = std::sqrt(squares / static_cast<double>(values_.size()));
+    if (deviation == 0.0) return std::nullopt;
+    return mean_and_deviation{mean, deviation};
+  }
+
   std::size_t length_;
   std::size_t least_;
   std::vector<double> values_;

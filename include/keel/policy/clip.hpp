@@ -2,7 +2,12 @@
 //   none               the default.
 //   global_norm<M>     scales all gradients by M / norm if their joint L2 norm exceeds M (Pascanu et al. 2013). The usual one.
 //   value<M>           clamps every element to [-M, M]; changes the direction, so only where a paper asks for it.
-//   adaptive<R>        bounds each unit's gradient to R times the norm of its weights (Brock et al. 2021, "NFNets").
+//   adaptive<R>        bounds each unit's gradient, a row of a matrix or a filter, to R times the norm of its weights (Brock et
+//   al.
+//                      2021, "NFNets"). Leave the last layer's weights to a policy of one's own.
+//   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
+//                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
+//                      the first update on.
 // Left out: norms other than L2 (they do not add over shards, G06), and clipping of every micro-batch (G02).
 #pragma once
 
@@ -10,13 +15,15 @@
 
 namespace keel::clip {
 
-enum class kind : unsigned char { none, global_norm, value, adaptive, custom };
+enum class kind : unsigned char { none, global_norm, value, adaptive, zscore, custom };
 
 struct settings {
   clip::kind kind = kind::none;
-  double limit = 0.0;  ///< largest norm, element or ratio, by kind
+  double limit = 0.0;  ///< largest norm, element, ratio or number of deviations, by kind
   /// A policy of one's own that decides from the joint norm alone, which all ranks share, and never from elements (G03).
   bool by_joint_norm = false;
+  long long window = 0;  ///< of zscore: applied updates that it looks back on
+  double at_most = 0.0;  ///< of zscore: largest norm, also before there is a history; 0: none
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -34,6 +41,25 @@ struct value : fills<slot::clip> {
 template <double Ratio>
 struct adaptive : fills<slot::clip> {
   static constexpr settings configured{kind::adaptive, Ratio};
+};
+
+template <class Option>
+concept option = option_of<Option, settings>;
+
+template <long long Updates>
+struct window {
+  static constexpr void apply(settings& to) { to.window = Updates; }
+};
+template <double MaxNorm>
+struct at_most {
+  static constexpr void apply(settings& to) { to.at_most = MaxNorm; }
+};
+
+template <double Deviations, option... Options>
+struct zscore : fills<slot::clip> {
+  static constexpr settings start{.kind = kind::zscore, .limit = Deviations, .window = 128};
+  static constexpr settings configured = with_options<settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };
 
 }  // namespace keel::clip

@@ -3,7 +3,8 @@
 //   fixed<S>     one factor for the whole run; for a model whose range is known.
 //   dynamic<..>  grows after a stretch of finite steps, backs off after an overflow (Micikevicius et al. 2018,
 //                "Mixed Precision Training"; the algorithm of the field's GradScaler), with a floor and an end at the floor.
-// Options of dynamic: initial<S>, growth<F>, backoff<F>, growth_interval<N>, floor<S>, at_floor_raise, at_floor_continue.
+// Options of dynamic: initial<S>, growth<F>, backoff<F>, growth_interval<N>, hysteresis<N>, floor<S>, at_floor_raise,
+// at_floor_continue.
 // Left out: a scaler without a floor. It skips every step for ever, without a word (P10).
 #pragma once
 
@@ -19,6 +20,7 @@ struct settings {
   double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
   double backoff = 0.5;              ///< factor after an overflow
   long long growth_interval = 2000;  ///< in attempted updates
+  long long hysteresis = 1;          ///< overflows before the scale backs off; counted anew when it grows
   double floor = 1.0;                ///< the scale never falls below; 0 means no floor
   bool raise_at_floor = true;        ///< an overflow at the floor is an error, not one more skipped step
   friend constexpr bool operator==(settings const&, settings const&) = default;
@@ -42,6 +44,10 @@ struct backoff {
 template <long long Updates>
 struct growth_interval {
   static constexpr void apply(settings& to) { to.growth_interval = Updates; }
+};
+template <long long Overflows>
+struct hysteresis {
+  static constexpr void apply(settings& to) { to.hysteresis = Overflows; }
 };
 template <double Scale>
 struct floor {

@@ -4,9 +4,15 @@
 //   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
 //   warmup_stable_decay<..>    rises, stays, falls in a line over the last decay<D> (Hu et al. 2024, "MiniCPM"); the run
 //                              can be prolonged from its stable part.
+//   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up, by default 0.3 of the total,
+//   and
+//                              falls along another (Smith & Topin 2018). For short runs at high rates.
+//   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
+//                              multiplies the rate by lowered_by<0.5>. Where the length of the run is not known.
 // Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options say it), decay<D>, min_ratio<R> or
-// min_lr<L>. D is `100_steps`.
-// Left out: schedules by epoch or by attempted step, which drift from the updates that really happened (N08).
+// min_lr<L>, and those above. D is `100_steps`.
+// Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; schedules by epoch or by
+// attempted step, which drift from the updates that really happened (N08).
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -14,7 +20,7 @@
 
 namespace keel::schedule {
 
-enum class kind : unsigned char { constant, linear, cosine, warmup_stable_decay, custom };
+enum class kind : unsigned char { constant, linear, cosine, warmup_stable_decay, one_cycle, plateau, custom };
 
 struct settings {
   schedule::kind kind = kind::constant;
@@ -24,6 +30,10 @@ struct settings {
   long long decay = 0;        ///< updates at the end; warmup_stable_decay only
   double min_ratio = 0.0;     ///< last learning rate over the highest
   double min_lr = 0.0;        ///< last learning rate, absolute; 0: min_ratio decides
+  double start_ratio = 0.0;   ///< first learning rate over the highest; one_cycle only
+  long long patience = 0;     ///< updates whose losses are averaged and compared; plateau only
+  double lowered_by = 0.0;    ///< factor on the rate after a patience without a lower loss; plateau only
+  double threshold = 0.0;     ///< share of the best loss by which a lower one must be lower; plateau only
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -55,9 +65,29 @@ struct min_lr {
   static constexpr void apply(settings& to) { to.min_lr = LearningRate; }
 };
 
+template <double Ratio>
+struct start_ratio {
+  static constexpr void apply(settings& to) { to.start_ratio = Ratio; }
+};
+template <steps Duration>
+struct patience {
+  static constexpr void apply(settings& to) { to.patience = Duration.count; }
+};
+template <double Factor>
+struct lowered_by {
+  static constexpr void apply(settings& to) { to.lowered_by = Factor; }
+};
+template <double Share>
+struct threshold {
+  static constexpr void apply(settings& to) { to.threshold = Share; }
+};
+
 template <kind Kind, option... Options>
 struct shape : fills<slot::schedule> {
-  static constexpr settings start{.kind = Kind};
+  static constexpr settings start{.kind = Kind,
+                                  .start_ratio = Kind == kind::one_cycle ? 0.04 : 0.0,
+                                  .patience = Kind == kind::plateau ? 1000 : 0,
+                                  .lowered_by = Kind == kind::plateau ? 0.5 : 0.0};
   static constexpr settings configured = with_options<settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };
@@ -71,6 +101,24 @@ template <option... Options>
 struct cosine : shape<kind::cosine, Options...> {};
 template <option... Options>
 struct warmup_stable_decay : shape<kind::warmup_stable_decay, Options...> {};
+template <option... Options>
+struct one_cycle : shape<kind::one_cycle, Options...> {};
+template <option... Options>
+struct plateau : shape<kind::plateau, Options...> {};
+
+/// Falls until the last update of its length; the others fall by themselves or not at all.
+constexpr bool falls_to_its_end(kind k) {
+  return k == kind::linear || k == kind::cosine || k == kind::warmup_stable_decay || k == kind::one_cycle;
+}
+/// Needs to know how long the run is.
+constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
+
+/// Updates of the warm-up of a run of `total`, not rounded.
+constexpr double warmup_of(settings const& s, long long total) {
+  bool const given = s.warmup != 0 || s.warmup_ratio != 0.0;
+  double const ratio = s.kind == kind::one_cycle && !given ? 0.3 : s.warmup_ratio;
+  return ratio > 0.0 ? ratio * static_cast<double>(total) : static_cast<double>(s.warmup);
+}
 
 }  // namespace keel::schedule
 

@@ -1,9 +1,10 @@
 // spike: what happens when a finite loss or gradient norm stands far outside its recent history.
 //   ignore         the default.
-//   skip<..>       leaves that update out.
+//   skip<..>       leaves that update out; in_a_row<N> of them are no spike but a run that diverges, and end it.
 //   rollback<..>   goes back to a checkpoint older than the window and skips the data.
-// Options: zscore<Z>, window<N>, and rank_local, which leaves the decision to each rank (N18). Only accepted, finite values
-// enter the window (N19). Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
+// Options: zscore<Z>, window<N>, in_a_row<N>, and rank_local, which leaves the decision to each rank (N18). Only accepted,
+// finite values enter the window (N19); it judges nothing before a quarter of it is there, and no fall. Left out: a detector on
+// a raw `x > threshold`, which NaN passes (N03).
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -16,6 +17,7 @@ struct settings {
   spike::kind kind = kind::ignore;
   double zscore = 6.0;     ///< standard deviations from the window's mean
   long long window = 128;  ///< accepted updates that the statistics look back on
+  long long limit = 10;    ///< the run ends or rolls back at this many spikes in a row
   bool agreed = true;      ///< all ranks judge the same reduced value
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
@@ -32,6 +34,10 @@ struct window {
   static constexpr void apply(settings& to) { to.window = Updates; }
 };
 
+template <long long Updates>
+struct in_a_row {
+  static constexpr void apply(settings& to) { to.limit = Updates; }
+};
 struct rank_local {
   static constexpr void apply(settings& to) { to.agreed = false; }
 };
@@ -47,7 +53,7 @@ struct skip : fills<slot::spike> {
 };
 template <option... Options>
 struct rollback : fills<slot::spike> {
-  static constexpr settings start{.kind = kind::rollback};
+  static constexpr settings start{.kind = kind::rollback, .limit = 1};
   static constexpr settings configured = with_options<settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };

@@ -25,7 +25,8 @@ inline slot_text describe_loss_scale(config const& c) {
       break;
   }
   return out << "dynamic, initial " << s.initial << ", growth " << s.growth << " after " << s.growth_interval << ", backoff "
-             << s.backoff << ", floor " << s.floor << (s.raise_at_floor ? ", raise at floor" : ", continue at floor");
+             << s.backoff << " after " << s.hysteresis << ", floor " << s.floor
+             << (s.raise_at_floor ? ", raise at floor" : ", continue at floor");
 }
 
 inline slot_text describe_accumulate(config const& c) {
@@ -38,10 +39,12 @@ inline slot_text describe_accumulate(config const& c) {
 }
 
 inline slot_text describe_clip(config const& c) {
-  static constexpr char const* names[] = {"none", "global_norm ", "value ", "adaptive ", "custom "};
+  static constexpr char const* names[] = {"none", "global_norm ", "value ", "adaptive ", "zscore ", "custom "};
   slot_text out;
   out << name(names, c.clip.kind);
   if (c.clip.kind != clip::kind::none) out << c.clip.limit;
+  if (c.clip.kind == clip::kind::zscore) out << ", window " << c.clip.window;
+  if (c.clip.at_most != 0.0) out << ", at_most " << c.clip.at_most;
   return out;
 }
 
@@ -61,13 +64,16 @@ inline slot_text describe_spike(config const& c) {
   static constexpr char const* names[] = {"ignore", "skip", "rollback"};
   slot_text out;
   out << name(names, c.spike.kind);
-  if (c.spike.kind != spike::kind::ignore) out << ", zscore " << c.spike.zscore << ", window " << c.spike.window;
+  if (c.spike.kind != spike::kind::ignore) {
+    out << ", zscore " << c.spike.zscore << ", window " << c.spike.window << ", in a row " << c.spike.limit;
+  }
   if (!c.spike.agreed) out << ", rank local";
   return out;
 }
 
 inline slot_text describe_schedule(config const& c) {
-  static constexpr char const* names[] = {"constant", "linear", "cosine", "warmup_stable_decay", "custom"};
+  static constexpr char const* names[] = {"constant",  "linear",  "cosine", "warmup_stable_decay",
+                                          "one_cycle", "plateau", "custom"};
   auto const& s = c.schedule;
   slot_text out;
   out << name(names, s.kind);
@@ -77,6 +83,10 @@ inline slot_text describe_schedule(config const& c) {
   if (s.decay != 0) out << ", decay " << s.decay << " steps";
   if (s.min_ratio != 0.0) out << ", min_ratio " << s.min_ratio;
   if (s.min_lr != 0.0) out << ", min_lr " << s.min_lr;
+  if (s.start_ratio != 0.0) out << ", start_ratio " << s.start_ratio;
+  if (s.patience != 0) out << ", patience " << s.patience << " steps";
+  if (s.lowered_by != 0.0) out << ", lowered_by " << s.lowered_by;
+  if (s.threshold != 0.0) out << ", threshold " << s.threshold;
   return out;
 }
 

@@ -57,6 +57,16 @@ struct G11 {
   }
 };
 
+struct G13 {
+  KEEL_RULE_TEXT("G13", "",
+                 "clip::zscore looks back on at least 2 updates, and its bound is a norm. Fix: keel::clip::window<128> and "
+                 "keel::clip::at_most<1.0>.");
+  static constexpr bool broken(config const& c) {
+    bool const sound = c.clip.window >= 2 && c.clip.at_most >= 0.0 && c.clip.at_most < 1.7e308;
+    return c.clip.kind == clip::kind::zscore && !sound;
+  }
+};
+
 struct G12 {
   KEEL_RULE_TEXT("G12", "LibTorch, PyTorch (DDP)",
                  "gradients that are not complete, unscaled, checked and clipped make no step. Fix: complete(), unscale(), "
@@ -64,7 +74,7 @@ struct G12 {
   static constexpr auto decided = rule::decided::call;
 };
 
-using clip_rules = list<G03, G05, G07, G11>;
+using clip_rules = list<G03, G05, G07, G11, G13>;
 using clip_order_rules = list<G01, G02, G08, G12>;
 
 }  // namespace keel::rule

@@ -127,6 +127,13 @@ struct N27 {
   }
 };
 
+struct N29 {
+  KEEL_RULE_TEXT(
+      "N29", "",
+      "skipping spikes without a limit burns the allocation of a run that diverges. Fix: keel::spike::in_a_row<10>.");
+  static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore && c.spike.limit < 1; }
+};
+
 struct N28 {
   KEEL_RULE_TEXT("N28", "",
                  "a rollback goes back in the data, and this data can be read once. Fix: keel::nonfinite::skip<10>, or data "
@@ -134,7 +141,7 @@ struct N28 {
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.data.single_pass; }
 };
 
-using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28>;
+using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28, N29>;
 using nonfinite_order_rules = list<N03, N13, N19, N26>;
 
 }  // namespace keel::rule

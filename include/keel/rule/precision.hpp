@@ -65,7 +65,8 @@ struct P09 {
   static constexpr bool broken(config const& c) {
     auto const& scale = c.loss_scale;
     bool const factors = scale.growth > 1.0 && scale.growth < 3.4e38 && scale.backoff > 0.0 && scale.backoff < 1.0;
-    bool const moves = factors && scale.growth_interval > 0 && scale.floor <= scale.initial;
+    bool const counts = scale.growth_interval > 0 && scale.hysteresis > 0;
+    bool const moves = factors && counts && scale.floor <= scale.initial;
     return scale.kind == loss_scale::kind::dynamic && !moves;
   }
 };

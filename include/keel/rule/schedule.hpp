@@ -23,8 +23,7 @@ struct L02 {
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
-    double const warmup = c.schedule.warmup_ratio > 0.0 ? c.schedule.warmup_ratio * static_cast<double>(total)
-                                                        : static_cast<double>(c.schedule.warmup);
+    double const warmup = schedule::warmup_of(c.schedule, total);
     return !lasts || (total > 0 && warmup + static_cast<double>(c.schedule.decay) >= static_cast<double>(total));
   }
 };
@@ -35,7 +34,8 @@ struct L03 {
                           "min_ratio<0.1>, or a smaller min_lr.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
-    bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0;
+    bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
+                        s.start_ratio >= 0.0 && s.start_ratio <= 1.0;
     bool const rate = s.min_lr >= 0.0 && !(c.run.known && s.min_lr > c.run.learning_rate);
     return !ratios || !rate;
   }
@@ -54,10 +54,7 @@ struct L04 {
                  "options.updates.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
-    auto const kind = c.schedule.kind;
-    bool const by_length =
-        (kind != schedule::kind::constant && kind != schedule::kind::custom) || c.schedule.warmup_ratio != 0.0;
-    return c.run.known && by_length && schedule_total(c) == 0;
+    return c.run.known && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
   }
 };
 
@@ -95,13 +92,37 @@ struct L14 {
                  "the run's length.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
-    bool const ends_at_zero = c.schedule.kind != schedule::kind::constant && c.schedule.kind != schedule::kind::custom &&
-                              c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
+    bool const ends_at_zero =
+        schedule::falls_to_its_end(c.schedule.kind) && c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
     return c.run.known && ends_at_zero && c.schedule.total > 0 && c.run.updates > c.schedule.total;
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15>;
+struct L16 {
+  KEEL_RULE_TEXT(
+      "L16", "",
+      "only one_cycle has a start_ratio; only plateau has patience, lowered_by, threshold. Fix: remove the option, or "
+      "use that schedule.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.schedule;
+    bool const cycle = s.start_ratio == 0.0 || s.kind == schedule::kind::one_cycle;
+    bool const plateau = (s.patience == 0 && s.lowered_by == 0.0 && s.threshold == 0.0) || s.kind == schedule::kind::plateau;
+    return s.kind != schedule::kind::custom && !(cycle && plateau);
+  }
+};
+
+struct L17 {
+  KEEL_RULE_TEXT("L17", "",
+                 "a plateau is judged over updates and lowers the rate. Fix: keel::schedule::patience<1000_steps>, lowered_by "
+                 "between 0 and 1, threshold from 0 to 1.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.schedule;
+    bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0 && s.threshold >= 0.0 && s.threshold < 1.0;
+    return s.kind == schedule::kind::plateau && !(s.patience >= 1 && lowers);
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15, L16, L17>;
 
 }  // namespace keel::rule
 

@@ -39,6 +39,9 @@ inline constexpr settled_row settled[] = {
      "the z-score is the textbook one over the last values only"},
     {"N21", decided::never, "LibTorch, Axolotl", "a hook takes an event of the step and never a line of the record",
      "must_not_compile.calls_of_a_trainer"},
+    {"X06", decided::never, "LibTorch, PyTorch, KempnerForge",
+     "an update on a device is decided there, and the host reads its numbers one update later",
+     "no_host_read_in_the_steady_state: neither way of deciding asks LibTorch for a number"},
     {"S02", decided::never, "LibTorch, PyTorch",
      "a checkpoint gets its name when all of it is durable, and nothing else points to it",
      "disk_full_in_the_middle_of_a_save: whichever call fails, the error names the file and older checkpoints are whole"},
@@ -93,8 +96,6 @@ inline constexpr settled_row settled[] = {
     {"O07", decided::later, "LibTorch",
      "waits for rungs that change the experiment (U07): the ladder passes them over after the first update", ""},
     {"A15", decided::later, "LibTorch, PyTorch", "waits for recompute (U03): it will always restore random state", ""},
-    {"X06", decided::later, "LibTorch, PyTorch, KempnerForge",
-     "waits for deferred verdicts: until then a step reads its loss and norm on the host", ""},
     {"O14", decided::later, "LibTorch, PyTorch, DeepSpeed (warns)", "waits for the allocator's counters", ""},
 };
 

@@ -9,8 +9,8 @@
 namespace keel::rule {
 
 struct U01 {
-  KEEL_RULE_TEXT("U01", "", "spike detection has no mechanism in this version of keel. Fix: keel::spike::ignore.");
-  static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore; }
+  KEEL_RULE_TEXT("U01", "", "rollback after a spike has no mechanism in this version of keel. Fix: keel::spike::skip<>.");
+  static constexpr bool broken(config const& c) { return c.spike.kind == spike::kind::rollback; }
 };
 struct U02 {
   KEEL_RULE_TEXT("U02", "",
@@ -56,19 +56,10 @@ struct U09 {
   KEEL_RULE_TEXT("U09", "", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
-struct U10 {
-  KEEL_RULE_TEXT("U10", "", "the moving average of parameters has no mechanism in this version of keel. Fix: keel::no_ema.");
-  static constexpr bool broken(config const& c) { return c.ema.decay != 0.0; }
-};
 struct U11 {
   KEEL_RULE_TEXT("U11", "", "rollback has no mechanism in this version of keel. Fix: keel::nonfinite::skip<10>.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::rollback; }
 };
-struct U12 {
-  KEEL_RULE_TEXT("U12", "", "adaptive clipping has no mechanism in this version of keel. Fix: keel::clip::global_norm<1.0>.");
-  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive; }
-};
-
 struct U24 {
   KEEL_RULE_TEXT(
       "U24", "",
@@ -106,7 +97,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U10, U11, U12, U24, U25, U26, U27, U28, U29, U30>;
+using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -170,7 +161,11 @@ struct U21 {
       "only a clip policy may keep state in this version of keel. Fix: remove the nested state of the other policy.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21>;
+struct U31 {
+  KEEL_RULE_TEXT("U31", "", "this recipe keeps no average of the parameters. Fix: add keel::ema<0.999> to it.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31>;
 
 }  // namespace keel::rule
 

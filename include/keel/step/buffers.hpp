@@ -2,6 +2,7 @@
 // every window: LibTorch's batch norm writes its statistics without counting the version up, so a version cannot tell.
 #pragma once
 
+#include <ATen/ops/where.h>
 #include <torch/nn/module.h>
 
 #include <vector>
@@ -22,6 +23,13 @@ class buffer_snapshot {
         copies_[i] = live_[i].detach().clone();
       }
     }
+  }
+
+  /// Restores where `kept`, a bool scalar on the buffers' device, is false; the host does not wait for it.
+  void restore_unless(at::Tensor const& kept) {
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < copies_.size(); ++i)
+      live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
   }
 
   void restore() {

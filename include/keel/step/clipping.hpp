@@ -3,11 +3,18 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/observe/window_statistics.hpp>
 #include <keel/policy/clip.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/step/gradient_norm.hpp>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -25,6 +32,35 @@ concept custom_stateful_clip = stateful<Policy> &&
   Policy::clip(gradients, norm, state);
 };
 
+/// What clip::zscore remembers: the norms that recent updates were applied with. A clipped one enters as what it was cut to, so
+/// that one outlier does not raise the limit for the next.
+class norm_history {
+ public:
+  explicit norm_history(clip::settings const& settings)
+      : settings_(settings), norms_(length(), std::max<std::size_t>(2, length() / 4)) {}
+
+  /// The largest norm that the next update may have; infinity where neither history nor at_most bounds it.
+  double limit() const {
+    double const bound = settings_.at_most > 0.0 ? settings_.at_most : std::numeric_limits<double>::infinity();
+    return std::min(bound, norms_.limit(settings_.limit));
+  }
+  /// An update was applied, with the limit that stood before it.
+  void accepted(outcome const& result) {
+    norms_.push(keel::accepted(result, std::min(result.get<outcome::updated>().gradient_norm, limit())));
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("norms", norms_);
+  }
+
+ private:
+  std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
+
+  clip::settings settings_;
+  window_statistics norms_;
+};
+
 struct no_state {
   template <class Archive>
   void visit(Archive& /*archive*/) {}
@@ -38,10 +74,34 @@ template <stateful Policy>
 struct state_type<Policy> {
   using type = typename Policy::state;
 };
+template <class Policy>
+requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore) struct state_type<Policy> {
+  struct type : norm_history {
+    type() : norm_history(Policy::configured) {}
+  };
+};
 }  // namespace detail
-/// The state that a policy keeps; empty for most.
+/// The state that a clip policy keeps; empty for most.
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
+
+/// The largest joint norm that the policy lets pass; infinity for a policy that bounds something else.
+template <class Policy>
+double norm_limit(state_of<Policy> const& state) {
+  if constexpr (Policy::configured.kind == clip::kind::global_norm) {
+    return Policy::configured.limit;
+  } else if constexpr (Policy::configured.kind == clip::kind::zscore) {
+    return state.limit();
+  } else {
+    return std::numeric_limits<double>::infinity();
+  }
+}
+
+/// Bounds something else than the joint norm, so that the gradients must lie in memory as they are.
+template <class Policy>
+inline constexpr bool looks_at_elements =
+    Policy::configured.kind == clip::kind::value || Policy::configured.kind == clip::kind::adaptive ||
+    Policy::configured.kind == clip::kind::custom;
 
 /// Scales all gradients by limit / norm if their joint norm exceeds the limit.
 inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm, double limit) {
@@ -53,25 +113,64 @@ inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm,
   if (!defined.empty()) at::_foreach_mul_(defined, limit / norm);
 }
 
-inline void clip_value(std::span<at::Tensor const> gradients, double limit) {
+/// Clamps every element to [-limit, limit]; whether any was outside.
+inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
+  bool clipped = false;
   for (at::Tensor const& gradient : gradients) {
-    if (gradient.defined()) gradient.clamp_(-limit, limit);
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    if (!(host_value(gradient.abs().max()) > limit)) continue;
+    gradient.clamp_(-limit, limit);
+    clipped = true;
   }
+  return clipped;
 }
 
-/// Applies a clip policy; `norm` is the joint L2 norm of the gradients.
+/// Adaptive clipping (Brock et al. 2021): the gradient of each unit, a row of a matrix, a filter of a convolution, or a whole
+/// vector, is scaled to at most `ratio` times the norm of the unit's weights, which counts as at least `least`. Whether any
+/// was.
+inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double ratio,
+                           double least = 1e-3) {
+  at::NoGradGuard no_grad;
+  bool clipped = false;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    at::Tensor const& gradient = gradients[i];
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    auto const norms_of = [&](at::Tensor const& tensor) {
+      std::vector<std::int64_t> within;
+      for (std::int64_t dimension = tensor.dim() > 1 ? 1 : 0; dimension < tensor.dim(); ++dimension)
+        within.push_back(dimension);
+      // In double: a finite fp32 gradient must not overflow its own norm.
+      at::Tensor const wide = tensor.to(at::kDouble);
+      return within.empty() ? wide.abs() : at::linalg_vector_norm(wide, 2, within, /*keepdim=*/true);
+    };
+    at::Tensor const limit = norms_of(parameters[i].detach()).clamp_min(least).mul_(ratio);
+    at::Tensor const norm = norms_of(gradient);
+    if (host_value(norm.gt(limit).any()) == 0.0) continue;
+    gradient.mul_(limit.div(norm).clamp_max(1.0).to(gradient.scalar_type()));
+    clipped = true;
+  }
+  return clipped;
+}
+
+/// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
+/// changed any; a policy of one's own is taken to have.
 template <class Policy>
-void apply_clip(std::span<at::Tensor const> gradients, double norm, state_of<Policy>& state) {
+bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
+                state_of<Policy>& state) {
   at::NoGradGuard no_grad;
   constexpr auto settings = Policy::configured;
   if constexpr (custom_stateful_clip<Policy>) {
     Policy::clip(gradients, norm, state);
+    return true;
   } else if constexpr (custom_clip<Policy>) {
     Policy::clip(gradients, norm);
-  } else if constexpr (settings.kind == clip::kind::global_norm) {
-    clip_global_norm(gradients, norm, settings.limit);
+    return true;
   } else if constexpr (settings.kind == clip::kind::value) {
-    clip_value(gradients, settings.limit);
+    return clip_value(gradients, settings.limit);
+  } else if constexpr (settings.kind == clip::kind::adaptive) {
+    return clip_unit_wise(parameters, gradients, settings.limit);
+  } else {
+    return false;
   }
 }
 

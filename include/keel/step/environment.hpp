@@ -2,6 +2,8 @@
 // one type; the real thing costs nothing.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <chrono>
 #include <keel/step/autocast.hpp>
 
@@ -10,6 +12,8 @@ namespace keel {
 struct step_environment {
   using clock = std::chrono::steady_clock;
   using autocast = autocast_scope;
+  /// Whether updates on this device are decided there and read by the host one update later. A CPU has nothing to wait for.
+  static bool decides_on_device(at::DeviceType device) { return device != at::kCPU; }
 };
 
 }  // namespace keel

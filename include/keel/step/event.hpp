@@ -42,6 +42,7 @@ struct update_end {
   double loss_scale;     ///< factor on this window's loss
   std::int64_t tokens;   ///< of the window, or rows where the batch is not made of tokens
   std::int64_t rows;
+  bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
 };
 /// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch.
 struct out_of_memory {

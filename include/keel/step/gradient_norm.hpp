@@ -6,9 +6,11 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 
 #include <cmath>
 #include <cstdint>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/update/chunks.hpp>
 #include <keel/update/vector_kernels.hpp>
 #include <span>
@@ -71,12 +73,19 @@ inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int
   }
 }
 
-inline double general_sum_of_squares(at::Tensor const& gradient) {
-  double const norm = at::linalg_vector_norm(gradient, 2, c10::nullopt, false, at::kDouble).item<double>();
-  return norm * norm;
-}
-
 }  // namespace detail
+
+/// The sums of squares of gradients of any dtype and layout that has a norm, where they are: one double each, in their order,
+/// without the host waiting for them. One tensor at a time, because _foreach_norm has been wrong for lists with empty tensors
+/// and sums fp32 in fp32.
+inline at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
+  std::vector<at::Tensor> norms;
+  norms.reserve(gradients.size());
+  for (at::Tensor const& gradient : gradients) {
+    norms.push_back(at::linalg_vector_norm(gradient, 2, c10::nullopt, false, at::kDouble));
+  }
+  return at::stack(norms).square();
+}
 
 /// Measures dense floating-point gradients of any shape; undefined tensors count as zero.
 inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients) {
@@ -84,14 +93,21 @@ inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients)
   gradient_measure measure;
   measure.squares.resize(gradients.size());
   detail::chunk_list chunks;
+  std::vector<std::size_t> others;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor const& gradient = gradients[i];
     if (!gradient.defined() || gradient.numel() == 0) continue;
     if (detail::has_fast_norm(gradient)) {
       chunks.add(i, gradient.numel());
     } else {
-      measure.squares[i] = detail::general_sum_of_squares(gradient);
+      others.push_back(i);
     }
+  }
+  if (!others.empty()) {
+    std::vector<at::Tensor> slow;
+    for (std::size_t const i : others) slow.push_back(gradients[i]);
+    at::Tensor const squares = squares_on_device(slow).cpu();
+    for (std::size_t i = 0; i < others.size(); ++i) measure.squares[others[i]] = squares.data_ptr<double>()[i];
   }
   std::vector<double> partial(chunks.size());
   chunks.for_each([&](std::size_t index, detail::chunk const& piece) {
@@ -103,7 +119,8 @@ inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients)
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     // A sum of squares that is not finite may be an overflow of finite doubles; only the elements tell.
     bool const suspicious = !std::isfinite(measure.squares[i]) && measure.first_nonfinite < 0;
-    if (suspicious && !at::isfinite(gradients[i]).all().item<bool>()) measure.first_nonfinite = static_cast<std::int64_t>(i);
+    if (suspicious && host_value(at::isfinite(gradients[i]).all()) == 0.0)
+      measure.first_nonfinite = static_cast<std::int64_t>(i);
     total += measure.squares[i];
   }
   measure.norm = std::sqrt(total);

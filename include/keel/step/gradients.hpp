@@ -26,6 +26,7 @@
 #include <keel/step/clipping.hpp>
 #include <keel/step/gradient_norm.hpp>
 #include <keel/update/engine.hpp>
+#include <keel/update/parameter_state.hpp>
 #include <span>
 #include <utility>
 #include <variant>
@@ -60,10 +61,12 @@ namespace detail {
 struct gradient_window {
   std::span<at::Tensor const> parameters;
   double scale = 1.0;         ///< of the loss
+  at::Tensor device_scale{};  ///< of the loss too, known on the device alone; undefined: none
   double first_weight = 0.0;  ///< the unit in which the other micro-batches' weights count
   double total_weight = 0.0;  ///< in units of the first
   double factor = 1.0;        ///< that the gradients in memory still lack
   double norm = 0.0;
+  bool clipped = false;
   std::vector<double> squares{};  ///< a parameter: the sum of the squares of its unscaled gradient
 
   std::vector<at::Tensor> defined_gradients() const {
@@ -73,6 +76,23 @@ struct gradient_window {
       if (parameter.grad().defined()) result.push_back(parameter.grad());
     }
     return result;
+  }
+  /// Gradients of bf16 and fp16 parameters from here on add up in fp32: in eight bits, small ones would be lost beside a large
+  /// sum.
+  void widen() {
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& parameter : parameters) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined() && is_narrow(gradient)) gradient = gradient.to(at::kFloat);
+    }
+  }
+  /// For an optimizer that expects gradients of the parameters' own dtype.
+  void narrow() {
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& parameter : parameters) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined() && is_narrow(parameter)) gradient = gradient.to(parameter.scalar_type());
+    }
   }
   void write() {
     if (factor == 1.0) return;
@@ -106,6 +126,10 @@ class gradients_base {
 
 struct gradient_access {
   template <class Gradients>
+  static gradient_window open(Gradients taken) {
+    return std::move(taken.window_);
+  }
+  template <class Gradients>
   static Gradients make(gradient_window window) {
     return Gradients(std::move(window));
   }
@@ -135,6 +159,8 @@ template <>
 class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, window::complete> {
  public:
   double norm() const { return window_.norm; }
+  /// The clip policy changed the gradients, or the factor that is still to come into them.
+  bool clipped() const { return window_.clipped; }
   /// Writes the factor that is still to come into the gradients; an update reads them no differently.
   void write() { window_.write(); }
   /// What an update engine allocates, while nothing has changed yet; step does it where nobody did.
@@ -148,6 +174,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
       engine_->update_with(window_.factor);
     } else {
       window_.write();
+      window_.narrow();
       optimizer.step();
     }
     return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
@@ -171,11 +198,13 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
 
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state) && {
-    if constexpr (Policy::configured.kind == clip::kind::global_norm) {
-      if (window_.norm > Policy::configured.limit) window_.factor *= Policy::configured.limit / window_.norm;
-    } else if constexpr (Policy::configured.kind != clip::kind::none) {
+    if (double const limit = norm_limit<Policy>(state); window_.norm > limit) {
+      window_.factor *= limit / window_.norm;
+      window_.clipped = true;
+    }
+    if constexpr (looks_at_elements<Policy>) {
       window_.write();
-      apply_clip<Policy>(window_.all_gradients(), window_.norm, state);
+      window_.clipped = apply_clip<Policy>(window_.parameters, window_.all_gradients(), window_.norm, state);
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
   }
@@ -269,7 +298,9 @@ class gradients<stage::scaled, window::partial> : public detail::gradients_base<
     if (window_.first_weight == 0.0) window_.first_weight = weight;
     double const relative = weight / window_.first_weight;
     double const factor = relative * window_.scale;
-    at::Tensor const loss = factor == 1.0 ? mean_loss : mean_loss * factor;
+    at::Tensor loss = factor == 1.0 ? mean_loss : mean_loss * factor;
+    if (window_.device_scale.defined()) loss = loss * window_.device_scale;
+    if (window_.total_weight > 0.0) window_.widen();
     torch::autograd::backward({loss}, {});
     window_.total_weight += relative;
   }
@@ -304,10 +335,13 @@ inline void clear_gradients(std::span<at::Tensor const> parameters) {
   for (at::Tensor const& parameter : parameters) parameter.mutable_grad() = at::Tensor();
 }
 
-/// A new window over the parameters, whose gradients it clears. `scale` multiplies every loss.
-inline gradients<stage::scaled, window::partial> begin_window(std::span<at::Tensor const> parameters, double scale = 1.0) {
+/// A new window over the parameters, whose gradients it clears. `scale` multiplies every loss; `device_scale`, a scalar on the
+/// parameters' device, does so too where it is defined.
+inline gradients<stage::scaled, window::partial> begin_window(std::span<at::Tensor const> parameters, double scale = 1.0,
+                                                              at::Tensor device_scale = {}) {
   clear_gradients(parameters);
-  return detail::gradient_access::make<gradients<stage::scaled, window::partial>>({.parameters = parameters, .scale = scale});
+  return detail::gradient_access::make<gradients<stage::scaled, window::partial>>(
+      {.parameters = parameters, .scale = scale, .device_scale = std::move(device_scale)});
 }
 
 }  // namespace keel

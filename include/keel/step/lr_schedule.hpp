@@ -9,22 +9,30 @@
 #include <cstdint>
 #include <functional>
 #include <keel/policy/schedule.hpp>
+#include <keel/step/outcome.hpp>
+#include <limits>
 #include <numbers>
 #include <vector>
 
 namespace keel {
 
-/// The factor for update number `update` (from 0) of `total`, in [min, 1]; `min` is the last rate over the highest.
-/// Updates from `total` on keep the last factor. `total` 0 means a run without a known length; only `constant` takes it.
+/// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1]; `min` is the last
+/// rate over the highest. Updates from `total` on keep the last factor. `total` 0 means a run without a known length; only
+/// `constant` and `plateau` take it.
 inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
   double const at = static_cast<double>(update);
   double const length = static_cast<double>(total);
-  double const warmup = s.warmup_ratio > 0.0 ? std::floor(s.warmup_ratio * length) : static_cast<double>(s.warmup);
-  if (at < warmup) return (at + 1.0) / warmup;
-  if (s.kind == schedule::kind::constant) return 1.0;
+  double const warmup = std::floor(schedule::warmup_of(s, total));
+  auto const half_cosine = [](double progress) { return 0.5 * (1.0 - std::cos(std::numbers::pi * progress)); };
+  if (at < warmup) {
+    bool const cycle = s.kind == schedule::kind::one_cycle;
+    return cycle ? s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / warmup) : (at + 1.0) / warmup;
+  }
+  if (!schedule::falls_to_its_end(s.kind)) return 1.0;
   double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
   double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
-  if (s.kind == schedule::kind::cosine) return min + (1.0 - min) * 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  bool const curved = s.kind == schedule::kind::cosine || s.kind == schedule::kind::one_cycle;
+  if (curved) return 1.0 - (1.0 - min) * half_cosine(progress);
   return 1.0 - (1.0 - min) * progress;
 }
 
@@ -53,7 +61,8 @@ class lr_schedule {
     if (highest == 0.0) return 0.0;
     if (custom_) return highest * custom_(position_, total_);
     double const min = settings_.min_lr > 0.0 ? settings_.min_lr / highest : settings_.min_ratio;
-    return highest * schedule_factor(settings_, position_, total_, min);
+    double const factor = schedule_factor(settings_, position_, total_, min);
+    return settings_.kind == schedule::kind::plateau ? highest * factor * std::max(min, plateau_.factor) : highest * factor;
   }
 
   /// Writes the present rates into the optimizer's groups.
@@ -62,21 +71,57 @@ class lr_schedule {
     for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) groups[i].options().set_lr(rate(i));
   }
 
-  /// One more update was applied.
-  void advance() { ++position_; }
+  /// Goes on by one if the step was applied; a plateau takes its loss in.
+  void advance(outcome const& result) {
+    auto const* const updated = result.get_if<outcome::updated>();
+    if (updated == nullptr) return;
+    ++position_;
+    bool const warm = static_cast<double>(position_) > std::floor(schedule::warmup_of(settings_, total_));
+    if (settings_.kind == schedule::kind::plateau && warm) plateau_.take(settings_, updated->loss);
+  }
 
   template <class Archive>
   void visit(Archive& archive) {
     archive("position", position_);
     archive("highest_lr", highest_);
+    if (settings_.kind == schedule::kind::plateau) archive("plateau", plateau_);
   }
 
  private:
+  /// Compares the mean loss of one patience with the best one's.
+  struct plateau_state {
+    double factor = 1.0;
+    double best = std::numeric_limits<double>::infinity();
+    double sum = 0.0;
+    std::int64_t count = 0;
+
+    void take(schedule::settings const& s, double loss) {
+      sum += loss;
+      if (++count < s.patience) return;
+      double const mean = sum / static_cast<double>(count);
+      if (mean < best - s.threshold * std::abs(best) || std::isinf(best)) {
+        best = mean;
+      } else {
+        factor *= s.lowered_by;
+      }
+      sum = 0.0;
+      count = 0;
+    }
+    template <class Archive>
+    void visit(Archive& archive) {
+      archive("factor", factor);
+      archive("best", best);
+      archive("sum", sum);
+      archive("count", count);
+    }
+  };
+
   schedule::settings settings_;
   std::int64_t total_;
   std::function<double(std::int64_t, std::int64_t)> custom_;
   std::vector<double> highest_;
   std::int64_t position_ = 0;
+  plateau_state plateau_;
 };
 
 }  // namespace keel

@@ -2,18 +2,18 @@
 //     keel::moving_average average(parameters, 0.999);
 //     average.update(step(batch, loss_of));                   a skipped step leaves it as it is (M03)
 //     { auto averaged = average.swap_in(); evaluate(); }      the parameters come back at the end of the scope (M04)
-// average <- decay * average + (1 - decay) * parameter, once an applied update, in fp32 for fp16 and bf16 parameters.
+// average <- average + (1 - decay) * (parameter - average), once an applied update, in fp32 for fp16 and bf16 parameters.
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <cstddef>
 #include <keel/error.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/outcome.hpp>
-#include <memory>
+#include <keel/update/parameter_state.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -37,12 +37,13 @@ class moving_average {
   };
 
   /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
-  moving_average(std::vector<at::Tensor> parameters, double decay) : parameters_(std::move(parameters)), decay_(decay) {
+  /// `names` are what a checkpoint calls the averages; without them it counts.
+  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {})
+      : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
     if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
     at::NoGradGuard no_grad;
     for (at::Tensor const& one : parameters_) {
-      bool const narrow = one.scalar_type() == at::kHalf || one.scalar_type() == at::kBFloat16;
-      averages_.push_back(narrow ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
+      averages_.push_back(detail::is_narrow(one) ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
     }
   }
   moving_average(moving_average const&) = delete;
@@ -54,7 +55,8 @@ class moving_average {
     require_parameters_in_place();
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      averages_[i].mul_(decay_).add_(parameters_[i].detach().to(averages_[i].scalar_type()), 1.0 - decay_);
+      at::Tensor const parameter = parameters_[i].detach();
+      averages_[i].lerp_(detail::is_narrow(parameter) ? parameter.to(at::kFloat) : parameter, 1.0 - decay_);
     }
   }
   /// Refused (M03): only an outcome says whether the parameters moved.
@@ -69,14 +71,32 @@ class moving_average {
     return averaged_scope(*this);
   }
   bool is_swapped_in() const { return !held_.empty(); }
+  /// Throws error (M04) while the average is in the model.
+  void require_parameters_in_place() const {
+    if (is_swapped_in()) throw broken_rule<error, rule::M04>();
+  }
 
   /// One tensor a parameter, in their order.
   std::vector<at::Tensor> const& averages() const { return averages_; }
 
- private:
-  void require_parameters_in_place() const {
-    if (is_swapped_in()) throw broken_rule<error, rule::M04>();
+  /// Throws checkpoint_error (E05) for averages of other shapes or dtypes.
+  template <class Archive>
+  void visit(Archive& archive) {
+    for (std::size_t i = 0; i < averages_.size(); ++i) {
+      std::string const name = i < names_.size() ? names_[i] : std::to_string(i);
+      at::Tensor average = averages_[i];
+      archive(name.c_str(), average);
+      bool const fits =
+          average.defined() && average.sizes() == averages_[i].sizes() && average.scalar_type() == averages_[i].scalar_type();
+      if (!fits) {
+        throw checkpoint_error("E05", "the moving average of " + name +
+                                          " has another shape or dtype than its parameter. Take an older checkpoint.");
+      }
+      averages_[i] = average.to(averages_[i].device());
+    }
   }
+
+ private:
   void put_averages() {
     at::NoGradGuard no_grad;
     // All copies first: an out-of-memory must not leave half of the average in the model.
@@ -92,6 +112,7 @@ class moving_average {
   }
 
   std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
   std::vector<at::Tensor> averages_;
   std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
   double decay_;

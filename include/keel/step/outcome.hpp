@@ -10,7 +10,14 @@
 
 namespace keel {
 
-enum class reason : unsigned char { nonfinite_loss, nonfinite_gradient, scale_overflow, out_of_memory };
+enum class reason : unsigned char {
+  nonfinite_loss,
+  nonfinite_gradient,
+  scale_overflow,
+  loss_spike,
+  gradient_spike,
+  out_of_memory
+};
 
 inline char const* to_string(reason why) {
   switch (why) {
@@ -20,6 +27,10 @@ inline char const* to_string(reason why) {
       return "non-finite gradient";
     case reason::scale_overflow:
       return "overflow of the loss scale";
+    case reason::loss_spike:
+      return "spike of the loss";
+    case reason::gradient_spike:
+      return "spike of the gradient norm";
     case reason::out_of_memory:
       return "out of memory";
   }
@@ -33,11 +44,14 @@ class outcome {
     std::int64_t micro_batches;
     std::int64_t of;
   };
+  /// The update is under way on a device; the next call, or settle(), says what became of it.
+  struct pending {};
   /// The parameters were updated.
   struct updated {
     double loss;           ///< weighted mean over the window
     double gradient_norm;  ///< joint L2 norm, before clipping
     double learning_rate;  ///< of the first parameter group
+    bool clipped = false;  ///< the clip policy changed the gradients
   };
   /// Parameters, optimizer state and schedule are as they were before the window.
   struct skipped {
@@ -59,7 +73,7 @@ class outcome {
     std::string detail;
   };
 
-  using value_type = std::variant<accumulated, updated, skipped, finished, stopped, gave_up>;
+  using value_type = std::variant<accumulated, pending, updated, skipped, finished, stopped, gave_up>;
 
   template <class Case>
   requires std::constructible_from<value_type, Case> outcome(Case value) : value_(std::move(value)) {}
@@ -72,6 +86,11 @@ class outcome {
   template <class Case>
   Case const& get() const {
     return std::get<Case>(value_);
+  }
+  /// The case's value, or null if it is another case.
+  template <class Case>
+  Case const* get_if() const {
+    return std::get_if<Case>(&value_);
   }
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {

@@ -54,6 +54,7 @@ struct parameter_list {
   std::vector<at::Tensor> tensors;
   std::vector<std::string> names;
   at::DeviceType device = at::kCPU;
+  bool one_device = true;  ///< all of them are on the same one
   model::settings seen{};  ///< the facts that a look at the model shows
 };
 
@@ -99,6 +100,7 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
     throw error("E11", "the optimizer holds no parameters. Build it from model->parameters().");
   }
   list.device = list.tensors.front().device().type();
+  for (at::Tensor const& parameter : list.tensors) list.one_device &= parameter.device() == list.tensors.front().device();
   for (auto const& module : model.modules(/*include_self=*/false)) {
     // In evaluation mode its statistics are constants.
     list.seen.batch_norm |= module->is_training() && module->name().find("BatchNorm") != std::string::npos;

@@ -20,6 +20,9 @@
 #include <keel/recipe/admitted.hpp>
 #include <keel/step/batch.hpp>
 #include <keel/step/buffers.hpp>
+#include <keel/step/declared_batch.hpp>
+#include <keel/step/device_scale.hpp>
+#include <keel/step/device_update.hpp>
 #include <keel/step/environment.hpp>
 #include <keel/step/event.hpp>
 #include <keel/step/grad_scaler.hpp>
@@ -27,9 +30,15 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/loss.hpp>
 #include <keel/step/lr_schedule.hpp>
+#include <keel/step/moving_average.hpp>
 #include <keel/step/nonfinite_guard.hpp>
+#include <keel/step/observer.hpp>
+#include <keel/step/own_policies.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/step/replay.hpp>
+#include <keel/step/spike_guard.hpp>
 #include <keel/step/told_recipe.hpp>
+#include <keel/step/window_sums.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,37 +50,16 @@ namespace keel {
 
 namespace detail {
 
-struct no_observer {
-  template <class Event>
-  void operator()(Event const& /*event*/) const {}
-};
-
-/// A schedule of the user's own, or nothing.
-template <class Policy>
-std::function<double(std::int64_t, std::int64_t)> factor_of() {
-  if constexpr (custom_schedule<Policy>) {
-    return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
-  } else {
-    return {};
-  }
-}
-
-/// Only a clip policy's state has a mechanism that creates and saves it.
-template <class Recipe, int... Slots>
-constexpr bool has_state_outside_clip(std::integer_sequence<int, Slots...>) {
-  return ((static_cast<slot>(Slots) != slot::clip && stateful<policy_of<Recipe, static_cast<slot>(Slots)>>) || ...);
-}
-
-/// Sums of one micro-batch.
-struct loss_tally {
-  double sum = 0.0;
-  double weight = 0.0;
+/// Of a recipe without keel::ema.
+struct no_average {
+  no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
 };
 
 template <class Recipe, class Environment, class Observer = no_observer>
 class step_body {
  public:
   static constexpr config configured = config_of<Recipe>;
+  static constexpr bool averages = configured.ema.decay > 0.0;
   using clip_policy = policy_of<Recipe, slot::clip>;
   using schedule_policy = policy_of<Recipe, slot::schedule>;
 
@@ -81,24 +69,17 @@ class step_body {
   step_body(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
       : model_(as_module(model)),
         optimizer_(optimizer),
+        engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
         parameters_(collect_parameters(model_, optimizer)),
         told_(std::addressof(model), optimizer, parameters_, updates),
         scaler_(configured.loss_scale),
-        schedule_(optimizer, configured.schedule, updates, factor_of<schedule_policy>()),
+        schedule_(optimizer, configured.schedule, updates, own_schedule<schedule_policy>()),
         buffers_(model_),
         observe_(observe) {
     // Only where a rule of the user's own refused the recipe without an error of the compiler's.
     if constexpr (std::same_as<Recipe, inert>) throw broken_rule<recipe_error, rule::D25>();
     require_types_fit<Recipe, module_of<Model>, Optimizer>();
-    if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
-                  !custom_stateful_clip<clip_policy>) {
-      refuse_call<rule::U19, clip_policy>();
-    }
-    if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
-      refuse_call<rule::U20, schedule_policy>();
-    }
-    if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{}))
-      refuse_call<rule::U21, Recipe>();
+    require_own_policies_fit<Recipe>();
   }
   /// Refused (Z08): which of the two would be guarded?
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
@@ -126,7 +107,7 @@ class step_body {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
       require_batch_fits<Recipe, Batch, weighted>();
       told_.template require_data_fits<Batch, weighted>();
-      require_rows(batch_traits<Batch>::rows(batch));
+      require_declared_rows(configured.accumulate, batch_traits<Batch>::rows(batch));
       try {
         return take(batch, loss_of);
       } catch (...) {
@@ -137,23 +118,42 @@ class step_body {
     return outcome::accumulated{0, configured.accumulate.count};
   }
 
-  /// Applies a window that the data's end left incomplete, weighted by what it holds; nothing if there is none.
+  /// Applies a window that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
   std::optional<outcome> flush() {
-    if (!window_) return std::nullopt;
-    try {
-      return finish();
-    } catch (...) {
-      drop_window();
-      throw;
+    std::optional<outcome> last;
+    if (window_) {
+      try {
+        last = finish();
+      } catch (...) {
+        drop_window();
+        throw;
+      }
     }
+    if (auto settled = settle()) last = settled;
+    return last;
   }
+
+  /// Waits for an update that is under way on a device and says what became of it; nothing if there is none. Throws as the call
+  /// would have.
+  std::optional<outcome> settle() {
+    if (!pending_) return std::nullopt;
+    pending_update update = std::move(*pending_);
+    pending_.reset();
+    return close_pending(std::move(update));
+  }
+  /// An update is under way on a device, and the counts below are those before it.
+  bool is_pending() const { return pending_.has_value(); }
 
   std::int64_t updates() const { return updates_; }
   std::int64_t skipped() const { return skipped_; }
+  /// The share of the applied updates that the clip policy changed; 0 before the first.
+  double clip_fraction() const { return updates_ == 0 ? 0.0 : static_cast<double>(clipped_) / static_cast<double>(updates_); }
   /// Into how many pieces each micro-batch is cut, after rungs that were taken.
   std::int64_t pieces() const { return ladder_.pieces(); }
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
+  /// Of the parameters, where the recipe has keel::ema.
+  moving_average& average() requires(averages) { return average_; }
   bool at_boundary() const { return !window_.has_value(); }
   parameter_list const& parameters() const { return parameters_; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
@@ -167,65 +167,68 @@ class step_body {
   void visit(Archive& archive) {
     archive("updates", updates_);
     archive("skipped", skipped_);
+    archive("clipped", clipped_);
     archive("nonfinite", guard_);
     archive("ladder", ladder_);
     archive("scaler", scaler_);
     archive("schedule", schedule_);
     archive("clip", clip_state_);
+    archive("spike", spike_);
+    if constexpr (averages) archive("average", average_);
   }
 
  private:
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
 
-  static void require_rows(std::int64_t rows) {
-    if (rows < 1) {
-      throw data_error("E06", "a batch has no rows. Leave empty batches out of the data.");
-    }
-    if (configured.accumulate.micro_batch > 0 && rows > configured.accumulate.micro_batch) {
-      throw data_error("B01", "a batch of " + std::to_string(rows) + " rows came to a recipe that declares keel::micro_batch<" +
-                                  std::to_string(configured.accumulate.micro_batch) +
-                                  ">. Cut the data into batches of that size.");
-    }
-  }
-
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf& loss_of) {
     if (!window_) open_window();
-    rows_ += batch_traits<Batch>::rows(batch);
-    tokens_ += batch_traits<Batch>::tokens(batch);
+    sums_.rows += batch_traits<Batch>::rows(batch);
+    sums_.tokens += batch_traits<Batch>::tokens(batch);
     if constexpr (has_ladder) {
-      most_rows_ = std::max(most_rows_, batch_traits<Batch>::rows(batch));
       // The window may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
-      replay_.push_back([this, batch, loss_of](std::int64_t index) mutable { run(batch, loss_of, index); });
-      if (auto gave_up = run_with_ladder()) return *gave_up;
+      replay_.add(batch_traits<Batch>::rows(batch),
+                  [this, batch, loss_of](std::int64_t index) mutable { run(batch, loss_of, index); });
+      if (auto gave_up = replay_.run_newest([this](std::string const& message) { return climb(message); })) return *gave_up;
     } else {
-      name_out_of_memory("", [&] { run(batch, loss_of, micro_batches_); });
+      name_out_of_memory(updates_, [&] { run(batch, loss_of, sums_.micro_batches); });
     }
-    ++micro_batches_;
-    if (micro_batches_ < configured.accumulate.count) return outcome::accumulated{micro_batches_, configured.accumulate.count};
+    ++sums_.micro_batches;
+    if (sums_.micro_batches < configured.accumulate.count) {
+      return outcome::accumulated{sums_.micro_batches, configured.accumulate.count};
+    }
     return finish();
   }
 
   void open_window() {
-    observe_(event::update_begin{updates_});
-    name_out_of_memory("", [&] { buffers_.take(); });
+    if constexpr (averages) average_.require_parameters_in_place();
+    decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
+    if (!decides_on_device_) settle();
+    observe_(event::update_begin{updates_ + (pending_ ? 1 : 0)});
+    name_out_of_memory(updates_, [&] { buffers_.take(); });
     if constexpr (has_ladder) random_ = random_snapshot::take(parameters_.device);
-    window_scale_ = scaler_.factor();
-    window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
+    begin_gradients();
+  }
+
+  void begin_gradients() {
+    if (decides_on_device_ && !device_scale_ && configured.loss_scale.kind == loss_scale::kind::dynamic) {
+      device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
+    }
+    window_.emplace(decides_on_device_ && device_scale_ ? begin_window(parameters_.tensors, 1.0, device_scale_->factor())
+                                                        : begin_window(parameters_.tensors, scaler_.factor()));
   }
 
   void drop_window() {
     clear_gradients(parameters_.tensors);
     window_.reset();
     replay_.clear();
-    micro_batches_ = rows_ = tokens_ = most_rows_ = 0;
-    loss_sum_ = weight_sum_ = 0.0;
+    sums_ = {};
   }
 
   /// Forward and backward of one micro-batch, in as many pieces as the rungs taken say.
   template <class Batch, class LossOf>
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
-    observe_(event::micro_batch_begin{updates_, index});
+    observe_(event::micro_batch_begin{updates_ + (pending_ ? 1 : 0), index});
     loss_tally tally;
     std::int64_t const rows = batch_traits<Batch>::rows(batch);
     std::int64_t const pieces = std::min(ladder_.pieces(), rows);
@@ -238,9 +241,8 @@ class step_body {
         run_piece(batch_traits<Batch>::slice(batch, begin, end), end - begin, loss_of, tally);
       }
     }
-    loss_sum_ += tally.sum;
-    weight_sum_ += tally.weight;
-    observe_(event::micro_batch_end{updates_, index, tally.sum / tally.weight, tally.weight});
+    sums_.loss.add(tally);
+    observe_(event::micro_batch_end{updates_ + (pending_ ? 1 : 0), index, tally.mean(), tally.weight});
   }
 
   template <class Batch, class LossOf>
@@ -254,49 +256,15 @@ class step_body {
     if (auto const changed = versions_.first_changed())
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
     require_trainable(loss);
-    double const value = loss.mean.template item<double>();
-    tally.sum += value * loss.weight;
-    tally.weight += loss.weight;
+    if (decides_on_device_) {
+      tally.add_on_device(loss.mean, loss.weight);
+      window_->add(loss.mean, loss.weight);
+      return;
+    }
+    double const value = host_value(loss.mean);
+    tally.add(value, loss.weight);
     // The update is lost already, so a backward pass over NaN would only cost time.
     if (std::isfinite(value)) window_->add(loss.mean, loss.weight);
-  }
-
-  template <class Run>
-  void name_out_of_memory(char const* where, Run&& run_it) {
-    try {
-      run_it();
-    } catch (std::exception const& thrown) {
-      if (!is_out_of_memory(thrown)) throw;
-      std::string const way_out =
-          std::string(where).empty()
-              ? "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller."
-              : "Start again from the last checkpoint with a smaller batch, or give the process more memory.";
-      throw out_of_memory_error("E09", "memory ran out in update " + std::to_string(updates_ + 1) + where + ": " +
-                                           first_line(thrown) + ". " + way_out);
-    }
-  }
-
-  /// Runs what the window has not run yet; after an out-of-memory takes a rung and runs the whole window again.
-  std::optional<outcome> run_with_ladder() {
-    std::size_t next = replay_.size() - 1;
-    while (next < replay_.size()) {
-      std::optional<std::string> message;
-      try {
-        replay_[next](static_cast<std::int64_t>(next));
-      } catch (std::exception const& thrown) {
-        if (!is_out_of_memory(thrown)) throw;
-        message = first_line(thrown);
-      }
-      // Recovery stands out here because a caught exception may keep frames and tensors alive.
-      if (!message) {
-        ++next;
-      } else if (auto gave_up = climb(*message)) {
-        return gave_up;
-      } else {
-        next = 0;
-      }
-    }
-    return std::nullopt;
   }
 
   /// Takes the next rung and puts the window back to its beginning; at the last rung drops the window.
@@ -304,10 +272,10 @@ class step_body {
     clear_gradients(parameters_.tensors);
     random_.restore();
     buffers_.restore();
-    loss_sum_ = weight_sum_ = 0.0;
-    if (ladder_.climb(most_rows_, updates_) == oom::rung_kind::halve_micro_batch) {
+    sums_.loss = {};
+    if (ladder_.climb(replay_.most_rows(), updates_) == oom::rung_kind::halve_micro_batch) {
       observe_(event::out_of_memory{updates_, "halve_micro_batch", message, ladder_.pieces()});
-      window_.emplace(begin_window(parameters_.tensors, scaler_.factor()));
+      begin_gradients();
       return std::nullopt;
     }
     observe_(event::out_of_memory{updates_, "give_up", message, ladder_.pieces()});
@@ -315,77 +283,119 @@ class step_body {
     return outcome::gave_up{reason::out_of_memory, message};
   }
 
-  /// A full window must hold the global batch that the recipe declares; only the data's end may leave less.
-  void require_declared_batch() const {
-    constexpr auto& declared = configured.accumulate;
-    if (declared.global_batch == 0 || micro_batches_ < declared.count) return;
-    std::int64_t const global = rows_ * told_.run().world_size;
-    bool const first = updates_ == 0 && skipped_ == 0;
-    if (global > declared.global_batch || (first && global != declared.global_batch)) {
-      throw data_error("B01",
-                       "an update holds " + std::to_string(global) + " rows in a recipe that declares keel::global_batch<" +
-                           std::to_string(declared.global_batch) + ">. Cut the data into batches whose sum is that number.");
-    }
-  }
-
   outcome finish() {
-    require_declared_batch();
-    double const loss = loss_sum_ / weight_sum_;
-    if (!std::isfinite(loss)) return skip(reason::nonfinite_loss, "", loss, loss);
+    bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
+    require_declared_window(configured.accumulate, sums_.micro_batches, sums_.rows * told_.run().world_size, first);
+    if (decides_on_device_) return finish_on_device();
+    window_facts const window{scaler_.factor(), schedule_.rate(), sums_.tokens, sums_.rows};
+    double const loss = sums_.loss.mean();
+    auto const leave_out = [&](reason why, std::string where, double norm) {
+      // Batch norm wrote its running statistics in the forward pass: a NaN there would outlive the batch.
+      buffers_.restore();
+      clear_gradients(parameters_.tensors);
+      return skip(window, why, std::move(where), loss, norm);
+    };
+    if (!std::isfinite(loss)) return leave_out(reason::nonfinite_loss, "", loss);
 
     auto unscaled = std::move(*window_).complete().unscale();
     auto result = std::move(unscaled).check();
     if (auto const* found = std::get_if<nonfinite_gradient>(&result)) {
-      bool const overflow = configured.loss_scale.kind == loss_scale::kind::dynamic;
-      return skip(overflow ? reason::scale_overflow : reason::nonfinite_gradient, parameters_.names[found->parameter], loss,
-                  found->norm);
+      return leave_out(nonfinite_reason(), parameters_.names[found->parameter], found->norm);
     }
     auto& checked = std::get<gradients<stage::checked>>(result);
     double const norm = checked.norm();
+    if (auto const spike = spike_.judge(loss, norm)) return leave_out(*spike, "", norm);
     // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
-    if constexpr (requires { observe_.wants_gradients(); }) {
-      if (observe_.wants_gradients()) checked.write();
-    } else if constexpr (!std::same_as<Observer, no_observer>) {
-      checked.write();
-    }
+    if (reads_windows(observe_)) checked.write();
     observe_(event::gradients_ready{updates_, norm, parameters_.tensors});
     auto clipped = std::move(checked).template clip<clip_policy>(clip_state_);
-    double const rate = schedule_.rate();
+    bool const was_clipped = clipped.clipped();
     schedule_.apply(optimizer_);
-    name_out_of_memory("", [&] { clipped.prepare(optimizer_); });
-    name_out_of_memory(" inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
-                       [&] { std::move(clipped).step(optimizer_); });
-    scaler_.update(false);
-    schedule_.advance();
-    guard_.accepted();
-    ++updates_;
-    return close(outcome::updated{loss, norm, rate}, loss, norm);
+    name_out_of_memory(updates_, [&] { clipped.prepare(optimizer_); });
+    name_out_of_memory_inside_update(updates_, [&] { std::move(clipped).step(optimizer_); });
+    return accept(window, loss, norm, was_clipped);
   }
 
-  /// The window's update is left out; the policy says whether the run bears it.
-  outcome skip(reason why, std::string where, double loss, double norm) {
+  /// Launches the update and says what became of the one before it.
+  outcome finish_on_device() {
+    outcome const before = settle().value_or(outcome::pending{});
+    window_facts const window{scaler_.factor(), schedule_.rate(), sums_.tokens, sums_.rows, true};
+    update_limits const limits{spike_.loss_limit(), spike_.gradient_norm_limit(), norm_limit<clip_policy>(clip_state_)};
+    schedule_.apply(optimizer_);
+    name_out_of_memory(updates_, [&] { engine_->prepare(); });
+    auto unscaled = std::move(*window_).complete().unscale();
+    name_out_of_memory_inside_update(updates_, [&] {
+      auto launched = update_on_device(std::move(unscaled), *engine_, sums_.loss.mean_on_device(), limits);
+      if (device_scale_) device_scale_->update(launched.happens, launched.overflowed);
+      buffers_.restore_unless(launched.happens);
+      pending_.emplace(pending_update{window, limits, std::move(launched.verdict)});
+    });
+    drop_window();
+    return before;
+  }
+
+  reason nonfinite_reason() const {
+    bool const overflow = configured.loss_scale.kind == loss_scale::kind::dynamic;
+    return overflow ? reason::scale_overflow : reason::nonfinite_gradient;
+  }
+
+  /// Everything that follows an update that took place.
+  outcome accept(window_facts const& window, double loss, double norm, bool clipped) {
+    outcome const result = outcome::updated{loss, norm, window.learning_rate, clipped};
+    scaler_.update(false);
+    schedule_.advance(result);
+    guard_.accepted();
+    spike_.accepted(result);
+    if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
+    if constexpr (averages) name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
+    ++updates_;
+    if (clipped) ++clipped_;
+    return close(window, result, loss, norm);
+  }
+
+  /// The update was left out; the policy says whether the run bears it.
+  outcome skip(window_facts const& window, reason why, std::string where, double loss, double norm) {
     ++skipped_;
-    clear_gradients(parameters_.tensors);
-    // Batch norm wrote its running statistics in the forward pass: a NaN there would outlive the batch.
-    buffers_.restore();
-    outcome const result = close(outcome::skipped{why, where}, loss, norm);
+    outcome const result = close(window, outcome::skipped{why, where}, loss, norm);
     if (why == reason::scale_overflow) {
       scaler_.update(true);
+    } else if (why == reason::loss_spike || why == reason::gradient_spike) {
+      spike_.left_out(why, why == reason::loss_spike ? loss : norm, updates_ + 1);
     } else {
       guard_.left_out(why, where, updates_ + 1);
     }
     return result;
   }
 
-  outcome close(outcome result, double loss, double norm) {
+  outcome close(window_facts const& window, outcome result, double loss, double norm) {
     // The window is still open: a hook is not at a boundary, where the cursor already counts this window.
-    observe_(event::update_end{updates_, result, loss, norm, window_scale_, tokens_, rows_});
-    drop_window();
+    observe_(event::update_end{updates_, result, loss, norm, window.loss_scale, window.tokens, window.rows, window.late});
+    if (!decides_on_device_) drop_window();
     return result;
+  }
+
+  /// The device's verdicts are the host's, one update later: the same numbers take the same branches.
+  outcome close_pending(pending_update update) {
+    auto const [loss, norm, applied] = update.verdict.read();
+    if (applied) return accept(update.window, loss, norm, norm > update.limits.clip);
+    engine_->take_back();
+    if (!std::isfinite(loss)) return skip(update.window, reason::nonfinite_loss, "", loss, loss);
+    if (!std::isfinite(norm)) {
+      auto const found = update.verdict.first_nonfinite();
+      return skip(update.window, nonfinite_reason(), found ? parameters_.names[*found] : "", loss, norm);
+    }
+    reason const why = loss > update.limits.loss ? reason::loss_spike : reason::gradient_spike;
+    return skip(update.window, why, "", loss, norm);
+  }
+
+  bool can_decide_on_device() const {
+    if constexpr (looks_at_elements<clip_policy>) return false;
+    return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
   }
 
   torch::nn::Module& model_;
   torch::optim::Optimizer& optimizer_;
+  update_engine* engine_;  ///< the optimizer, if it is one
   parameter_list parameters_;
   told_recipe<Recipe, typename Environment::autocast> told_;
   grad_scaler scaler_;
@@ -395,22 +405,25 @@ class step_body {
   buffer_snapshot buffers_;
   random_snapshot random_;
   nonfinite_guard guard_{configured.nonfinite};
+  spike_guard spike_{configured.spike};
   ladder_position ladder_{configured.oom};
+  std::conditional_t<averages, moving_average, no_average> average_{parameters_.tensors, configured.ema.decay,
+                                                                    parameters_.names};
   Observer observe_;
 
   std::int64_t updates_ = 0;
   std::int64_t skipped_ = 0;
+  std::int64_t clipped_ = 0;
 
   // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.
   std::optional<gradients<stage::scaled, window::partial>> window_;
-  std::vector<std::function<void(std::int64_t)>> replay_;
-  std::int64_t micro_batches_ = 0;
-  std::int64_t rows_ = 0;
-  std::int64_t tokens_ = 0;
-  std::int64_t most_rows_ = 0;
-  double loss_sum_ = 0.0;
-  double weight_sum_ = 0.0;
-  double window_scale_ = 1.0;
+  window_replay replay_;
+  window_sums sums_;
+
+  // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
+  bool decides_on_device_ = false;
+  std::optional<pending_update> pending_;
+  std::optional<device_scale> device_scale_;
 };
 
 template <class Environment>

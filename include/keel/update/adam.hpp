@@ -9,6 +9,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/adam.h>
@@ -17,9 +18,11 @@
 #include <cmath>
 #include <cstdint>
 #include <keel/update/chunks.hpp>
+#include <keel/update/conditional.hpp>
 #include <keel/update/engine.hpp>
 #include <keel/update/parameter_state.hpp>
 #include <keel/update/vector_kernels.hpp>
+#include <map>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -108,10 +111,40 @@ class adam_engine : public Base, public update_engine {
     });
   }
 
+  void update_where(at::Tensor const& happens, at::Tensor const& factor) override {
+    at::NoGradGuard no_grad;
+    conditional const when(happens, factor);
+    counted_.clear();
+    std::map<std::pair<options_type const*, std::int64_t>, std::vector<entry>> fused;
+    for (entry const& one : entries_) {
+      auto const& [parameter, state, options] = one;
+      state->step(state->step() + 1);
+      counted_.push_back(state);
+      if (decoupled && libtorch::has_fused_adamw && suits_fused_kernel(*parameter, *state)) {
+        fused[{options, state->step()}].push_back(one);
+      } else {
+        update_conditionally(*parameter, *state, options->amsgrad(), coefficients(*options, state->step(), 1.0), when);
+      }
+    }
+    for (auto const& [key, entries] : fused) update_fused(entries, *key.first, key.second, when);
+    entries_.clear();
+  }
+
+  void take_back() override {
+    for (state_type* const state : counted_) state->step(state->step() - 1);
+    counted_.clear();
+  }
+
   at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }
   void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
 
  private:
+  /// A parameter that has a gradient, from prepare to update_with: both point into the optimizer's own groups and state.
+  struct entry {
+    at::Tensor const* parameter;
+    state_type* state;
+    options_type const* options;
+  };
   /// The coefficients in double, before they are rounded to the kernel's float.
   struct exact {
     double factor, weight_decay, lr, beta1, beta2, eps, step_size, inverse_root_correction2;
@@ -172,16 +205,51 @@ class adam_engine : public Base, public update_engine {
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
   }
 
-  /// A parameter that has a gradient, from prepare to update_with: both point into the optimizer's own groups and state.
-  struct entry {
-    at::Tensor const* parameter;
-    state_type* state;
-    options_type const* options;
-  };
+  void update_conditionally(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c,
+                            conditional const& when) {
+    at::Tensor worked = masters_.of(parameter);
+    at::Tensor gradient = when.gradient(parameter.grad(), worked.scalar_type());
+    if (!decoupled && c.weight_decay != 0.0) gradient = gradient.add(when.masked(worked), c.weight_decay);
+    if (decoupled && c.weight_decay != 0.0) worked.mul_(when.number(1.0 - c.lr * c.weight_decay, 1.0));
+    state.exp_avg().mul_(when.number(c.beta1, 1.0)).add_(gradient, 1.0 - c.beta1);
+    state.exp_avg_sq().mul_(when.number(c.beta2, 1.0)).addcmul_(gradient, gradient, 1.0 - c.beta2);
+    if (amsgrad) state.max_exp_avg_sq(at::maximum(state.max_exp_avg_sq(), state.exp_avg_sq()));
+    at::Tensor const& second = amsgrad ? state.max_exp_avg_sq() : state.exp_avg_sq();
+    at::Tensor const step = state.exp_avg().div(second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps));
+    worked.sub_(when.masked(step), c.step_size);
+    if (is_narrow(parameter)) parameter.detach().copy_(worked);
+  }
+
+  static bool suits_fused_kernel(at::Tensor const& parameter, state_type const& state) {
+    at::Tensor const& gradient = parameter.grad();
+    bool const wide = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble;
+    return wide && gradient.scalar_type() == parameter.scalar_type() && gradient.strides() == parameter.strides() &&
+           state.exp_avg().strides() == parameter.strides() && parameter.is_non_overlapping_and_dense();
+  }
+
+  /// LibTorch's own kernel divides by the scale and leaves everything alone where found_inf is one. All entries are at the same
+  /// step.
+  static void update_fused(std::vector<entry> const& entries, options_type const& options, std::int64_t step,
+                           conditional const& when) {
+    libtorch::fused_adamw_list list;
+    at::Tensor const steps = at::full_like(when.factor(), static_cast<double>(step), at::kFloat);
+    for (auto const& [parameter, state, unused] : entries) {
+      list.parameters.push_back(parameter->detach());
+      list.gradients.push_back(parameter->grad());
+      list.averages.push_back(state->exp_avg());
+      list.squares.push_back(state->exp_avg_sq());
+      if (options.amsgrad()) list.largest.push_back(state->max_exp_avg_sq());
+      list.steps.push_back(steps);
+    }
+    auto const [beta1, beta2] = options.betas();
+    libtorch::fused_adamw(list, options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
+                          when.factor().reciprocal().to(at::kFloat), when.number(0.0, 1.0).to(at::kFloat));
+  }
 
   master_weights masters_;
   // Between updates empty; kept for their memory.
   std::vector<entry> entries_;
+  std::vector<state_type*> counted_;  ///< what the last update_where counted
   std::vector<job> jobs_;
   chunk_list chunks_;
 };

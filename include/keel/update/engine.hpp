@@ -18,6 +18,13 @@ class update_engine {
   /// gradients themselves stay as they are.
   virtual void update_with(double factor) = 0;
 
+  /// The same with both unknown to the host: it takes place where `happens`, a bool scalar on the parameters' device, is true,
+  /// and `factor` is a double scalar there. Nothing waits for the device.
+  virtual void update_where(at::Tensor const& happens, at::Tensor const& factor) = 0;
+
+  /// The last update_where turned out not to have happened: what the host counts goes back.
+  virtual void take_back() = 0;
+
   /// The fp32 copy of a bf16 or fp16 parameter, which a checkpoint must hold; undefined where there is none.
   virtual at::Tensor master_of(at::Tensor const& parameter) const = 0;
   virtual void set_master(at::Tensor const& parameter, at::Tensor master) = 0;

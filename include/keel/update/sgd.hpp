@@ -8,6 +8,7 @@
 #include <torch/optim/sgd.h>
 
 #include <keel/update/chunks.hpp>
+#include <keel/update/conditional.hpp>
 #include <keel/update/engine.hpp>
 #include <keel/update/parameter_state.hpp>
 #include <keel/update/vector_kernels.hpp>
@@ -60,10 +61,7 @@ class sgd : public torch::optim::SGD, public update_engine {
       auto const& options = static_cast<torch::optim::SGDOptions const&>(group.options());
       for (at::Tensor const& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
-        at::Tensor buffer;
-        if (options.momentum() != 0.0) {
-          buffer = static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer();
-        }
+        at::Tensor const buffer = momentum_of(parameter, options);
         bool const fresh = fresh_.erase(parameter.unsafeGetTensorImpl()) != 0;
         if (detail::are_plain_memory({&parameter, &parameter.grad(), buffer.defined() ? &buffer : &parameter})) {
           add_job(parameter, buffer, fresh, options, factor);
@@ -79,6 +77,24 @@ class sgd : public torch::optim::SGD, public update_engine {
     });
   }
 
+  void update_where(at::Tensor const& happens, at::Tensor const& factor) override {
+    at::NoGradGuard no_grad;
+    detail::conditional const when(happens, factor);
+    begun_.clear();
+    for (auto const& group : param_groups()) {
+      auto const& options = static_cast<torch::optim::SGDOptions const&>(group.options());
+      for (at::Tensor const& parameter : group.params()) {
+        if (!parameter.grad().defined()) continue;
+        update_conditionally(parameter, momentum_of(parameter, options), options, when);
+      }
+    }
+  }
+
+  void take_back() override {
+    fresh_.insert(begun_.begin(), begun_.end());
+    begun_.clear();
+  }
+
   at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }
   void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
 
@@ -90,6 +106,12 @@ class sgd : public torch::optim::SGD, public update_engine {
     bool fresh;
     detail::sgd_coefficients coefficients;
   };
+
+  /// Undefined without momentum.
+  at::Tensor momentum_of(at::Tensor const& parameter, torch::optim::SGDOptions const& options) {
+    if (options.momentum() == 0.0) return {};
+    return static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer();
+  }
 
   void add_job(at::Tensor const& parameter, at::Tensor const& buffer, bool fresh, torch::optim::SGDOptions const& options,
                double factor) {
@@ -125,8 +147,27 @@ class sgd : public torch::optim::SGD, public update_engine {
     if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
   }
 
+  void update_conditionally(at::Tensor const& parameter, at::Tensor buffer, torch::optim::SGDOptions const& options,
+                            detail::conditional const& when) {
+    at::Tensor worked = masters_.of(parameter);
+    at::Tensor gradient = when.gradient(parameter.grad(), worked.scalar_type());
+    if (options.weight_decay() != 0.0) gradient = gradient.add(when.masked(worked), options.weight_decay());
+    if (buffer.defined()) {
+      if (fresh_.erase(parameter.unsafeGetTensorImpl()) != 0) {
+        begun_.push_back(parameter.unsafeGetTensorImpl());
+        buffer.copy_(gradient);
+      } else {
+        buffer.mul_(when.number(options.momentum(), 1.0)).add_(gradient, 1.0 - options.dampening());
+      }
+      gradient = options.nesterov() ? gradient.add(buffer, options.momentum()) : buffer;
+    }
+    worked.sub_(when.masked(gradient), options.lr());
+    if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+  }
+
   detail::master_weights masters_;
   std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers that wait for their first gradient
+  std::vector<c10::TensorImpl const*> begun_;         ///< those that the last update_where filled
   std::vector<job> jobs_;
   detail::chunk_list chunks_;
 };

@@ -1,10 +1,14 @@
-// expect: U17 U18
+// expect: U17 U18 U31
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
 #include <keel/loop/trainer.hpp>
 
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::ema<0.99>> {};
+#else
 struct mine : keel::recipe<> {};
+#endif
 
 void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector<at::Tensor> const& batches) {
   auto loss_of = [&](at::Tensor const& batch) { return model->forward(batch).mean(); };
@@ -16,5 +20,6 @@ void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector
   run.on([](keel::event::update_end& e) { (void)e; });
   keel::outcome const result = run.fit(static_cast<int>(batches.size()), loss_of);
 #endif
+  auto scope = run.averaged();
   (void)result;
 }

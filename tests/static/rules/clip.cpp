@@ -41,6 +41,15 @@ static_assert(breaks<rule::G11>(of<clip::global_norm<nan>>) && breaks<rule::G11>
 static_assert(keeps({.clip = {.kind = clip::kind::custom, .limit = 0.0}}));
 static_assert(keeps({.clip = {.kind = clip::kind::none, .limit = -1.0}}));
 
+template <>
+struct example<rule::G13> : recipes<recipe<clip::zscore<3.0, clip::window<1>>>, recipe<clip::zscore<3.0, clip::window<2>>>> {};
+static_assert(breaks<rule::G11>(of<clip::zscore<0.0>>) && keeps(of<clip::zscore<3.0>, shard::zero<2>>));
+static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<-1.0>>>) && keeps(of<clip::zscore<3.0, clip::at_most<0.0>>>));
+static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<1.7e308>>>) &&
+              keeps(of<clip::zscore<3.0, clip::at_most<below(1.7e308)>>>));
+static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<nan>>>));
+static_assert(keeps({.clip = {.kind = clip::kind::global_norm, .limit = 1.0, .window = 0, .at_most = -1.0}}));
+
 template struct each_shown<rule::clip_rules>;
 
 }  // namespace judged

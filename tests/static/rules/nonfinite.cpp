@@ -109,6 +109,10 @@ static_assert(breaks<rule::N27>(of<spike::skip<spike::zscore<nan>>>));
 static_assert(breaks<rule::N27>(of<spike::rollback<spike::zscore<-1.0>>, saves>));
 static_assert(keeps({.spike = {.zscore = 0.0, .window = 0}}));
 
+template <>
+struct example<rule::N29> : recipes<recipe<spike::skip<spike::in_a_row<0>>>, recipe<spike::skip<spike::in_a_row<1>>>> {};
+static_assert(breaks<rule::N29>(of<spike::rollback<spike::in_a_row<0>>, saves>) && keeps({.spike = {.limit = 0}}));
+
 using read_once = data::is<data::single_pass>;
 template <>
 struct example<rule::N28>

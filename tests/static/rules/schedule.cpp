@@ -10,8 +10,14 @@ using schedule::constant_with;
 using schedule::cosine;
 using schedule::decay;
 using schedule::linear;
+using schedule::lowered_by;
 using schedule::min_lr;
 using schedule::min_ratio;
+using schedule::one_cycle;
+using schedule::patience;
+using schedule::plateau;
+using schedule::start_ratio;
+using schedule::threshold;
 using schedule::total;
 using schedule::warmup;
 using schedule::warmup_ratio;
@@ -125,6 +131,38 @@ static_assert(breaks<rule::L15>(of<own<cosine<min_ratio<0.1>, min_lr<1e-5>>>>));
 // A number below nothing is L03's alone.
 static_assert(breaks<rule::L03>(of<cosine<min_ratio<-0.1>, min_lr<1e-5>>>) &&
               breaks<rule::L03>(of<cosine<min_ratio<0.1>, min_lr<-1e-5>>>));
+
+template <>
+struct example<rule::L16> : recipes<recipe<cosine<start_ratio<0.1>>>, recipe<one_cycle<start_ratio<0.1>>>> {};
+static_assert(breaks<rule::L16>(of<linear<patience<10_steps>>>) && keeps(of<plateau<patience<10_steps>>>));
+static_assert(breaks<rule::L16>(of<cosine<lowered_by<0.5>>>) && keeps(of<plateau<lowered_by<0.5>>>));
+static_assert(breaks<rule::L16>(of<one_cycle<threshold<0.01>>>) && keeps(of<plateau<threshold<0.01>>>));
+static_assert(breaks<rule::L16>(of<plateau<start_ratio<0.1>>>) && breaks<rule::L16>(of<one_cycle<patience<10_steps>>>));
+static_assert(keeps(of<own<cosine<start_ratio<0.1>>>>) && keeps(of<own<cosine<patience<10_steps>>>>));
+static_assert(keeps(of<own<cosine<threshold<0.1>>>>) && keeps(of<cosine<start_ratio<0.0>>>));
+
+template <>
+struct example<rule::L17> : recipes<recipe<plateau<patience<0_steps>>>, recipe<plateau<patience<1_steps>>>> {};
+static_assert(breaks<rule::L17>(of<plateau<lowered_by<0.0>>>) && keeps(of<plateau<lowered_by<above(0.0)>>>));
+static_assert(breaks<rule::L17>(of<plateau<lowered_by<1.0>>>) && keeps(of<plateau<lowered_by<below(1.0)>>>));
+static_assert(breaks<rule::L17>(of<plateau<threshold<-0.1>>>) && breaks<rule::L17>(of<plateau<threshold<1.0>>>));
+static_assert(keeps(of<plateau<threshold<below(1.0)>>>) && breaks<rule::L17>(of<plateau<lowered_by<nan>>>));
+static_assert(breaks<rule::L17>(of<plateau<threshold<nan>>>));
+static_assert(keeps(of<own<plateau<patience<0_steps>>>>));
+
+// What falls to its end, and what needs to know where that is.
+static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<above(1.0)>>>) && keeps(of<one_cycle<start_ratio<1.0>>>));
+static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<-0.1>>>) && breaks<rule::L03>(of<one_cycle<start_ratio<nan>>>));
+static_assert(breaks<rule::L04>(over<one_cycle<>>(0)) && keeps(over<plateau<>>(0)));
+static_assert(breaks<rule::L04>(over<plateau<warmup_ratio<0.1>>>(0)));
+static_assert(breaks<rule::L14>(over<one_cycle<total<100_steps>>>(101)) && keeps(over<plateau<total<100_steps>>>(101)));
+static_assert(breaks<rule::L11>(of<one_cycle<decay<10_steps>>>) && breaks<rule::L11>(of<plateau<decay<10_steps>>>));
+// The warm-up of one_cycle is there without being asked for.
+static_assert(schedule::warmup_of(one_cycle<>::configured, 100) == 30.0);
+static_assert(schedule::warmup_of(one_cycle<warmup<10_steps>>::configured, 100) == 10.0);
+static_assert(schedule::warmup_of(one_cycle<warmup_ratio<0.5>>::configured, 100) == 50.0);
+static_assert(schedule::warmup_of(cosine<>::configured, 100) == 0.0);
+static_assert(keeps(of<plateau<min_ratio<0.1>>>) && keeps(of<plateau<min_lr<1e-5>>>));
 
 template struct each_shown<rule::schedule_rules>;
 

@@ -1,0 +1,30 @@
+// One number out of a tensor. On the CPU it is read where it lies; `item()` would go through the dispatcher, and on a device
+// the host waits for everything that was asked of it before.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace keel {
+
+/// The value of a tensor of one element, real or bool.
+inline double host_value(at::Tensor const& one) {
+  if (one.device().is_cpu() && one.layout() == at::kStrided && one.numel() == 1) {
+    switch (one.scalar_type()) {
+      case at::kFloat:
+        return static_cast<double>(*one.data_ptr<float>());
+      case at::kDouble:
+        return *one.data_ptr<double>();
+      case at::kBFloat16:
+        return static_cast<double>(static_cast<float>(*one.data_ptr<at::BFloat16>()));
+      case at::kHalf:
+        return static_cast<double>(static_cast<float>(*one.data_ptr<at::Half>()));
+      case at::kBool:
+        return *one.data_ptr<bool>() ? 1.0 : 0.0;
+      default:
+        break;
+    }
+  }
+  return one.item<double>();
+}
+
+}  // namespace keel

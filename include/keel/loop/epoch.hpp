@@ -1,0 +1,59 @@
+// One pass over the data, from where the cursor stands to the data's end or the run's.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <keel/error.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/loop/batch_source.hpp>
+#include <keel/loop/progress.hpp>
+#include <keel/step/outcome.hpp>
+#include <optional>
+#include <string>
+
+namespace keel::detail {
+
+/// Calls `begin(position)` once and `take(batch)` for every batch behind the cursor, which take moves; what take returns ends
+/// it. At the end of the epoch the cursor still stands there. Throws data_error (E06) for an epoch without batches, or with
+/// fewer than the cursor has seen.
+template <class Batches, class Begin, class Take>
+std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::DeviceType device, Begin const& begin,
+                                  Take const& take) {
+  std::int64_t const behind = cursor.position;
+  // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
+  // generators must stand where they stood.
+  bool const goes_on = cursor.in_epoch;
+  auto const now = random_snapshot::take(device);
+  if (goes_on) {
+    cursor.at_epoch_begin.restore();
+  } else {
+    cursor.at_epoch_begin = now;
+    cursor.in_epoch = true;
+  }
+  begin(behind);
+  auto ended = with_epoch(batches, cursor.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
+    if (behind > 0) {
+      // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
+      if (skip_batches(at, end, behind - 1) < behind - 1 || !(at != end)) {
+        throw data_error("E06", "the data of epoch " + std::to_string(cursor.epoch) + " ends before batch " +
+                                    std::to_string(behind) +
+                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
+      }
+      static_cast<void>(*at);
+    }
+    if (goes_on) now.restore();
+    if (behind > 0) ++at;
+    for (; at != end; ++at) {
+      if (auto stopped = take(*at)) return stopped;
+    }
+    return std::nullopt;
+  });
+  if (!ended && cursor.position == 0) {
+    throw data_error("E06",
+                     "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
+  }
+  return ended;
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,23 @@
+// Who listens to a step: the trainer, or nobody.
+#pragma once
+
+#include <concepts>
+
+namespace keel::detail {
+
+struct no_observer {
+  template <class Event>
+  void operator()(Event const& /*event*/) const {}
+};
+
+/// It looks at a window's numbers or gradients, so the host has to read them at once. Whoever does not say is taken to.
+template <class Observer>
+bool reads_windows(Observer const& observer) {
+  if constexpr (requires { observer.reads_windows(); }) {
+    return observer.reads_windows();
+  } else {
+    return !std::same_as<Observer, no_observer>;
+  }
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,46 @@
+// What a step asks of policies of the program's own: that they can be called, and that no state of theirs is forgotten.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <keel/policy/state.hpp>
+#include <keel/recipe/recipe.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <keel/step/clipping.hpp>
+#include <keel/step/lr_schedule.hpp>
+#include <utility>
+
+namespace keel::detail {
+
+/// A schedule of the program's own, or nothing.
+template <class Policy>
+std::function<double(std::int64_t, std::int64_t)> own_schedule() {
+  if constexpr (custom_schedule<Policy>) {
+    return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
+  } else {
+    return {};
+  }
+}
+
+/// Only a clip policy's state has a mechanism that creates and saves it.
+template <class Recipe, int... Slots>
+constexpr bool has_state_outside_clip(std::integer_sequence<int, Slots...>) {
+  return ((static_cast<slot>(Slots) != slot::clip && stateful<policy_of<Recipe, static_cast<slot>(Slots)>>) || ...);
+}
+
+/// Does not compile (U19, U20, U21) where a policy of the program's own cannot be called or saved.
+template <class Recipe>
+constexpr void require_own_policies_fit() {
+  using clip_policy = policy_of<Recipe, slot::clip>;
+  using schedule_policy = policy_of<Recipe, slot::schedule>;
+  if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
+                !custom_stateful_clip<clip_policy>) {
+    refuse_call<rule::U19, clip_policy>();
+  }
+  if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
+    refuse_call<rule::U20, schedule_policy>();
+  }
+  if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{})) refuse_call<rule::U21, Recipe>();
+}
+
+}  // namespace keel::detail

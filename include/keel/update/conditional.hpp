@@ -1,0 +1,36 @@
+// Arithmetic of an update that takes place only where a bool on the device is true: nothing of a skipped one reaches a
+// parameter or a moment, NaN least of all.
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/full_like.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <utility>
+
+namespace keel::detail {
+
+class conditional {
+ public:
+  /// `happens`: a bool scalar; `factor`: a double scalar on the same device.
+  conditional(at::Tensor happens, at::Tensor factor) : happens_(std::move(happens)), factor_(std::move(factor)) {}
+
+  /// The gradient times the factor, in the type of `like`; zero where the update does not happen.
+  at::Tensor gradient(at::Tensor const& raw, at::ScalarType type) const { return masked(raw.to(type) * factor_); }
+  /// The value, or zero where the update does not happen.
+  at::Tensor masked(at::Tensor const& value) const { return at::where(happens_, value, at::zeros_like(value)); }
+  /// One number or the other, as a double scalar.
+  at::Tensor number(double where_it_happens, double elsewhere) const {
+    return at::where(happens_, at::full_like(factor_, where_it_happens), at::full_like(factor_, elsewhere));
+  }
+  at::Tensor const& happens() const { return happens_; }
+  at::Tensor const& factor() const { return factor_; }
+
+ private:
+  at::Tensor happens_;
+  at::Tensor factor_;
+};
+
+}  // namespace keel::detail
