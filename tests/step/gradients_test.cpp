@@ -107,3 +107,23 @@ TEST_CASE("a parameter without a gradient is no part of the window and no error"
   CHECK(clipped.norm() == Approx(std::sqrt(2.0)));
   CHECK_FALSE(unused.grad().defined());
 }
+
+TEST_CASE("gradients of bf16 parameters add up in fp32, and an optimizer of LibTorch's gets them in its own type") {
+  for (auto const type : {at::kBFloat16, at::kHalf}) {
+    at::Tensor const parameter = at::zeros({4}, type).requires_grad_();
+    std::vector<at::Tensor> const parameters = {parameter};
+    auto window = keel::begin_window(parameters);
+    // In eight bits 256 + 1 is 256.
+    window.add((parameter * 256).sum());
+    CHECK(parameter.grad().scalar_type() == type);
+    for (int i = 0; i < 100; ++i) window.add((parameter * 1).sum());
+    CHECK(parameter.grad().scalar_type() == at::kFloat);
+    auto clipped = std::get<keel::gradients<keel::stage::checked>>(std::move(window).complete().unscale().check())
+                       .clip<keel::clip::none>();
+    CHECK(clipped.norm() == Approx(2.0 * 356.0 / 101.0));
+    torch::optim::SGD optimizer(parameters, 1.0);
+    std::move(clipped).step(optimizer);
+    CHECK(parameter.grad().scalar_type() == type);
+    CHECK(parameter[0].item<double>() == Approx(-356.0 / 101.0).epsilon(0.01));
+  }
+}

@@ -1,6 +1,7 @@
 #include "../support.hpp"
 
 using namespace keel_test;
+using namespace keel::literals;
 
 namespace {
 keel::outcome const updated = keel::outcome::updated{};
@@ -62,4 +63,51 @@ TEST_CASE("a decay outside (0, 1) is refused by rule M10") {
   for (double const decay : {0.0, 1.0, -0.5, std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_THROWS_AS(keel::moving_average({at::ones({1})}, decay), keel::error);
   }
+}
+
+namespace {
+struct averaging : keel::recipe<keel::ema<0.9>, keel::nonfinite::skip<3>, keel::checkpoint::every<5_steps>> {};
+}  // namespace
+
+TEST_CASE("a recipe's average follows the applied updates, is saved and resumed, and is in the model for a scope alone") {
+  scratch_directory const whole, parts;
+  auto const batches = [] {
+    std::vector<pair_batch> all;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) all.push_back(make_pair_batch(seed));
+    all[7].first[0][0] = NAN;
+    return all;
+  }();
+  auto const train = [&](std::filesystem::path const& directory, std::vector<std::int64_t> const& stops) {
+    std::vector<at::Tensor> averages;
+    for (std::size_t part = 0; part <= stops.size(); ++part) {
+      auto const model = make_small();
+      keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
+      keel::trainer<averaging> run{model, optimizer, quiet({.run_directory = directory})};
+      std::vector<at::Tensor> reference = copies_of(model->parameters());
+      run.on([&](keel::event::update_end const& e) {
+        if (part < stops.size() && e.update == stops[part]) run.request_stop();
+        if (!e.result.is<keel::outcome::updated>() || !stops.empty()) return;
+        // At this event the update is there and its average too.
+        for (std::size_t i = 0; i < reference.size(); ++i)
+          reference[i] = reference[i] * 0.9 + model->parameters()[i].detach() * 0.1;
+      });
+      run.fit(batches, mean_squared_error(model));
+      auto const trained = copies_of(model->parameters());
+      {
+        auto const scope = run.averaged();
+        averages = copies_of(model->parameters());
+        CHECK_THROWS_AS(run.averaged(), keel::error);
+        CHECK_THROWS_AS(run.save(), keel::error);
+        CHECK_THROWS_AS(run.step(batches[0], mean_squared_error(model)), keel::error);
+        CHECK(same_bits(copies_of(model->parameters()), averages));
+      }
+      CHECK(same_bits(copies_of(model->parameters()), trained));
+      if (stops.empty()) {
+        for (std::size_t i = 0; i < reference.size(); ++i) CHECK(at::allclose(averages[i], reference[i], 1e-4, 1e-6));
+      }
+    }
+    return averages;
+  };
+  auto const expected = train(whole, {});
+  CHECK(same_bits(train(parts, {3, 11}), expected));
 }

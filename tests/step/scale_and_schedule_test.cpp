@@ -1,31 +1,58 @@
-#include "../support.hpp"
-
 #include <numbers>
+
+#include "../support.hpp"
 
 using namespace keel_test;
 using namespace keel::literals;
 namespace schedule = keel::schedule;
 
-TEST_CASE("the scaler follows the published algorithm over random overflow patterns, and never below its floor") {
+TEST_CASE("the scaler follows the published algorithm over 10,000 random overflow patterns, and never below its floor") {
   std::mt19937_64 engine(7);
   auto settings = keel::loss_scale::dynamic<keel::loss_scale::growth_interval<5>, keel::loss_scale::floor<2.0>>::configured;
   settings.raise_at_floor = false;
-  for (int pattern = 0; pattern < 1000; ++pattern) {
+  for (int pattern = 0; pattern < 10000; ++pattern) {
+    settings.hysteresis = 1 + static_cast<int>(engine() % 3);
     keel::grad_scaler scaler(settings);
+    // Micikevicius et al. 2018 as GradScaler does it, and Megatron-LM's hysteresis.
     double scale = 65536.0;
     int tracker = 0;
+    long long patience = settings.hysteresis;
     auto const odds = engine() % 10;
     for (int step = 0; step < 60; ++step) {
       bool const overflow = engine() % 10 < odds;
       scaler.update(overflow);
       if (overflow) {
-        scale = std::max(2.0, scale * 0.5);
         tracker = 0;
+        if (--patience <= 0) scale = std::max(2.0, scale * 0.5);
       } else if (++tracker == 5) {
-        scale *= 2.0;
         tracker = 0;
+        patience = settings.hysteresis;
+        scale *= 2.0;
       }
       REQUIRE(scaler.factor() == scale);
+    }
+  }
+}
+
+TEST_CASE("a scaler that is saved anywhere goes on as one that was not") {
+  auto const settings =
+      keel::loss_scale::dynamic<keel::loss_scale::growth_interval<3>, keel::loss_scale::hysteresis<3>>::configured;
+  std::mt19937_64 engine(8);
+  for (int pattern = 0; pattern < 200; ++pattern) {
+    keel::grad_scaler whole(settings);
+    auto resumed = std::make_unique<keel::grad_scaler>(settings);
+    for (int step = 0; step < 30; ++step) {
+      bool const overflow = engine() % 3 == 0;
+      whole.update(overflow);
+      resumed->update(overflow);
+      REQUIRE(whole.factor() == resumed->factor());
+      nlohmann::json state;
+      keel::tensor_map tensors;
+      keel::state_writer writer(state, tensors);
+      resumed->visit(writer);
+      resumed = std::make_unique<keel::grad_scaler>(settings);
+      keel::state_reader reader(state, tensors, "a test");
+      resumed->visit(reader);
     }
   }
 }
@@ -80,6 +107,54 @@ TEST_CASE("schedules have the published values at their corners and never leave 
       REQUIRE(factor >= 0.0);
       REQUIRE(factor <= 1.0);
     }
+  }
+}
+
+TEST_CASE("one_cycle rises and falls along half cosines, and its warm-up is 0.3 of the run") {
+  auto const cycle = schedule::one_cycle<schedule::start_ratio<0.1>, schedule::min_ratio<0.01>>::configured;
+  CHECK(keel::schedule_factor(cycle, 0, 100, 0.01) == Approx(0.1));
+  CHECK(keel::schedule_factor(cycle, 15, 100, 0.01) == Approx(0.55));
+  CHECK(keel::schedule_factor(cycle, 30, 100, 0.01) == Approx(1.0));
+  CHECK(keel::schedule_factor(cycle, 65, 100, 0.01) == Approx(0.505));
+  CHECK(keel::schedule_factor(cycle, 100, 100, 0.01) == Approx(0.01));
+  auto const early = schedule::one_cycle<schedule::warmup<10_steps>>::configured;
+  CHECK(keel::schedule_factor(early, 10, 100, 0.0) == Approx(1.0));
+}
+
+TEST_CASE("plateau lowers the rate after a patience without a lower mean loss, down to its minimum, and only then") {
+  using schedule::plateau;
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 1.0);
+  constexpr auto settings = plateau<schedule::patience<10_steps>, schedule::threshold<0.1>, schedule::min_ratio<0.2>,
+                                    schedule::warmup<5_steps>>::configured;
+  keel::lr_schedule rates(optimizer, settings, 0);
+  auto const block = [&](double loss, int updates = 10) {
+    for (int i = 0; i < updates; ++i) rates.advance(keel::outcome::updated{loss + (i % 2 == 0 ? 0.5 : -0.5), 1.0, 1.0});
+    return rates.rate();
+  };
+  CHECK(rates.rate() == Approx(0.2));
+  CHECK(block(100.0, 5) == Approx(1.0));  // the warm-up's losses are no reference
+  CHECK(block(10.0) == 1.0);
+  CHECK(block(8.0) == 1.0);
+  CHECK(block(7.5) == 0.5);  // lower, but not by a tenth
+  for (int i = 0; i < 30; ++i) rates.advance(keel::outcome::skipped{keel::reason::nonfinite_loss, ""});
+  CHECK(rates.rate() == 0.5);
+  CHECK(block(7.0) == 0.5);
+  CHECK(block(7.0) == 0.25);
+  CHECK(block(7.0) == 0.2);
+
+  nlohmann::json state;
+  keel::tensor_map tensors;
+  block(1.0, 5);
+  keel::state_writer writer(state, tensors);
+  rates.visit(writer);
+  keel::lr_schedule resumed(optimizer, settings, 0);
+  keel::state_reader reader(state, tensors, "a test");
+  resumed.visit(reader);
+  for (int i = 0; i < 40; ++i) {
+    rates.advance(keel::outcome::updated{1.0, 1.0, 1.0});
+    resumed.advance(keel::outcome::updated{1.0, 1.0, 1.0});
+    REQUIRE(rates.rate() == resumed.rate());
   }
 }
 

@@ -41,8 +41,8 @@ std::vector<said> steady(int count, std::uint64_t seed = 5) {
   return batches;
 }
 
-struct skips_spikes : keel::recipe<keel::spike::skip<keel::spike::window<32>, keel::spike::in_a_row<3>>, keel::nonfinite::skip<10>> {
-};
+struct skips_spikes
+    : keel::recipe<keel::spike::skip<keel::spike::window<32>, keel::spike::in_a_row<3>>, keel::nonfinite::skip<10>> {};
 struct clips_spikes : keel::recipe<keel::clip::zscore<4.0, keel::clip::window<32>, keel::clip::at_most<5.0>>> {};
 struct clips_units : keel::recipe<keel::clip::adaptive<0.01>> {};
 
@@ -88,7 +88,7 @@ TEST_CASE("a spike that was left out does not raise the limit for the next one")
   run.warm_up();
   for (int i = 0; i < 50; ++i) {
     REQUIRE(run({2.5, 1.0}).is<keel::outcome::skipped>());
-    REQUIRE(run({1.0, 1.0}).is<keel::outcome::updated>());
+    REQUIRE(run({i % 2 == 0 ? 0.95 : 1.05, 1.0}).is<keel::outcome::updated>());
   }
 }
 
@@ -149,7 +149,6 @@ TEST_CASE("the clip fraction is that of the applied updates, for every policy th
   };
   CHECK(fraction(by_norm{}) == 0.25);
   CHECK(fraction(by_value{}) == 0.25);
-  CHECK(fraction(skips_spikes{}) == 0.0 );
 }
 
 TEST_CASE("adaptive clipping follows its formula for rows, filters, vectors and scalars") {
@@ -161,6 +160,10 @@ TEST_CASE("adaptive clipping follows its formula for rows, filters, vectors and 
     for (auto const& shape : shapes) {
       parameters.push_back(at::randn(shape) * std::pow(10.0, static_cast<double>(engine() % 7) - 5.0));
       gradients.push_back(at::randn(shape) * std::pow(10.0, static_cast<double>(engine() % 7) - 5.0));
+      if (parameters.back().numel() == 0) {
+        expected.push_back(gradients.back().to(at::kDouble));
+        continue;
+      }
       at::Tensor const weight = parameters.back().to(at::kDouble);
       at::Tensor gradient = gradients.back().to(at::kDouble).clone();
       bool const has_units = weight.dim() > 1;

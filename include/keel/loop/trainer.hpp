@@ -27,6 +27,7 @@
 #include <keel/loop/run_directory.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/summary.hpp>
+#include <keel/loop/trial.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/step.hpp>
 #include <memory>
@@ -39,7 +40,8 @@ namespace keel {
 namespace detail {
 
 template <class Recipe, class Environment>
-class trainer_body {
+class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<Recipe, Environment>,
+                                   config_of<Recipe>.determinism.kind == determinism::kind::strict> {
   /// The step's observer. It may hold a plain pointer because a trainer neither copies nor moves.
   struct forward_events {
     trainer_body* to;
@@ -200,6 +202,8 @@ class trainer_body {
 
  private:
   friend forward_events;
+  template <class, class, bool>
+  friend class keel::trials;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
   /// What a checkpoint holds beside model and optimizer.

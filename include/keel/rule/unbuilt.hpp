@@ -165,7 +165,13 @@ struct U31 {
   KEEL_RULE_TEXT("U31", "", "this recipe keeps no average of the parameters. Fix: add keel::ema<0.999> to it.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31>;
+struct U32 {
+  KEEL_RULE_TEXT("U32", "",
+                 "an lr range test would use up data that the run needs. Fix: a vector, a view, a data loader, or a function of "
+                 "the epoch.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32>;
 
 }  // namespace keel::rule
 

@@ -159,6 +159,8 @@ class step_body {
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   torch::nn::Module& model() const { return model_; }
   run_facts const& facts() const { return told_.run(); }
+  /// Replaces the recipe's schedule, from its beginning.
+  void use(lr_schedule schedule) { schedule_ = std::move(schedule); }
   /// What the source of the batches says of itself; asked with the first batch.
   void tell(data::settings const& data) { told_.tell(data); }
 

@@ -135,6 +135,10 @@ class adam_engine : public Base, public update_engine {
     counted_.clear();
   }
 
+  std::function<void()> take_aside() override {
+    return [this, masters = std::exchange(masters_, {})]() mutable { masters_ = std::move(masters); };
+  }
+
   at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }
   void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
 

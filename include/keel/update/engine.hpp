@@ -4,6 +4,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
+
 namespace keel {
 
 class update_engine {
@@ -24,6 +26,9 @@ class update_engine {
 
   /// The last update_where turned out not to have happened: what the host counts goes back.
   virtual void take_back() = 0;
+
+  /// Takes out what it keeps beside LibTorch's state(), as if no update had been; calling the result puts it back.
+  virtual std::function<void()> take_aside() = 0;
 
   /// The fp32 copy of a bf16 or fp16 parameter, which a checkpoint must hold; undefined where there is none.
   virtual at::Tensor master_of(at::Tensor const& parameter) const = 0;

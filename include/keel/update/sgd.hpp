@@ -95,6 +95,13 @@ class sgd : public torch::optim::SGD, public update_engine {
     begun_.clear();
   }
 
+  std::function<void()> take_aside() override {
+    return [this, masters = std::exchange(masters_, {}), fresh = std::exchange(fresh_, {})]() mutable {
+      masters_ = std::move(masters);
+      fresh_ = std::move(fresh);
+    };
+  }
+
   at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }
   void set_master(at::Tensor const& parameter, at::Tensor master) override { masters_.put(parameter, std::move(master)); }
 

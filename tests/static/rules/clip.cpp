@@ -44,7 +44,8 @@ static_assert(keeps({.clip = {.kind = clip::kind::none, .limit = -1.0}}));
 template <>
 struct example<rule::G13> : recipes<recipe<clip::zscore<3.0, clip::window<1>>>, recipe<clip::zscore<3.0, clip::window<2>>>> {};
 static_assert(breaks<rule::G11>(of<clip::zscore<0.0>>) && keeps(of<clip::zscore<3.0>, shard::zero<2>>));
-static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<-1.0>>>) && keeps(of<clip::zscore<3.0, clip::at_most<0.0>>>));
+static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<-1.0>>>) &&
+              keeps(of<clip::zscore<3.0, clip::at_most<0.0>>>));
 static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<1.7e308>>>) &&
               keeps(of<clip::zscore<3.0, clip::at_most<below(1.7e308)>>>));
 static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<nan>>>));

@@ -67,8 +67,9 @@ static_assert(breaks<rule::P09>(scaled<loss_scale::hysteresis<0>>) && keeps(scal
 static_assert(breaks<rule::P09>(scaled<loss_scale::initial<below(2.0)>, loss_scale::floor<2.0>>) &&
               keeps(scaled<loss_scale::initial<2.0>, loss_scale::floor<2.0>>));
 // A scale that stays has neither.
-static_assert(keeps({.precision = fp16::configured,
-                     .loss_scale = {.kind = loss_scale::kind::fixed, .growth = 1.0, .growth_interval = 0, .hysteresis = 0, .floor = 2.0}}));
+static_assert(keeps(
+    {.precision = fp16::configured,
+     .loss_scale = {.kind = loss_scale::kind::fixed, .growth = 1.0, .growth_interval = 0, .hysteresis = 0, .floor = 2.0}}));
 static_assert(keeps({.loss_scale = {.growth = 1.0}}));
 
 template <>
