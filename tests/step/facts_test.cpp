@@ -137,6 +137,8 @@ TEST_CASE(
                          return loss(b);
                        }),
                   keel::data_error);
+  // The refusal has dropped the window, and in LibTorch 2.x a first micro-batch that cleans up leaves no trace and no harm.
+  step(make_pair_batch(1), loss);
   CHECK_THROWS_AS(step(make_pair_batch(2),
                        [&](pair_batch const& b) {
                          loss(b).backward();

@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <mutex>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 namespace keel::libtorch {
@@ -73,21 +72,12 @@ inline bool computes_in_bfloat16(at::DeviceType device) {
   }
 }
 
-#if TORCH_VERSION_MAJOR < 2
-inline std::string to_key(void* address) { return c10::guts::to_string(address); }
-#else
-inline std::string to_key(void*) = delete;
-#endif
-
 /// The key of a parameter in an optimizer's state: its address as text in 1.13, as a pointer in 2.x.
-template <class StateMap = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>>
-typename StateMap::key_type state_key(at::Tensor const& parameter) {
-  if constexpr (std::is_same_v<typename StateMap::key_type, std::string>) {
-    return to_key(parameter.unsafeGetTensorImpl());
-  } else {
-    return static_cast<typename StateMap::key_type>(parameter.unsafeGetTensorImpl());
-  }
-}
+#if TORCH_VERSION_MAJOR < 2
+inline std::string state_key(at::Tensor const& parameter) { return c10::guts::to_string(parameter.unsafeGetTensorImpl()); }
+#else
+inline void* state_key(at::Tensor const& parameter) { return parameter.unsafeGetTensorImpl(); }
+#endif
 
 /// The state of LibTorch's default generator of a device, a uint8 tensor on the CPU.
 inline at::Tensor random_state(at::DeviceType device) {
