@@ -1,6 +1,9 @@
 // keel::adamw, adam and sgd beside LibTorch's own, and the factor that a step folds into them.
 #include <torch/optim/adam.h>
 
+#include <cmath>
+#include <limits>
+
 #include "../support.hpp"
 
 using namespace keel::literals;
@@ -175,6 +178,69 @@ TEST_CASE("narrow parameters are updated through an fp32 copy, so that a thousan
     parameter.mutable_grad() = at::ones({5}, dtype);
     for (int i = 0; i < 1000; ++i) optimizer.step();
     CHECK(parameter[0].item<double>() == Approx(0.9).margin(0.005));
+  }
+}
+
+TEST_CASE("narrow tensors are widened and rounded as LibTorch does it, at every length and for every kind of value") {
+  auto const check = [](auto narrow_one, at::ScalarType dtype) {
+    using narrow = decltype(narrow_one);
+    float const infinity = std::numeric_limits<float>::infinity();
+    at::Tensor const special = at::tensor({0.0F, -0.0F, infinity, -infinity, std::nanf(""), 3.4e38F, -3.4e38F, 1e-40F, 6e-8F,
+                                           65504.0F, 65520.0F, 1.00390625F, 1.01171875F});
+    for (std::int64_t count : {0, 1, 7, 8, 9, 31, 1000, 5000}) {
+      keel::libtorch::seed_random(at::kCPU, static_cast<std::uint64_t>(count));
+      at::Tensor const wide = at::cat({at::randn({count}), special, at::randn({count}) * 1e-6});
+      at::Tensor const rounded = at::empty(wide.sizes(), dtype);
+      keel::detail::narrow(wide.data_ptr<float>(), rounded.data_ptr<narrow>(), wide.numel());
+      CHECK(at::allclose(rounded.to(at::kFloat), wide.to(dtype).to(at::kFloat), 0.0, 0.0, true));
+      at::Tensor const again = at::empty_like(wide);
+      keel::detail::widen(rounded.data_ptr<narrow>(), again.data_ptr<float>(), wide.numel());
+      CHECK(at::allclose(again, rounded.to(at::kFloat), 0.0, 0.0, true));
+    }
+  };
+  check(at::BFloat16(), at::kBFloat16);
+  check(at::Half(), at::kHalf);
+}
+
+TEST_CASE("the fp32 copy of a narrow parameter has the bits of an fp32 parameter with the same gradients") {
+  auto const to = [](std::vector<at::Tensor> const& all, at::ScalarType dtype) {
+    std::vector<at::Tensor> made;
+    for (at::Tensor const& one : all) made.push_back(one.detach().to(dtype).requires_grad_(true));
+    return made;
+  };
+  auto const check = [&](auto make, at::ScalarType dtype) {
+    auto const narrow = to(odd_parameters(1), dtype);
+    auto const wide = to(narrow, at::kFloat);
+    auto of_narrow = make(narrow);
+    auto of_wide = make(wide);
+    for (std::uint64_t step = 0; step < 5; ++step) {
+      set_gradients(wide, step);
+      for (std::size_t i = 0; i < wide.size(); ++i) {
+        narrow[i].mutable_grad() = at::Tensor();
+        if (!wide[i].grad().defined()) continue;
+        narrow[i].mutable_grad() = wide[i].grad().to(dtype);
+        wide[i].mutable_grad() = narrow[i].grad().to(at::kFloat);
+      }
+      auto const measure = [](std::vector<at::Tensor> const& all) {
+        std::vector<at::Tensor> gradients;
+        for (at::Tensor const& one : all) gradients.push_back(one.grad());
+        return keel::measure_gradients(gradients).norm;
+      };
+      CHECK(measure(narrow) == Approx(measure(wide)).epsilon(1e-12));
+      of_narrow.prepare();
+      of_narrow.update_with(0.5);
+      of_wide.prepare();
+      of_wide.update_with(0.5);
+    }
+    for (std::size_t i = 0; i < wide.size(); ++i) {
+      CHECK(same_bits(of_narrow.master_of(narrow[i]), wide[i].detach()));
+      CHECK(same_bits(narrow[i].detach(), wide[i].detach().to(dtype)));
+    }
+  };
+  for (auto const dtype : {at::kBFloat16, at::kHalf}) {
+    check([](auto const& of) { return keel::adamw(of, torch::optim::AdamWOptions(1e-2).weight_decay(0.1)); }, dtype);
+    check([](auto const& of) { return keel::adam(of, torch::optim::AdamOptions(1e-2).amsgrad(true)); }, dtype);
+    check([](auto const& of) { return keel::sgd(of, torch::optim::SGDOptions(1e-2).momentum(0.9).nesterov(true)); }, dtype);
   }
 }
 

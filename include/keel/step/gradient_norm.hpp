@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/update/chunks.hpp>
+#include <keel/update/narrow_kernels.hpp>
 #include <keel/update/vector_kernels.hpp>
 #include <span>
 #include <vector>
@@ -26,24 +27,9 @@ struct gradient_measure {
 
 namespace detail {
 
-template <class Scalar>
-double sum_of_squares(Scalar const* values, std::int64_t count) {
-  // Eight independent sums let the compiler keep several additions in flight.
-  double sums[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= count; i += 8) {
-    for (int lane = 0; lane < 8; ++lane) {
-      double const value = static_cast<double>(static_cast<float>(values[i + lane]));
-      sums[lane] += value * value;
-    }
-  }
-  double sum = 0.0;
-  for (; i < count; ++i) {
-    double const value = static_cast<double>(static_cast<float>(values[i]));
-    sum += value * value;
-  }
-  for (double lane : sums) sum += lane;
-  return sum;
+template <class Narrow>
+double sum_of_squares(Narrow const* values, std::int64_t count) {
+  return sum_of_squares_narrow(values, count);
 }
 
 inline double sum_of_squares(float const* values, std::int64_t count) { return sum_of_squares_fp32(values, count); }

@@ -2,9 +2,9 @@
 // step folded in. Options, parameter groups, state and checkpoints are LibTorch's; they stand wherever torch::optim::AdamW
 // does:
 //     keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
-// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma & Ba 2015. fp32 on the CPU runs vectorised and on
-// all threads; every other dtype, device and layout by LibTorch's operators. bf16 and fp16 parameters keep an fp32 copy, which
-// is what is updated. Sparse gradients are refused (E11).
+// Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma & Ba 2015. fp32, bf16 and fp16 on the CPU run
+// vectorised and on all threads; every other dtype, device and layout by LibTorch's operators. bf16 and fp16 parameters keep an
+// fp32 copy, which is what is updated. Sparse gradients are refused (E11).
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -80,7 +80,7 @@ class adam_engine : public Base, public update_engine {
         auto& held = this->state()[libtorch::state_key(parameter)];
         if (held == nullptr) held = std::make_unique<state_type>();
         auto& state = static_cast<state_type&>(*held);
-        at::Tensor const worked = masters_.of(parameter);
+        at::Tensor const& worked = masters_.of(parameter);
         if (!state.exp_avg().defined()) state.exp_avg(at::zeros_like(worked));
         if (!state.exp_avg_sq().defined()) state.exp_avg_sq(at::zeros_like(worked));
         if (amsgrad && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(worked));
@@ -97,8 +97,9 @@ class adam_engine : public Base, public update_engine {
       state->step(state->step() + 1);
       exact const c = coefficients(*options, state->step(), factor);
       at::Tensor const& largest = options->amsgrad() ? state->max_exp_avg_sq() : state->exp_avg_sq();
-      if (are_plain_memory({parameter, &parameter->grad(), &state->exp_avg(), &state->exp_avg_sq(), &largest})) {
-        add_job(*parameter, *state, options->amsgrad(), c);
+      at::Tensor const& worked = masters_.of(*parameter);
+      if (are_swept(*parameter, worked, {&state->exp_avg(), &state->exp_avg_sq(), &largest})) {
+        add_job(*parameter, worked, *state, options->amsgrad(), c);
       } else {
         update_by_operators(*parameter, *state, options->amsgrad(), c);
       }
@@ -106,8 +107,10 @@ class adam_engine : public Base, public update_engine {
     entries_.clear();
     chunks_.for_each([&](std::size_t, chunk const& piece) {
       job const& of = jobs_[piece.tensor];
-      adam(of.parameter + piece.begin, of.gradient + piece.begin, of.average + piece.begin, of.square + piece.begin,
-           of.largest == nullptr ? nullptr : of.largest + piece.begin, piece.count, of.coefficients);
+      of.operands.run(piece, [&](float* parameter, float const* gradient, std::int64_t begin, std::int64_t count) {
+        adam(parameter, gradient, of.average + begin, of.square + begin, of.largest == nullptr ? nullptr : of.largest + begin,
+             count, of.coefficients);
+      });
     });
   }
 
@@ -154,8 +157,7 @@ class adam_engine : public Base, public update_engine {
     double factor, weight_decay, lr, beta1, beta2, eps, step_size, inverse_root_correction2;
   };
   struct job {
-    float* parameter;
-    float const* gradient;
+    detail::operands operands;
     float* average;
     float* square;
     float* largest;
@@ -176,7 +178,7 @@ class adam_engine : public Base, public update_engine {
             1.0 / std::sqrt(correction2)};
   }
 
-  void add_job(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c) {
+  void add_job(at::Tensor const& parameter, at::Tensor const& worked, state_type& state, bool amsgrad, exact const& c) {
     adam_coefficients const rounded{.factor = static_cast<float>(c.factor),
                                     .coupled_decay = decoupled ? 0.0F : static_cast<float>(c.weight_decay),
                                     .keep = decoupled ? static_cast<float>(1.0 - c.lr * c.weight_decay) : 1.0F,
@@ -188,15 +190,15 @@ class adam_engine : public Base, public update_engine {
                                     .eps = static_cast<float>(c.eps),
                                     .step_size = static_cast<float>(c.step_size)};
     chunks_.add(jobs_.size(), parameter.numel());
-    jobs_.push_back({parameter.data_ptr<float>(), parameter.grad().data_ptr<float>(),
-                     state.exp_avg().template data_ptr<float>(), state.exp_avg_sq().template data_ptr<float>(),
+    jobs_.push_back({operands_of(parameter, worked), state.exp_avg().template data_ptr<float>(),
+                     state.exp_avg_sq().template data_ptr<float>(),
                      amsgrad ? state.max_exp_avg_sq().template data_ptr<float>() : nullptr, rounded});
     // The kernel writes past autograd, which counts the changes of a tensor to notice graphs that are out of date.
     parameter.unsafeGetTensorImpl()->bump_version();
   }
 
   void update_by_operators(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c) {
-    at::Tensor worked = masters_.of(parameter);
+    at::Tensor const& worked = masters_.of(parameter);
     at::Tensor gradient = parameter.grad().to(worked.scalar_type());
     if (c.factor != 1.0) gradient = gradient * c.factor;
     if (!decoupled && c.weight_decay != 0.0) gradient = gradient.add(worked, c.weight_decay);

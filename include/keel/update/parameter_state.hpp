@@ -8,6 +8,7 @@
 #include <initializer_list>
 #include <keel/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/update/narrow_kernels.hpp>
 #include <unordered_map>
 #include <utility>
 
@@ -17,15 +18,26 @@ inline bool is_narrow(at::Tensor const& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-/// All are fp32 on the CPU, without holes, and lie in memory in the same order.
-inline bool are_plain_memory(std::initializer_list<at::Tensor const*> tensors) {
-  at::Tensor const& first = **tensors.begin();
+/// All are of that type and on the CPU, without holes, and lie in memory in the same order as the first.
+inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors) {
   for (at::Tensor const* const one : tensors) {
-    if (one->scalar_type() != at::kFloat || !one->device().is_cpu() || one->layout() != at::kStrided) return false;
+    if (one->scalar_type() != type || !one->device().is_cpu() || one->layout() != at::kStrided) return false;
     if (!one->is_non_overlapping_and_dense() || one->sizes() != first.sizes() || one->strides() != first.strides())
       return false;
   }
   return true;
+}
+
+/// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
+inline bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state) {
+  at::ScalarType const type = parameter.scalar_type();
+  return (type == at::kFloat || is_narrow(parameter)) && are_plain_memory(parameter, type, {&parameter, &parameter.grad()}) &&
+         are_plain_memory(parameter, at::kFloat, {&worked}) && are_plain_memory(parameter, at::kFloat, state);
+}
+
+inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
+  return {parameter.scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
+          is_narrow(parameter) ? parameter.data_ptr() : nullptr};
 }
 
 inline void refuse_sparse(at::Tensor const& gradient) {
@@ -46,9 +58,8 @@ class master_weights {
     if (!master.defined()) master = parameter.detach().to(at::kFloat);
   }
   /// What an update works on: the copy of a narrow parameter, or the parameter itself.
-  at::Tensor of(at::Tensor const& parameter) const {
-    auto const found = masters_.find(parameter.unsafeGetTensorImpl());
-    return found == masters_.end() ? parameter.detach() : found->second;
+  at::Tensor const& of(at::Tensor const& parameter) const {
+    return is_narrow(parameter) ? masters_.at(parameter.unsafeGetTensorImpl()) : parameter;
   }
   /// The copy as a checkpoint holds it; undefined where there is none.
   at::Tensor saved(at::Tensor const& parameter) const {

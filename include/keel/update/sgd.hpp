@@ -63,8 +63,9 @@ class sgd : public torch::optim::SGD, public update_engine {
         if (!parameter.grad().defined()) continue;
         at::Tensor const buffer = momentum_of(parameter, options);
         bool const fresh = fresh_.erase(parameter.unsafeGetTensorImpl()) != 0;
-        if (detail::are_plain_memory({&parameter, &parameter.grad(), buffer.defined() ? &buffer : &parameter})) {
-          add_job(parameter, buffer, fresh, options, factor);
+        at::Tensor const& worked = masters_.of(parameter);
+        if (detail::are_swept(parameter, worked, {buffer.defined() ? &buffer : &worked})) {
+          add_job(parameter, worked, buffer, fresh, options, factor);
         } else {
           update_by_operators(parameter, buffer, fresh, options, factor);
         }
@@ -72,8 +73,9 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
     chunks_.for_each([&](std::size_t, detail::chunk const& piece) {
       job const& of = jobs_[piece.tensor];
-      detail::sgd(of.parameter + piece.begin, of.gradient + piece.begin,
-                  of.buffer == nullptr ? nullptr : of.buffer + piece.begin, of.fresh, piece.count, of.coefficients);
+      of.operands.run(piece, [&](float* parameter, float const* gradient, std::int64_t begin, std::int64_t count) {
+        detail::sgd(parameter, gradient, of.buffer == nullptr ? nullptr : of.buffer + begin, of.fresh, count, of.coefficients);
+      });
     });
   }
 
@@ -107,8 +109,7 @@ class sgd : public torch::optim::SGD, public update_engine {
 
  private:
   struct job {
-    float* parameter;
-    float const* gradient;
+    detail::operands operands;
     float* buffer;
     bool fresh;
     detail::sgd_coefficients coefficients;
@@ -120,11 +121,10 @@ class sgd : public torch::optim::SGD, public update_engine {
     return static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer();
   }
 
-  void add_job(at::Tensor const& parameter, at::Tensor const& buffer, bool fresh, torch::optim::SGDOptions const& options,
-               double factor) {
+  void add_job(at::Tensor const& parameter, at::Tensor const& worked, at::Tensor const& buffer, bool fresh,
+               torch::optim::SGDOptions const& options, double factor) {
     chunks_.add(jobs_.size(), parameter.numel());
-    jobs_.push_back({parameter.data_ptr<float>(),
-                     parameter.grad().data_ptr<float>(),
+    jobs_.push_back({detail::operands_of(parameter, worked),
                      buffer.defined() ? buffer.data_ptr<float>() : nullptr,
                      fresh,
                      {.factor = static_cast<float>(factor),
@@ -138,7 +138,7 @@ class sgd : public torch::optim::SGD, public update_engine {
 
   void update_by_operators(at::Tensor const& parameter, at::Tensor buffer, bool fresh, torch::optim::SGDOptions const& options,
                            double factor) {
-    at::Tensor worked = masters_.of(parameter);
+    at::Tensor const& worked = masters_.of(parameter);
     at::Tensor gradient = parameter.grad().to(worked.scalar_type());
     if (factor != 1.0) gradient = gradient * factor;
     if (options.weight_decay() != 0.0) gradient = gradient.add(worked, options.weight_decay());
