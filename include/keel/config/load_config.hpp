@@ -56,7 +56,8 @@ auto const& policy_named(std::string const& name, std::string const& path) {
 template <class Format>
 settings_in<Format> read_policy(nlohmann::json const& value, std::string const& path) {
   if (value.is_string()) {
-    auto const& policy = policy_named<Format>(value.template get<std::string>(), path);
+    std::string const name = value.template get<std::string>();
+    auto const& policy = policy_named<Format>(name, path);
     if (policy.needs_argument) {
       throw_wrong(path, "needs the " + std::string(policy.argument) + " of " + policy.name + ": {\"" + policy.name + "\": ..}");
     }
