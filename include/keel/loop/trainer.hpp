@@ -195,7 +195,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   std::int64_t updates() const { return step_.updates(); }
   std::int64_t skipped() const { return step_.skipped(); }
   std::int64_t rungs_taken() const { return record_.rungs; }
-  /// The share of the applied updates that the clip policy changed.
   double clip_fraction() const { return step_.clip_fraction(); }
   double learning_rate() const { return step_.learning_rate(); }
   double loss_scale() const { return step_.loss_scale(); }

@@ -67,6 +67,7 @@ class state_aside {
     for (at::Tensor const& one : model.parameters()) live_.push_back(one.detach());
     for (at::Tensor const& one : model.buffers()) live_.push_back(one.detach());
     for (at::Tensor const& one : live_) copies_.push_back(one.clone());
+    for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
     for (auto& group : optimizer.param_groups()) rates_.push_back(group.options().get_lr());
     if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) engine_ = engine->take_aside();
     // Moved, not copied: what trains meanwhile makes its own.
@@ -78,7 +79,7 @@ class state_aside {
   ~state_aside() {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
-    clear_gradients(parameters_.tensors);
+    for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
     for (std::size_t i = 0; i < rates_.size(); ++i) optimizer_.param_groups()[i].options().set_lr(rates_[i]);
@@ -97,6 +98,7 @@ class state_aside {
   random_snapshot random_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
+  std::vector<at::Tensor> gradients_;  ///< themselves: a window lets go of them and does not change them
   std::vector<double> rates_;
   std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())> state_;
   std::function<void()> engine_;

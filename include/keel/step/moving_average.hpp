@@ -14,6 +14,7 @@
 #include <keel/step/outcome.hpp>
 #include <keel/update/parameter_state.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -117,5 +118,16 @@ class moving_average {
   std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
   double decay_;
 };
+
+namespace detail {
+
+/// Of a recipe without keel::ema.
+struct no_average {
+  no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
+};
+template <bool Kept>
+using average_if = std::conditional_t<Kept, moving_average, no_average>;
+
+}  // namespace detail
 
 }  // namespace keel

@@ -50,11 +50,6 @@ namespace keel {
 
 namespace detail {
 
-/// Of a recipe without keel::ema.
-struct no_average {
-  no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
-};
-
 template <class Recipe, class Environment, class Observer = no_observer>
 class step_body {
  public:
@@ -220,11 +215,15 @@ class step_body {
                                                         : begin_window(parameters_.tensors, scaler_.factor()));
   }
 
-  void drop_window() {
-    clear_gradients(parameters_.tensors);
+  /// The gradients stay for whoever wants to look at them; the next window begins with dropping them.
+  void end_window() {
     window_.reset();
     replay_.clear();
     sums_ = {};
+  }
+  void drop_window() {
+    clear_gradients(parameters_.tensors);
+    end_window();
   }
 
   /// Forward and backward of one micro-batch, in as many pieces as the rungs taken say.
@@ -332,7 +331,7 @@ class step_body {
       buffers_.restore_unless(launched.happens);
       pending_.emplace(pending_update{window, limits, std::move(launched.verdict)});
     });
-    drop_window();
+    end_window();
     return before;
   }
 
@@ -372,7 +371,7 @@ class step_body {
   outcome close(window_facts const& window, outcome result, double loss, double norm) {
     // The window is still open: a hook is not at a boundary, where the cursor already counts this window.
     observe_(event::update_end{updates_, result, loss, norm, window.loss_scale, window.tokens, window.rows, window.late});
-    if (!decides_on_device_) drop_window();
+    if (!decides_on_device_) end_window();
     return result;
   }
 
@@ -409,8 +408,7 @@ class step_body {
   nonfinite_guard guard_{configured.nonfinite};
   spike_guard spike_{configured.spike};
   ladder_position ladder_{configured.oom};
-  std::conditional_t<averages, moving_average, no_average> average_{parameters_.tensors, configured.ema.decay,
-                                                                    parameters_.names};
+  average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
   Observer observe_;
 
   std::int64_t updates_ = 0;

@@ -112,9 +112,10 @@ double sum_of_squares_narrow(Narrow const* values, std::int64_t count) {
   return sum;
 }
 
-/// A parameter and its gradient in memory, of one type.
+/// A parameter and its gradient in memory. The gradient is of the parameter's type or, where it was summed in it, fp32.
 struct operands {
-  at::ScalarType type;
+  at::ScalarType type;  ///< of the parameter
+  at::ScalarType gradient_type;
   float* worked;  ///< the parameter if it is fp32, or else its copy in fp32
   void const* gradient;
   void* narrow_parameter;  ///< null for an fp32 parameter
@@ -140,8 +141,13 @@ struct operands {
     std::int64_t const end = piece.begin + piece.count;
     for (std::int64_t begin = piece.begin; begin < end; begin += narrow_block) {
       std::int64_t const count = std::min(narrow_block, end - begin);
-      widen(static_cast<Narrow const*>(gradient) + begin, block, count);
-      kernel(worked + begin, block, begin, count);
+      float const* wide = block;
+      if (gradient_type == at::kFloat) {
+        wide = static_cast<float const*>(gradient) + begin;
+      } else {
+        widen(static_cast<Narrow const*>(gradient) + begin, block, count);
+      }
+      kernel(worked + begin, wide, begin, count);
       narrow(worked + begin, static_cast<Narrow*>(narrow_parameter) + begin, count);
     }
   }

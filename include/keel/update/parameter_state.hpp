@@ -31,12 +31,14 @@ inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::
 /// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
 inline bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state) {
   at::ScalarType const type = parameter.scalar_type();
-  return (type == at::kFloat || is_narrow(parameter)) && are_plain_memory(parameter, type, {&parameter, &parameter.grad()}) &&
+  at::ScalarType const gradient_type = parameter.grad().scalar_type() == at::kFloat ? at::kFloat : type;
+  return (type == at::kFloat || is_narrow(parameter)) && are_plain_memory(parameter, type, {&parameter}) &&
+         are_plain_memory(parameter, gradient_type, {&parameter.grad()}) &&
          are_plain_memory(parameter, at::kFloat, {&worked}) && are_plain_memory(parameter, at::kFloat, state);
 }
 
 inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
-  return {parameter.scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
+  return {parameter.scalar_type(), parameter.grad().scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
           is_narrow(parameter) ? parameter.data_ptr() : nullptr};
 }
 
