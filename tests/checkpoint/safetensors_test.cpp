@@ -26,7 +26,7 @@ TEST_CASE("every dtype and shape comes back with the same bits") {
   }
 }
 
-TEST_CASE("NaN and infinity come back with the same bits") {  // [15]
+TEST_CASE("NaN and infinity come back with the same bits") {
   double const nan = std::numeric_limits<double>::quiet_NaN();
   double const infinity = std::numeric_limits<double>::infinity();
   auto const values = at::tensor({nan, -nan, infinity, -infinity, -0.0}, at::kDouble);
@@ -47,7 +47,7 @@ TEST_CASE("lazily conjugated, channels-last and gradient-carrying tensors are st
   CHECK_FALSE(loaded.at("leaf").requires_grad());
 }
 
-TEST_CASE("two names of one tensor are stored once and loaded as one tensor") {  // [16]
+TEST_CASE("two names of one tensor are stored once and loaded as one tensor") {
   auto const weight = at::rand({100, 10});
   auto const file =
       written({{"embedding", weight}, {"head", weight.view({100, 10})}, {"view", weight.t()}, {"zcopy", weight.clone()}});
@@ -70,7 +70,7 @@ TEST_CASE("loaded tensors own their memory") {
   CHECK(at::equal(content.tensors.at("x"), at::arange(4)));
 }
 
-TEST_CASE("a written file begins its data at a multiple of 64, widest elements first, then by name") {  // [4] [10]
+TEST_CASE("a written file begins its data at a multiple of 64, widest elements first, then by name") {
   for (std::size_t length = 1; length < 130; ++length) {
     auto const file = written({{std::string(length, 'n'), at::zeros({3}, at::kByte)}});
     CHECK((file.size() - 3) % 64 == 0);
@@ -86,7 +86,7 @@ TEST_CASE("a written file begins its data at a multiple of 64, widest elements f
   CHECK(at("b") < at("a"));
 }
 
-TEST_CASE("metadata comes back, and says format pt whatever the caller says") {  // [6]
+TEST_CASE("metadata comes back, and says format pt whatever the caller says") {
   keel::string_map const metadata{{"recipe", "line\n\"quoted\" \xc3\xa4 \xf0\x9f\x98\x80"}, {"", ""}, {"format", "np"}};
   auto expected = metadata;
   expected["format"] = "pt";

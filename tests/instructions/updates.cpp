@@ -1,6 +1,7 @@
-// Three updates of a small transformer each: by a keel step with every policy at its default, by the loop that one would write by
+// An update of a small transformer each: by a keel step with every policy at its default, by the loop that one would write by
 // hand for the same, and by that loop without the look at the gradients. One process, so that their instructions can be counted.
 #include <ATen/Parallel.h>
+#include <valgrind/callgrind.h>
 
 #include <cmath>
 #include <cstdlib>
@@ -14,7 +15,7 @@ namespace {
 
 struct plain : keel::recipe<> {};
 
-constexpr char_gpt::model_size size{.vocabulary = 96, .context = 64, .width = 128, .heads = 4, .layers = 5, .dropout = 0.0};
+constexpr char_gpt::model_size size{.vocabulary = 96, .context = 64, .width = 128, .heads = 4, .layers = 3, .dropout = 0.0};
 
 at::Tensor loss_of(char_gpt::gpt& model, at::Tensor const& ids) {
   at::Tensor const logits = model->forward(ids.slice(1, 0, size.context));
@@ -41,29 +42,25 @@ void update_by_hand(ground& on, at::Tensor const& ids, bool checks) {
 
 }  // namespace
 
-// What is counted, by these names.
-extern "C" {
-__attribute__((noinline)) void counted_keel(keel::step<plain>& step, ground& on, at::Tensor const& ids) {
-  for (int i = 0; i < 3; ++i) step(ids, [&](at::Tensor const& batch) { return loss_of(on.model, batch); });
-}
-__attribute__((noinline)) void counted_hand(ground& on, at::Tensor const& ids) {
-  for (int i = 0; i < 3; ++i) update_by_hand(on, ids, true);
-}
-__attribute__((noinline)) void counted_bare(ground& on, at::Tensor const& ids) {
-  for (int i = 0; i < 3; ++i) update_by_hand(on, ids, false);
-}
-}
-
 int main() {
   at::set_num_threads(1);
   at::manual_seed(1);
   at::Tensor const ids = at::randint(size.vocabulary, {2, size.context + 1});
   ground a, b, c;
   keel::step<plain> step{a.model, a.optimizer};
-  step(ids, [&](at::Tensor const& batch) { return loss_of(a.model, batch); });
-  update_by_hand(b, ids, true);
-  update_by_hand(c, ids, false);
-  counted_keel(step, a, ids);
-  counted_hand(b, ids);
-  counted_bare(c, ids);
+  auto const by_keel = [&] { step(ids, [&](at::Tensor const& batch) { return loss_of(a.model, batch); }); };
+  auto const by_hand = [&] { update_by_hand(b, ids, true); };
+  auto const bare = [&] { update_by_hand(c, ids, false); };
+  by_keel();
+  by_hand();
+  bare();
+  CALLGRIND_START_INSTRUMENTATION;
+  CALLGRIND_ZERO_STATS;
+  by_keel();
+  CALLGRIND_DUMP_STATS_AT("keel");
+  by_hand();
+  CALLGRIND_DUMP_STATS_AT("hand");
+  bare();
+  CALLGRIND_DUMP_STATS_AT("bare");
+  CALLGRIND_STOP_INSTRUMENTATION;
 }

@@ -1,6 +1,5 @@
 // safetensors_events: what a safetensors header holds, and the JSON events that fill it from hostile bytes.
-// Events, never a tree: a tree keeps the last of two equal names silently and nests without end. Numbers in brackets are the
-// rows of shared/formats.md.
+// Events, never a tree: a tree keeps the last of two equal names silently and nests without end.
 // Left out: F8, F6, F4 and the wide unsigned dtypes, which not every LibTorch that keel builds with has.
 #pragma once
 
@@ -203,7 +202,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
     refuse_safetensors(file_, "the header's entry " + shown_name(entry_.name) + " has " + what);
   }
 
-  /// A value that only an unknown field may have [7].
+  /// A value that only an unknown field may have.
   bool other(char const* what) const {
     bool const known = field_ == "dtype" || field_ == "shape" || field_ == "data_offsets";
     if (place_ == place::ignored || (place_ == place::entry && !known)) return true;

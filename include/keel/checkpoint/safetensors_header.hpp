@@ -1,5 +1,5 @@
 // safetensors_header: the JSON header of a safetensors file, parsed and checked as a whole, or built; no LibTorch here.
-// The file is `u64 LE N | N bytes of JSON | data`. Numbers in brackets are the rows of shared/formats.md.
+// The file is `u64 LE N | N bytes of JSON | data`.
 // Left out: alignment of the data to a page (64 bytes suit every element and every vector load).
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace keel {
 
-/// N of a file of `file_bytes` bytes, whose first 8 (fewer in a shorter file) are at `prefix` [1].
+/// N of a file of `file_bytes` bytes, whose first 8 (fewer in a shorter file) are at `prefix`.
 inline std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t file_bytes, std::string const& file) {
   using namespace detail;
   if (file_bytes < safetensors_prefix) refuse_safetensors(file, "it has fewer than 8 bytes");
@@ -57,7 +57,7 @@ inline safetensors_header parse_safetensors_header(std::string_view json, std::u
   return header;
 }
 
-/// The file's bytes up to the data, padded [4]. Gives the entries their offsets in the order in which they stand.
+/// The file's bytes up to the data, padded. Gives the entries their offsets in the order in which they stand.
 inline std::string build_safetensors_header(std::vector<safetensors_entry>& entries, string_map const& metadata) {
   using namespace detail;
   auto const text = [](std::string const& string) {

@@ -152,6 +152,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       return step_.average().swap_in();
     } else {
       refuse_call<rule::U31, Recipe>();
+      return nullptr;
     }
   }
 
@@ -174,8 +175,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   void save_if(agreed<bool> const& wanted) {
     if (wanted) save();
   }
-  /// Refused (S17): a rank that saves alone waits for the others.
-  template <class Raw>
+  template <class Raw>  // refused (S17): a rank that saves alone waits for the others
   void save_if(Raw const&) {
     refuse_call<rule::S17, Raw>();
   }

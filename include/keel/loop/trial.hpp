@@ -19,6 +19,7 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/loop/batch_source.hpp>
 #include <keel/rule/refuse_call.hpp>
+#include <keel/rule/unbuilt.hpp>
 #include <keel/step/step.hpp>
 #include <keel/update/engine.hpp>
 #include <limits>

@@ -6,6 +6,7 @@
 #include <keel/policy/state.hpp>
 #include <keel/recipe/recipe.hpp>
 #include <keel/rule/refuse_call.hpp>
+#include <keel/rule/unbuilt.hpp>
 #include <keel/step/clipping.hpp>
 #include <keel/step/lr_schedule.hpp>
 #include <utility>
