@@ -9,7 +9,11 @@ namespace {
 
 struct full : keel::recipe<keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>,
                            keel::schedule::cosine<keel::schedule::warmup<20_steps>>, keel::spike::skip<>, keel::ema<0.9>,
-                           keel::checkpoint::every<10_steps>, keel::determinism::seeded<3>> {};
+                           keel::accept<"P06">, keel::checkpoint::every<10_steps>, keel::determinism::seeded<3>> {};
+
+struct on_a_device : keel::environment {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
 
 std::vector<pair_batch> some_batches(int count = 8) {
   std::vector<pair_batch> all;
@@ -46,8 +50,8 @@ struct run_image {
   }
 };
 
-template <class Optimizer, class Options>
-void leaves_no_trace(Options const& options, at::ScalarType type) {
+template <class Optimizer, class Environment = keel::environment, class Options>
+void leaves_no_trace(Options const& options, at::ScalarType type = at::kFloat) {
   auto const batches = some_batches();
   auto const train = [&](bool tries) {
     scratch_directory const directory;
@@ -57,9 +61,10 @@ void leaves_no_trace(Options const& options, at::ScalarType type) {
     auto const loss_of = [&](pair_batch const& batch) {
       return (model->forward(batch.first.to(type)) - batch.second.to(type)).square().mean();
     };
-    keel::trainer<full> run{model, optimizer, quiet({.run_directory = directory.path(), .updates = 40})};
+    keel::trainer<full, Environment> run{model, optimizer, quiet({.run_directory = directory.path(), .updates = 40})};
     auto const try_out = [&] {
       if (!tries) return;
+      run.settle();
       run_image<Optimizer> const before(run, *model, optimizer, directory);
       auto const range = run.lr_range_test(batches, loss_of, {.lowest = 1e-5, .highest = 100.0, .updates = 50});
       CHECK(range.points.size() > 5);
@@ -84,9 +89,13 @@ void leaves_no_trace(Options const& options, at::ScalarType type) {
 }  // namespace
 
 TEST_CASE("an lr range test and an overfitted batch leave a run exactly as it was, before it, in the middle and after it") {
-  leaves_no_trace<keel::adamw>(torch::optim::AdamWOptions(0.01), at::kFloat);
-  leaves_no_trace<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01), at::kFloat);
-  leaves_no_trace<keel::sgd>(torch::optim::SGDOptions(0.01).momentum(0.9), at::kFloat);
+  auto const momentum = torch::optim::SGDOptions(0.01).momentum(0.9).dampening(0.5);
+  leaves_no_trace<keel::adamw>(torch::optim::AdamWOptions(0.01));
+  leaves_no_trace<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01));
+  leaves_no_trace<keel::sgd>(momentum);
+  leaves_no_trace<keel::adamw>(torch::optim::AdamWOptions(0.01), at::kBFloat16);
+  leaves_no_trace<keel::adamw, on_a_device>(torch::optim::AdamWOptions(0.01));
+  leaves_no_trace<keel::sgd, on_a_device>(momentum, at::kBFloat16);
 }
 
 TEST_CASE("the range test names the rates at which the loss falls and where it blows up") {
@@ -141,4 +150,39 @@ TEST_CASE("a trial that meets NaN, throws, or is asked for nonsense leaves the r
   run.step(make_pair_batch(1), mean_squared_error(model));
   CHECK_THROWS_AS(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)), keel::error);
   CHECK(run.step(make_pair_batch(2), mean_squared_error(model)).is<keel::outcome::updated>());
+}
+
+TEST_CASE("a trial after a run has the groups' own rates, and those that the schedule left come back") {
+  struct falling : keel::recipe<keel::schedule::cosine<keel::schedule::warmup<5_steps>, keel::schedule::min_lr<1e-3>>> {};
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
+  keel::trainer<falling> run{model, optimizer, quiet({.updates = 30})};
+  CHECK(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)).learned());
+  run.step(make_pair_batch(2), mean_squared_error(model));
+  double const left = optimizer.param_groups()[0].options().get_lr();
+  CHECK(left < 0.02);
+  CHECK(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)).learned());
+  CHECK(optimizer.param_groups()[0].options().get_lr() == left);
+  run.fit(some_batches(), mean_squared_error(model));
+  auto const flipped = [](pair_batch const& batch) { return pair_batch{batch.first, -batch.second}; };
+  CHECK(run.overfit_one_batch(flipped(make_pair_batch(1)), mean_squared_error(model)).learned());
+}
+
+TEST_CASE("an overflow of the loss scale, the scaler's ordinary signal, ends no trial") {
+  struct scaled_in_fp32 : keel::environment {
+    struct autocast {
+      autocast(at::DeviceType, keel::precision::kind) {}
+      static bool computes_in_half(at::DeviceType) { return true; }
+      static bool computes_in_bfloat16(at::DeviceType) { return true; }
+    };
+  };
+  struct scaling : keel::recipe<keel::precision::fp16, keel::loss_scale::dynamic<>> {};
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
+  keel::trainer<scaling, scaled_in_fp32> run{model, optimizer, quiet()};
+  int calls = 0;
+  model->first->weight.register_hook([&](at::Tensor const& gradient) { return ++calls <= 3 ? gradient * INFINITY : gradient; });
+  auto const fit = run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model), 100);
+  CHECK(fit.losses.size() == 100);
+  CHECK(run.loss_scale() == 65536.0);
 }

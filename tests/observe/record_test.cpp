@@ -147,3 +147,79 @@ TEST_CASE("on a terminal one live line is written over itself, and the summary s
   CHECK(text.find("[####################] 100%") != std::string::npos);
   CHECK(text.find("\n  run                    finished\n") != std::string::npos);
 }
+
+TEST_CASE("logged_gradient_norm_is_the_oracles: of the whole window, unscaled and before clipping") {
+  using namespace keel::literals;
+  struct clipped : keel::recipe<keel::accumulate<3>, keel::clip::global_norm<0.01>> {};
+  struct scaled_in_fp32 : keel::environment {
+    struct autocast {
+      autocast(at::DeviceType, keel::precision::kind) {}
+      static bool computes_in_half(at::DeviceType) { return true; }
+      static bool computes_in_bfloat16(at::DeviceType) { return true; }
+    };
+  };
+  struct scaled
+      : keel::recipe<keel::precision::fp16, keel::loss_scale::fixed<1024.0>, keel::accumulate<3>, keel::clip::value<0.01>> {};
+  auto const check = [](auto recipe, auto environment) {
+    scratch_directory const directory;
+    auto const model = make_small();
+    keel::sgd optimizer(model->parameters(), 0.1);
+    keel::trainer<decltype(recipe), decltype(environment)> run{model, optimizer, quiet({.run_directory = directory.path()})};
+    std::vector<double> expected;
+    for (std::uint64_t window = 0; window < 5; ++window) {
+      auto const oracle = make_small();
+      oracle->to(at::kDouble);
+      at::NoGradGuard no_grad;
+      for (std::size_t i = 0; i < oracle->parameters().size(); ++i) oracle->parameters()[i].copy_(model->parameters()[i]);
+      std::vector<at::Tensor> xs, ys;
+      for (std::uint64_t part = 0; part < 3; ++part) {
+        auto const batch = make_pair_batch(10 * window + part, 3 + static_cast<std::int64_t>(part) * 4);
+        xs.push_back(batch.first.to(at::kDouble));
+        ys.push_back(batch.second.to(at::kDouble));
+        at::AutoGradMode with_gradients(true);
+        run.step(batch, mean_squared_error(model));
+      }
+      at::AutoGradMode with_gradients(true);
+      at::mse_loss(oracle->forward(at::cat(xs)), at::cat(ys)).backward();
+      double squares = 0.0;
+      for (auto const& one : oracle->parameters()) squares += one.grad().square().sum().item<double>();
+      expected.push_back(std::sqrt(squares));
+    }
+    auto const lines = read_lines(directory / "metrics.jsonl");
+    REQUIRE(lines.size() == 5);
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      auto const line = nlohmann::json::parse(lines[i]);
+      CHECK(line["gradient_norm"].get<double>() == Approx(expected[i]).epsilon(1e-4));
+      CHECK(line["clipped"] == true);
+    }
+  };
+  check(clipped{}, keel::environment{});
+  check(scaled{}, scaled_in_fp32{});
+}
+
+TEST_CASE("a window that is loaded at another length holds the last values, in their order") {
+  auto const filled = [](std::size_t length, int count) {
+    keel::window_statistics window(length, 2);
+    for (int i = 1; i <= count; ++i) window.push(keel::accepted(keel::outcome::updated{}, static_cast<double>(i * i)));
+    return window;
+  };
+  auto const loaded_at = [&](keel::window_statistics from, std::size_t length) {
+    nlohmann::json state;
+    keel::tensor_map tensors;
+    keel::state_writer writer(state, tensors);
+    from.visit(writer);
+    keel::window_statistics window(length, 2);
+    keel::state_reader reader(state, tensors, "a test");
+    window.visit(reader);
+    return window;
+  };
+  for (int count = 3; count <= 40; ++count) {
+    auto shorter = loaded_at(filled(16, count), 4);
+    CHECK(*shorter.zscore(keel::as_finite(7.0)) == Approx(*filled(4, count).zscore(keel::as_finite(7.0))));
+    auto longer = loaded_at(filled(4, count), 16);
+    for (int i = count + 1; i <= count + 12; ++i)
+      longer.push(keel::accepted(keel::outcome::updated{}, static_cast<double>(i * i)));
+    auto const expected = filled(std::min(16, std::min(4, count) + 12), count + 12);
+    CHECK(*longer.zscore(keel::as_finite(7.0)) == Approx(*expected.zscore(keel::as_finite(7.0))));
+  }
+}

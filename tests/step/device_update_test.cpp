@@ -13,6 +13,17 @@ using namespace keel::literals;
 
 namespace {
 
+/// Counts the numbers that the host asks for.
+struct reads_counted : keel::environment {
+  static double host_value(at::Tensor const& one) {
+    ++reads;
+    return keel::host_value(one);
+  }
+  inline static int reads = 0;
+};
+struct reads_counted_on_a_device : reads_counted {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
 struct on_a_device : keel::environment {
   static bool decides_on_device(at::DeviceType) { return true; }
 };
@@ -162,7 +173,7 @@ TEST_CASE("the loss scale on the device follows the host's through overflows, hy
   }
 }
 
-TEST_CASE("no_host_read_in_the_steady_state: neither way of deciding asks LibTorch for a number") {
+TEST_CASE("no_host_read_in_the_steady_state: on a device no number is asked for, and LibTorch for none either way") {
   auto const reads_of = [](auto environment, auto recipe, bool narrow) {
     auto const model = make_small();
     if (narrow) model->to(at::kBFloat16);
@@ -182,8 +193,11 @@ TEST_CASE("no_host_read_in_the_steady_state: neither way of deciding asks LibTor
   };
   struct adaptive : keel::recipe<keel::clip::adaptive<0.01>> {};
   struct summing : keel::recipe<keel::accumulate<2>, keel::accept<"P06">> {};
-  CHECK(reads_of(on_a_device{}, guarded{}, false) == 0);
-  CHECK(reads_of(keel::environment{}, guarded{}, false) == 0);
+  reads_counted::reads = 0;
+  CHECK(reads_of(reads_counted_on_a_device{}, guarded{}, false) == 0);
+  CHECK(reads_counted::reads == 0);
+  CHECK(reads_of(reads_counted{}, guarded{}, false) == 0);
+  CHECK(reads_counted::reads == 39);
   CHECK(reads_of(keel::environment{}, adaptive{}, false) == 0);
   CHECK(reads_of(on_a_device{}, summing{}, true) == 0);
   // The count can see one.
@@ -276,4 +290,59 @@ TEST_CASE("batch norm's running statistics go back with an update that the devic
   CHECK(!same_bits(model->buffers(), before));
   CHECK(step.settle()->is<keel::outcome::updated>());
   CHECK(step.skipped() == 1);
+}
+
+TEST_CASE("an update that is being closed is no boundary: a hook cannot save half of it, whoever decides") {
+  struct saving : keel::recipe<keel::checkpoint::every<3_steps>, keel::nonfinite::skip<20>> {};
+  scratch_directory const directory;
+  auto const model = make_double();
+  keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
+  keel::trainer<saving, on_a_device> run{model, optimizer, quiet({.run_directory = directory.path()})};
+  int refused = 0;
+  run.on([&](keel::event::update_end const&) {
+    try {
+      run.save();
+    } catch (keel::error const& thrown) {
+      refused += thrown.id() == "S16" ? 1 : 0;
+    }
+  });
+  run.fit(hostile_batches(30, 8), mean_squared_error(model));
+  CHECK(refused == 30);
+}
+
+TEST_CASE("a window's milliseconds are its own from the first update on, and a loop of one's own can settle") {
+  scratch_directory const directory;
+  auto const model = make_double();
+  keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
+  keel::trainer<keel::recipe<>, on_a_device> run{model, optimizer, quiet({.run_directory = directory.path()})};
+  for (std::uint64_t seed = 0; seed < 3; ++seed) run.step(batch_of(seed), mean_squared_error(model));
+  CHECK(run.updates() == 2);
+  CHECK(run.settle()->is<keel::outcome::updated>());
+  CHECK(run.updates() == 3);
+  CHECK_FALSE(run.flush().has_value());
+  auto const lines = read_lines(directory / "metrics.jsonl");
+  REQUIRE(lines.size() == 3);
+  for (auto const& line : lines) CHECK(nlohmann::json::parse(line)["ms"].get<double>() < 60000.0);
+}
+
+TEST_CASE("momentum that an update left out had begun begins anew, also after a save in between") {
+  auto const after = [](bool resumes) {
+    auto const model = make_double();
+    auto const options = torch::optim::SGDOptions(0.05).momentum(0.9).dampening(0.5);
+    auto optimizer = std::make_unique<keel::sgd>(model->parameters(), options);
+    keel::step<keel::recipe<keel::nonfinite::skip<3>>, on_a_device> first{model, *optimizer};
+    first(batch_of(1, std::numeric_limits<double>::quiet_NaN()), mean_squared_error(model));
+    first.settle();
+    auto const image = image_of(*model, *optimizer);
+    keel::sgd loaded(model->parameters(), options);
+    if (resumes) {
+      keel::load_optimizer(loaded, keel::collect_parameters(*model, loaded), nlohmann::json::parse(image.options),
+                           image.moments, "a test");
+    }
+    keel::step<keel::recipe<>, on_a_device> second{model, resumes ? loaded : *optimizer};
+    second(batch_of(2), mean_squared_error(model));
+    second.settle();
+    return copies_of(model->parameters());
+  };
+  CHECK(same_bits(after(true), after(false)));
 }

@@ -111,3 +111,48 @@ TEST_CASE("a recipe's average follows the applied updates, is saved and resumed,
   auto const expected = train(whole, {});
   CHECK(same_bits(train(parts, {3, 11}), expected));
 }
+
+TEST_CASE("the average that is put into the model inside a window is refused before anything moves, by rule M04") {
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
+  keel::step<keel::recipe<keel::accumulate<2>, keel::ema<0.9>>> step{model, optimizer};
+  step(make_pair_batch(1), mean_squared_error(model));
+  auto const before = copies_of(model->parameters());
+  {
+    auto const scope = step.average().swap_in();
+    CHECK_THROWS_AS(step.flush(), keel::error);
+    CHECK_THROWS_AS(step(make_pair_batch(2), mean_squared_error(model)), keel::error);
+  }
+  CHECK(same_bits(model->parameters(), before));
+  CHECK(step.updates() == 0);
+  CHECK(optimizer.state().empty());
+}
+
+TEST_CASE("a mechanism that an accepted change of the recipe brings begins anew, and the rest goes on") {
+  struct before : keel::recipe<keel::clip::global_norm<1.0>, keel::checkpoint::every<5_steps>> {};
+  struct after
+      : keel::recipe<keel::clip::zscore<3.0>, keel::ema<0.9>, keel::schedule::plateau<>, keel::checkpoint::every<5_steps>> {};
+  scratch_directory const directory;
+  auto const model = make_small();
+  std::vector<pair_batch> batches;
+  for (std::uint64_t seed = 0; seed < 10; ++seed) batches.push_back(make_pair_batch(seed));
+  {
+    keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
+    keel::trainer<before> run{model, optimizer, quiet({.run_directory = directory.path()})};
+    run.fit(batches, mean_squared_error(model));
+  }
+  auto const trained = copies_of(model->parameters());
+  auto const other = make_small(7);
+  keel::adamw optimizer(other->parameters(), torch::optim::AdamWOptions(0.05));
+  keel::trainer<after> run{other, optimizer,
+                           quiet({.run_directory = directory.path(), .updates = 11, .accept_changed_recipe = true})};
+  REQUIRE(run.resume());
+  CHECK(run.updates() == 10);
+  CHECK(same_bits(other->parameters(), trained));
+  run.fit([&](std::int64_t) { return batches; }, mean_squared_error(other));
+  CHECK(run.updates() == 11);
+  auto const updated = copies_of(other->parameters());
+  auto const scope = run.averaged();
+  for (std::size_t i = 0; i < trained.size(); ++i)
+    CHECK(at::allclose(other->parameters()[i], trained[i] * 0.9 + updated[i] * 0.1, 1e-5, 1e-7));
+}

@@ -79,12 +79,14 @@ class state_writer {
 
 class state_reader {
  public:
-  /// `source` is what errors call the checkpoint.
-  state_reader(nlohmann::json const& object, tensor_map const& tensors, std::string source, std::string path = "")
-      : object_(object), tensors_(tensors), source_(std::move(source)), path_(std::move(path)) {}
+  /// `source` is what errors call the checkpoint. `keep_missing`: a field that was not written stays as it is.
+  state_reader(nlohmann::json const& object, tensor_map const& tensors, std::string source, std::string path = "",
+               bool keep_missing = false)
+      : object_(object), tensors_(tensors), source_(std::move(source)), path_(std::move(path)), keep_missing_(keep_missing) {}
 
   template <class Field>
   void operator()(char const* name, Field& field) {
+    if (keep_missing_ && !object_.contains(name)) return;
     if constexpr (std::is_same_v<Field, at::Tensor>) {
       if (!at(name).is_boolean()) wrong(name, "true or false");
       auto const found = tensors_.find(path_ + name);
@@ -113,7 +115,7 @@ class state_reader {
       field = at(name).template get<std::string>();
     } else {
       if (!at(name).is_object()) wrong(name, "an object");
-      state_reader inner(at(name), tensors_, source_, path_ + name + ".");
+      state_reader inner(at(name), tensors_, source_, path_ + name + ".", keep_missing_);
       field.visit(inner);
     }
   }
@@ -133,6 +135,7 @@ class state_reader {
   tensor_map const& tensors_;
   std::string source_;
   std::string path_;
+  bool keep_missing_;
 };
 
 }  // namespace keel

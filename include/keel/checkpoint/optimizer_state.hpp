@@ -265,6 +265,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
     for (std::size_t g = 0; g < live.size(); ++g) live[g].set_options(std::move(new_options[g]));
     optimizer.state().clear();
     if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) {
+      engine->take_aside();
       for (auto& [parameter, master] : new_masters) engine->set_master(parameter, master);
     }
     for (auto& [parameter, state] : new_states) optimizer.state()[libtorch::state_key(parameter)] = std::move(state);

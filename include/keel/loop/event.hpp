@@ -10,6 +10,8 @@
 //       epoch_end
 //     run_end                                       with the outcome
 //
+// An update that is decided on a device is read one later: its update_end comes before the next one's gradients are complete,
+// with `late` set, and may come after the end of its epoch. Until then the numbers of other events count it as applied.
 // out_of_memory comes after a micro_batch_begin whose end it replaces; the window then begins again with micro batch 0.
 // A window may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
 // from a hook ends the run as one from the loss would.

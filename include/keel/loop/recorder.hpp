@@ -23,7 +23,7 @@ class recorder {
   /// What the trainer knows of a window beside the event of its end.
   struct figures {
     std::int64_t epoch;
-    double learning_rate;
+    double learning_rate;  ///< of the next update
     std::int64_t skipped;
     double milliseconds;
   };
@@ -47,7 +47,8 @@ class recorder {
   /// `warns`: a window that was left out is said on the console too.
   void update(event::update_end const& event, figures const& known, bool warns) {
     update_metrics m = metrics_of(event, record_, known.epoch);
-    m.learning_rate = known.learning_rate;
+    auto const* const updated = event.result.get_if<outcome::updated>();
+    m.learning_rate = updated != nullptr ? updated->learning_rate : known.learning_rate;
     m.loss_scale = event.loss_scale;
     m.skipped = known.skipped;
     m.milliseconds = known.milliseconds;
@@ -61,6 +62,17 @@ class recorder {
       console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
     }
     console_.show(m);
+  }
+
+  /// The run ends with an exception, which goes on.
+  void failed(std::int64_t update, std::string const& words) {
+    console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
+    if (!directory_) return;
+    try {
+      directory_->event("failed", update, {{"message", words}});
+    } catch (file_error const&) {
+      // A full disk is often what failed; the first exception says so better.
+    }
   }
 
   void out_of_memory(event::out_of_memory const& event) {

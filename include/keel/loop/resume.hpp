@@ -144,7 +144,8 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
-    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".");
+    // A mechanism that a changed recipe brings begins anew.
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accept_changed_recipe);
     part.state->visit(reader);
   });
   load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);

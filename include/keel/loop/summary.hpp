@@ -21,13 +21,20 @@ inline std::string ending(outcome const& result) {
   return "goes on";
 }
 
+/// Its name in events.jsonl.
+inline char const* event_of_ending(outcome const& result) {
+  if (result.is<outcome::finished>()) return "finished";
+  return result.is<outcome::stopped>() ? "stopped" : "gave_up";
+}
+
 inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
-                                                                     std::int64_t skipped, run_record const& record,
-                                                                     std::int64_t tokens_now, double seconds,
-                                                                     std::string const& directory) {
+                                                                     std::int64_t skipped, double clipped,
+                                                                     run_record const& record, std::int64_t tokens_now,
+                                                                     double seconds, std::string const& directory) {
   std::vector<std::pair<std::string, std::string>> rows;
   rows.emplace_back("run", words);
-  rows.emplace_back("updates", std::to_string(updates) + " applied, " + std::to_string(skipped) + " skipped, " +
+  std::string const share = clipped > 0.0 ? detail::formatted(" (%.0f %% clipped)", 100.0 * clipped) : std::string();
+  rows.emplace_back("updates", std::to_string(updates) + " applied" + share + ", " + std::to_string(skipped) + " skipped, " +
                                    std::to_string(record.rungs) + " rungs taken for memory");
   rows.emplace_back("loss",
                     detail::formatted("%.4f at the first update, %.4f at the last", record.first_loss, record.last_loss));

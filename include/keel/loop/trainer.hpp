@@ -28,6 +28,7 @@
 #include <keel/loop/seed.hpp>
 #include <keel/loop/summary.hpp>
 #include <keel/loop/trial.hpp>
+#include <keel/loop/window_timer.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/step.hpp>
 #include <memory>
@@ -130,6 +131,15 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     return loaded;
   }
 
+  /// As keel::step's, for a loop of one's own: waits for an update that is under way on a device.
+  std::optional<outcome> settle() { return step_.settle(); }
+  /// Applies what the data's end left incomplete.
+  std::optional<outcome> flush() {
+    auto last = step_.flush();
+    if (last) after_window(*last);
+    return last;
+  }
+
   /// The data cursor: where a loop of one's own continues after resume().
   data_cursor const& cursor() const { return cursor_; }
 
@@ -226,7 +236,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
-    started_ = window_started_ = clock::now();
+    started_ = clock::now();
+    timer_.begin_run();
     cadence_.restart();
     tokens_before_ = record_.tokens;
     hooks_(event::run_begin{step_.updates(), *resumed_});
@@ -245,7 +256,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
       if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
     }
-    if (auto last = step_.flush()) after_window(*last);
+    flush();
     return outcome::finished{step_.updates()};
   }
 
@@ -277,8 +288,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf&& loss_of) {
     if (step_.at_boundary()) {
-      window_started_ = clock::now();
-      epoch_before_ = window_began_at_.epoch;
+      timer_.begin_window(cursor_.epoch);
       window_began_at_ = cursor_;
     }
     if constexpr (countable_batch<Batch>) {
@@ -327,17 +337,10 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   }
 
   void record_update(event::update_end const& event) {
-    double const rate =
-        event.result.is<outcome::updated>() ? event.result.get<outcome::updated>().learning_rate : step_.learning_rate();
-    // An update that was read while the next one's window is open began before that.
-    bool const late = event.late && !step_.at_boundary();
-    auto const now = clock::now();
-    double const milliseconds =
-        std::chrono::duration<double, std::milli>(now - (late ? last_update_end_ : window_started_)).count();
-    last_update_end_ = now;
+    auto const time = timer_.end_update(event.late && step_.has_window());
     // skip<N> counts in silence, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
-    recorder_.update(event, {late ? epoch_before_ : window_began_at_.epoch, rate, step_.skipped(), milliseconds}, warns);
+    recorder_.update(event, {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds}, warns);
   }
 
   void save_checkpoint() {
@@ -380,14 +383,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     }
     std::string const words = ending(result);
     if (directory_) {
-      char const* const name =
-          result.is<outcome::finished>() ? "finished" : (result.is<outcome::stopped>() ? "stopped" : "gave_up");
-      directory_->event(name, step_.updates(), {{"words", words}});
+      directory_->event(event_of_ending(result), step_.updates(), {{"words", words}});
       directory_->metrics().sync();
     }
     double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
-    console_.summary(summary_rows(words, step_.updates(), step_.skipped(), record_, record_.tokens - tokens_before_, seconds,
-                                  options_.run_directory.string()));
+    console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), record_,
+                                  record_.tokens - tokens_before_, seconds, options_.run_directory.string()));
     hooks_(event::run_end{result});
     begun_ = false;
     stop_requested_ = false;
@@ -397,13 +398,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// The run ends with an exception; what can still be written down is, and the exception goes on.
   void record_failure(std::exception const& thrown) {
     begun_ = false;
-    console_.notice(std::string("the run ends at update ") + std::to_string(step_.updates()) + ": " + first_line(thrown));
-    if (!directory_) return;
     try {
-      directory_->event("failed", step_.updates(), {{"message", first_line(thrown)}});
-    } catch (file_error const&) {
-      // A full disk is often what failed; the first exception says so better.
+      step_.settle();
+    } catch (error const&) {
+      // What ends the run is the exception that is on its way.
     }
+    recorder_.failed(step_.updates(), first_line(thrown));
   }
 
   trainer_options options_;
@@ -423,10 +423,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   bool console_begun_ = false;
   std::int64_t saved_at_ = 0;  ///< attempts when the last checkpoint was saved
   std::int64_t tokens_before_ = 0;
-  std::int64_t epoch_before_ = 0;  ///< of the window before the open one
   typename clock::time_point started_{};
-  typename clock::time_point window_started_{};
-  typename clock::time_point last_update_end_{};
+  window_timer<clock> timer_;
   checkpoint_cadence<clock> cadence_{configured.checkpoint};
 };
 

@@ -87,12 +87,6 @@ class state_aside {
     random_.restore();
   }
 
-  /// The learning rate of the first group. Throws error (E12) where it is 0, which cannot be raised.
-  double rate() const {
-    if (rates_.front() > 0.0) return rates_.front();
-    throw error("E12", "the first parameter group has no learning rate to start from. Give it one above 0.");
-  }
-
  private:
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
@@ -105,19 +99,28 @@ class state_aside {
   std::function<void()> engine_;
 };
 
-/// Updates until `take(outcome)` says enough. What the recipe ends a run for ends a trial too.
+/// Updates until `take(updated)` says enough, or an update is left out: what the recipe skips or ends a run for ends a trial.
+/// Only an overflow of the loss scale, the scaler's ordinary signal, does not. Throws out_of_memory_error (E09) where a ladder
+/// gives up.
 template <class Step, class Batches, class LossOf, class Take>
 void run_trial(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
+  auto const goes_on = [&](outcome const& one) {
+    if (one.is<outcome::accumulated>()) return true;
+    if (auto const* const updated = one.get_if<outcome::updated>()) return take(*updated);
+    if (auto const* const ended = one.get_if<outcome::gave_up>()) {
+      throw out_of_memory_error("E09", "memory ran out in a trial: " + ended->detail + ". Make the batch smaller.");
+    }
+    auto const* const skipped = one.get_if<outcome::skipped>();
+    return skipped != nullptr && skipped->why == reason::scale_overflow;
+  };
   try {
     for (std::int64_t epoch = 0;; ++epoch) {
       bool any = false;
       bool const enough = with_epoch(batches, epoch, [&](auto at, auto const& end) {
         for (; at != end; ++at) {
           any = true;
-          outcome result = step(*at, std::ref(loss_of));
-          if (auto settled = step.settle()) result = *settled;
-          if (result.template is<outcome::accumulated>()) continue;
-          if (!take(result)) return true;
+          outcome const launched = step(*at, std::ref(loss_of));
+          if (!goes_on(step.settle().value_or(launched))) return true;
         }
         return false;
       });
@@ -137,16 +140,14 @@ class range_points {
  public:
   range_points(lr_range_options const& options, lr_range_result& result) : options_(options), result_(result) {}
 
-  bool operator()(outcome const& one) {
-    auto const* const updated = one.get_if<outcome::updated>();
-    if (updated == nullptr) return false;
-    average_ = options_.smoothing * average_ + (1.0 - options_.smoothing) * updated->loss;
+  bool operator()(outcome::updated const& updated) {
+    average_ = options_.smoothing * average_ + (1.0 - options_.smoothing) * updated.loss;
     auto const count = static_cast<double>(result_.points.size() + 1);
     double const smoothed = average_ / (1.0 - std::pow(options_.smoothing, count));
-    result_.points.push_back({updated->learning_rate, updated->loss, smoothed});
+    result_.points.push_back({updated.learning_rate, updated.loss, smoothed});
     if (smoothed < lowest_) {
       lowest_ = smoothed;
-      result_.lowest = updated->learning_rate;
+      result_.lowest = updated.learning_rate;
     }
     // The first few say more about the batches than about the rate.
     bool const settled = count > 1.0 / (1.0 - options_.smoothing);
@@ -191,12 +192,16 @@ class trials {
       detail::refuse_call<rule::U32, Batches>();
     } else {
       require_sound(options);
-      try_out([&](Step& step, detail::state_aside const& aside) {
-        double const start = options.lowest / aside.rate();
+      try_out([&](Step& step) {
+        double const own = step.schedule().highest(0);
+        if (!(own > 0.0)) {
+          throw error("E12", "the first parameter group has no learning rate to start from. Give it one above 0.");
+        }
+        double const start = options.lowest / own;
         double const growth = std::log(options.highest / options.lowest) / static_cast<double>(options.updates - 1);
-        step.use(lr_schedule(
+        step.schedule() = lr_schedule(
             step.optimizer(), schedule::constant::configured, options.updates,
-            [=](std::int64_t update, std::int64_t) { return start * std::exp(growth * static_cast<double>(update)); }));
+            [=](std::int64_t update, std::int64_t) { return start * std::exp(growth * static_cast<double>(update)); });
         detail::range_points points(options, result);
         detail::run_trial(step, batches, loss_of, points);
       });
@@ -211,13 +216,11 @@ class trials {
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
     if (updates < 1) throw error("E12", "overfitting one batch takes at least 1 update. Leave the number out for 200.");
     overfit_result result;
-    try_out([&](Step& step, detail::state_aside const&) {
-      step.use(lr_schedule(step.optimizer(), schedule::constant::configured, updates));
+    try_out([&](Step& step) {
+      step.schedule() = lr_schedule(step.optimizer(), schedule::constant::configured, updates);
       std::vector<Batch> const again{batch};
-      detail::run_trial(step, again, loss_of, [&](outcome const& one) {
-        auto const* const updated = one.get_if<outcome::updated>();
-        if (updated == nullptr) return false;
-        result.losses.push_back(updated->loss);
+      detail::run_trial(step, again, loss_of, [&](outcome::updated const& updated) {
+        result.losses.push_back(updated.loss);
         return static_cast<std::int64_t>(result.losses.size()) < updates;
       });
     });
@@ -239,8 +242,11 @@ class trials {
     deterministic_scope const deterministic(Strict);
     auto& own = trainer.step_;
     detail::state_aside const aside(own.model(), own.optimizer(), own.parameters());
+    // A schedule has written its present rates there.
+    auto& groups = own.optimizer().param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
     Step like_it(own.model(), own.optimizer(), trainer.options_.updates);
-    trial(like_it, aside);
+    trial(like_it);
   }
 
   static void require_sound(lr_range_options const& options) {

@@ -2,6 +2,7 @@
 // that was applied (N19) and what is asked about was found finite (N03), so one NaN cannot blind it.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -82,7 +83,13 @@ class window_statistics {
     archive("values", values_);
     archive("next", next_);
     // A damaged position must not become an index outside the window.
-    if (next_ >= length_) next_ = 0;
+    if (next_ >= values_.size()) next_ = 0;
+    // Of a recipe with another length: the last values, from the oldest on.
+    if (values_.size() > length_ || (values_.size() < length_ && next_ != 0)) {
+      std::rotate(values_.begin(), values_.begin() + static_cast<std::ptrdiff_t>(next_), values_.end());
+      if (values_.size() > length_) values_.erase(values_.begin(), values_.end() - static_cast<std::ptrdiff_t>(length_));
+      next_ = 0;
+    }
   }
 
  private:

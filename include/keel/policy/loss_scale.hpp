@@ -19,7 +19,7 @@ struct settings {
   double initial = 1.0;
   double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
   double backoff = 0.5;              ///< factor after an overflow
-  long long growth_interval = 2000;  ///< in attempted updates
+  long long growth_interval = 2000;  ///< updates that were applied
   long long hysteresis = 1;          ///< overflows before the scale backs off; counted anew when it grows
   double floor = 1.0;                ///< the scale never falls below; 0 means no floor
   bool raise_at_floor = true;        ///< an overflow at the floor is an error, not one more skipped step

@@ -4,9 +4,8 @@
 //   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
 //   warmup_stable_decay<..>    rises, stays, falls in a line over the last decay<D> (Hu et al. 2024, "MiniCPM"); the run
 //                              can be prolonged from its stable part.
-//   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up, by default 0.3 of the total,
-//   and
-//                              falls along another (Smith & Topin 2018). For short runs at high rates.
+//   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up (0.3 of the total where none
+//                              is given), falls along another (Smith & Topin 2018). For short runs at high rates.
 //   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
 //                              multiplies the rate by lowered_by<0.5>. Where the length of the run is not known.
 // Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options say it), decay<D>, min_ratio<R> or

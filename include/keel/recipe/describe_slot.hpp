@@ -79,6 +79,7 @@ inline slot_text describe_schedule(config const& c) {
   out << name(names, s.kind);
   if (s.warmup != 0) out << ", warmup " << s.warmup << " steps";
   if (s.warmup_ratio != 0.0) out << ", warmup_ratio " << s.warmup_ratio;
+  if (s.kind == schedule::kind::one_cycle && s.warmup == 0 && s.warmup_ratio == 0.0) out << ", warmup_ratio 0.3";
   if (s.total != 0) out << ", total " << s.total << " steps";
   if (s.decay != 0) out << ", decay " << s.decay << " steps";
   if (s.min_ratio != 0.0) out << ", min_ratio " << s.min_ratio;

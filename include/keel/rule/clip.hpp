@@ -37,7 +37,7 @@ struct G02 {
 struct G07 {
   KEEL_RULE_TEXT(
       "G07", "LibTorch, PyTorch",
-      "two clip policies in one recipe: only one can win. Fix: keep one of keel::clip::global_norm, value, adaptive.");
+      "two clip policies in one recipe: only one can win. Fix: keep one of keel::clip::global_norm, value, adaptive, zscore.");
   static constexpr bool broken(config const& c) { return c.gives_twice(slot::clip); }
 };
 

@@ -41,7 +41,7 @@ inline constexpr settled_row settled[] = {
      "must_not_compile.calls_of_a_trainer"},
     {"X06", decided::never, "LibTorch, PyTorch, KempnerForge",
      "an update on a device is decided there, and the host reads its numbers one update later",
-     "no_host_read_in_the_steady_state: neither way of deciding asks LibTorch for a number"},
+     "no_host_read_in_the_steady_state: on a device no number is asked for, and LibTorch for none either way"},
     {"S02", decided::never, "LibTorch, PyTorch",
      "a checkpoint gets its name when all of it is durable, and nothing else points to it",
      "disk_full_in_the_middle_of_a_save: whichever call fails, the error names the file and older checkpoints are whole"},

@@ -4,6 +4,9 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -113,16 +116,26 @@ inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm,
   if (!defined.empty()) at::_foreach_mul_(defined, limit / norm);
 }
 
+namespace detail {
+
+/// Whether one of the bool scalars is true; the host reads one number, however many there are and wherever they lie.
+inline bool any_of(std::vector<at::Tensor> flags) {
+  if (flags.empty()) return false;
+  for (at::Tensor& flag : flags) flag = flag.to(flags.front().device());
+  return host_value(at::stack(flags).any()) != 0.0;
+}
+
+}  // namespace detail
+
 /// Clamps every element to [-limit, limit]; whether any was outside.
 inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
-  bool clipped = false;
+  std::vector<at::Tensor> outside;
   for (at::Tensor const& gradient : gradients) {
     if (!gradient.defined() || gradient.numel() == 0) continue;
-    if (!(host_value(gradient.abs().max()) > limit)) continue;
+    outside.push_back(gradient.abs().max().gt(limit));
     gradient.clamp_(-limit, limit);
-    clipped = true;
   }
-  return clipped;
+  return detail::any_of(outside);
 }
 
 /// Adaptive clipping (Brock et al. 2021): the gradient of each unit, a row of a matrix, a filter of a convolution, or a whole
@@ -131,7 +144,7 @@ inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
 inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double ratio,
                            double least = 1e-3) {
   at::NoGradGuard no_grad;
-  bool clipped = false;
+  std::vector<at::Tensor> outside;
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     at::Tensor const& gradient = gradients[i];
     if (!gradient.defined() || gradient.numel() == 0) continue;
@@ -145,11 +158,10 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
     };
     at::Tensor const limit = norms_of(parameters[i].detach()).clamp_min(least).mul_(ratio);
     at::Tensor const norm = norms_of(gradient);
-    if (host_value(norm.gt(limit).any()) == 0.0) continue;
-    gradient.mul_(limit.div(norm).clamp_max(1.0).to(gradient.scalar_type()));
-    clipped = true;
+    outside.push_back(norm.gt(limit).any());
+    gradient.mul_(at::where(norm.gt(limit), limit.div(norm), at::ones_like(norm)).to(gradient.scalar_type()));
   }
-  return clipped;
+  return detail::any_of(outside);
 }
 
 /// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it

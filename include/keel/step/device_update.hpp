@@ -111,9 +111,11 @@ inline device_update update_on_device(gradients<stage::unscaled> unscaled, updat
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
   at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
+  device_update update{device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)),
+                       happens, loss_is_finite.logical_and(norm_is_finite.logical_not())};
+  // Last: what can fail has not changed anything yet.
   engine.update_where(happens, factor);
-  return {device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)), happens,
-          loss_is_finite.logical_and(norm_is_finite.logical_not())};
+  return update;
 }
 
 }  // namespace keel

@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <chrono>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/step/autocast.hpp>
 
 namespace keel {
@@ -12,6 +13,8 @@ namespace keel {
 struct step_environment {
   using clock = std::chrono::steady_clock;
   using autocast = autocast_scope;
+  /// The host reads a number that may be on a device, and waits for it.
+  static double host_value(at::Tensor const& one) { return keel::host_value(one); }
   /// Whether updates on this device are decided there and read by the host one update later. A CPU has nothing to wait for.
   static bool decides_on_device(at::DeviceType device) { return device != at::kCPU; }
 };

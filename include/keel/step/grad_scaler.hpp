@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <keel/error.hpp>
 #include <keel/policy/loss_scale.hpp>
+#include <limits>
 #include <string>
 
 namespace keel {
@@ -51,7 +52,7 @@ class grad_scaler {
       finite_updates_ = 0;
       overflows_left_ = settings_.hysteresis;
       double const grown = factor_ * settings_.growth;
-      if (std::isfinite(static_cast<float>(grown))) factor_ = grown;
+      if (grown <= static_cast<double>(std::numeric_limits<float>::max())) factor_ = grown;
     }
   }
 

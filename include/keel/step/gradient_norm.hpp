@@ -9,6 +9,7 @@
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <keel/libtorch/host_value.hpp>
@@ -62,9 +63,9 @@ inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int
 
 }  // namespace detail
 
-/// The sums of squares of gradients of any dtype and layout that has a norm, where they are: one double each, in their order,
-/// without the host waiting for them. One tensor at a time, because _foreach_norm has been wrong for lists with empty tensors
-/// and sums fp32 in fp32.
+/// The sums of squares of gradients on one device, of any dtype and layout that has a norm: one double each there, in their
+/// order, without the host waiting for them. One tensor at a time, because _foreach_norm has been wrong for lists with empty
+/// tensors and sums fp32 in fp32.
 inline at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
   std::vector<at::Tensor> norms;
   norms.reserve(gradients.size());
@@ -90,11 +91,16 @@ inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients)
       others.push_back(i);
     }
   }
-  if (!others.empty()) {
-    std::vector<at::Tensor> slow;
-    for (std::size_t const i : others) slow.push_back(gradients[i]);
-    at::Tensor const squares = squares_on_device(slow).cpu();
-    for (std::size_t i = 0; i < others.size(); ++i) measure.squares[others[i]] = squares.data_ptr<double>()[i];
+  // The host waits for each device once.
+  while (!others.empty()) {
+    auto const device = gradients[others.front()].device();
+    auto const elsewhere =
+        std::stable_partition(others.begin(), others.end(), [&](std::size_t i) { return gradients[i].device() == device; });
+    std::vector<at::Tensor> here;
+    for (auto at = others.begin(); at != elsewhere; ++at) here.push_back(gradients[*at]);
+    at::Tensor const squares = squares_on_device(here).cpu();
+    for (std::size_t i = 0; i < here.size(); ++i) measure.squares[others[i]] = squares.data_ptr<double>()[i];
+    others.erase(others.begin(), elsewhere);
   }
   std::vector<double> partial(chunks.size());
   chunks.for_each([&](std::size_t index, detail::chunk const& piece) {

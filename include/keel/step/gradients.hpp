@@ -21,6 +21,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/clipping.hpp>
@@ -161,7 +162,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   double norm() const { return window_.norm; }
   /// The clip policy changed the gradients, or the factor that is still to come into them.
   bool clipped() const { return window_.clipped; }
-  /// Writes the factor that is still to come into the gradients; an update reads them no differently.
+  /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { window_.write(); }
   /// What an update engine allocates, while nothing has changed yet; step does it where nobody did.
   void prepare(torch::optim::Optimizer& optimizer) {
@@ -193,7 +194,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   double norm() const { return window_.norm; }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
   double norm_of(std::size_t parameter) const { return std::sqrt(window_.squares[parameter]); }
-  /// Writes the factor that is still to come into the gradients; what follows reads them no differently.
+  /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { window_.write(); }
 
   template <class Policy>
@@ -203,13 +204,14 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       window_.clipped = true;
     }
     if constexpr (looks_at_elements<Policy>) {
+      window_.widen();
       window_.write();
       window_.clipped = apply_clip<Policy>(window_.parameters, window_.all_gradients(), window_.norm, state);
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
   }
   template <class Policy>
-  requires(!stateful<Policy>) gradients<stage::clipped> clip() && {
+  requires(std::same_as<state_of<Policy>, no_state>) gradients<stage::clipped> clip() && {
     state_of<Policy> none;
     return std::move(*this).template clip<Policy>(none);
   }

@@ -55,6 +55,8 @@ class lr_schedule {
   /// Updates applied so far.
   std::int64_t position() const { return position_; }
 
+  /// A group's own rate, which the schedule multiplies.
+  double highest(std::size_t group) const { return highest_.at(group); }
   /// The learning rate of a group for the next update.
   double rate(std::size_t group = 0) const {
     double const highest = highest_.at(group);

@@ -9,6 +9,7 @@
 #include <c10/core/GradMode.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <keel/error.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/outcome.hpp>
@@ -50,11 +51,19 @@ class moving_average {
   moving_average(moving_average const&) = delete;
   moving_average& operator=(moving_average const&) = delete;
 
+  /// Until the first update the average is the parameters as they are, such as those that a checkpoint without an average left.
+  void begin() {
+    if (taken_ > 0) return;
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
+  }
+
   /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
   void update(outcome const& result) {
     if (!result.is<outcome::updated>()) return;
     require_parameters_in_place();
     at::NoGradGuard no_grad;
+    ++taken_;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor const parameter = parameters_[i].detach();
       averages_[i].lerp_(detail::is_narrow(parameter) ? parameter.to(at::kFloat) : parameter, 1.0 - decay_);
@@ -83,6 +92,7 @@ class moving_average {
   /// Throws checkpoint_error (E05) for averages of other shapes or dtypes.
   template <class Archive>
   void visit(Archive& archive) {
+    archive("taken", taken_);
     for (std::size_t i = 0; i < averages_.size(); ++i) {
       std::string const name = i < names_.size() ? names_[i] : std::to_string(i);
       at::Tensor average = averages_[i];
@@ -117,6 +127,7 @@ class moving_average {
   std::vector<at::Tensor> averages_;
   std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
   double decay_;
+  std::int64_t taken_ = 0;  ///< updates
 };
 
 namespace detail {
@@ -124,6 +135,9 @@ namespace detail {
 /// Of a recipe without keel::ema.
 struct no_average {
   no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
+  void begin() {}
+  void update(outcome const&) {}
+  void require_parameters_in_place() const {}
 };
 template <bool Kept>
 using average_if = std::conditional_t<Kept, moving_average, no_average>;

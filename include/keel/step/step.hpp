@@ -128,17 +128,17 @@ class step_body {
     return last;
   }
 
-  /// Waits for an update that is under way on a device and says what became of it; nothing if there is none. Throws as the call
-  /// would have.
+  /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<outcome> settle() {
     if (!pending_) return std::nullopt;
+    average_.require_parameters_in_place();
     pending_update update = std::move(*pending_);
     pending_.reset();
+    raised const closing(closing_);
     return close_pending(std::move(update));
   }
   /// An update is under way on a device, and the counts below are those before it.
   bool is_pending() const { return pending_.has_value(); }
-
   std::int64_t updates() const { return updates_; }
   std::int64_t skipped() const { return skipped_; }
   /// The share of the applied updates that the clip policy changed; 0 before the first.
@@ -148,20 +148,26 @@ class step_body {
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
   /// Of the parameters, where the recipe has keel::ema.
-  moving_average& average() requires(averages) { return average_; }
-  bool at_boundary() const { return !window_.has_value(); }
+  moving_average& average() requires(averages) {
+    settle();
+    return average_;
+  }
+  bool has_window() const { return window_.has_value(); }
+  /// No window is open and no update is being closed: everything that a checkpoint holds belongs together.
+  bool at_boundary() const { return !window_.has_value() && !closing_; }
   parameter_list const& parameters() const { return parameters_; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   torch::nn::Module& model() const { return model_; }
   run_facts const& facts() const { return told_.run(); }
-  /// Replaces the recipe's schedule, from its beginning.
-  void use(lr_schedule schedule) { schedule_ = std::move(schedule); }
+  lr_schedule& schedule() { return schedule_; }
   /// What the source of the batches says of itself; asked with the first batch.
   void tell(data::settings const& data) { told_.tell(data); }
 
   /// Everything that a resumed run needs of the step itself, apart from the model and the optimizer.
   template <class Archive>
   void visit(Archive& archive) {
+    settle();
+    device_scale_.reset();
     archive("updates", updates_);
     archive("skipped", skipped_);
     archive("clipped", clipped_);
@@ -176,9 +182,12 @@ class step_body {
 
  private:
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
+  static constexpr reason bad_gradient =
+      configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
 
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf& loss_of) {
+    average_.require_parameters_in_place();
     if (!window_) open_window();
     sums_.rows += batch_traits<Batch>::rows(batch);
     sums_.tokens += batch_traits<Batch>::tokens(batch);
@@ -188,7 +197,7 @@ class step_body {
                   [this, batch, loss_of](std::int64_t index) mutable { run(batch, loss_of, index); });
       if (auto gave_up = replay_.run_newest([this](std::string const& message) { return climb(message); })) return *gave_up;
     } else {
-      name_out_of_memory(updates_, [&] { run(batch, loss_of, sums_.micro_batches); });
+      name_out_of_memory(begun(), [&] { run(batch, loss_of, sums_.micro_batches); });
     }
     ++sums_.micro_batches;
     if (sums_.micro_batches < configured.accumulate.count) {
@@ -198,11 +207,11 @@ class step_body {
   }
 
   void open_window() {
-    if constexpr (averages) average_.require_parameters_in_place();
     decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
     if (!decides_on_device_) settle();
-    observe_(event::update_begin{updates_ + (pending_ ? 1 : 0)});
-    name_out_of_memory(updates_, [&] { buffers_.take(); });
+    if (!pending_) average_.begin();
+    observe_(event::update_begin{begun()});
+    name_out_of_memory(begun(), [&] { buffers_.take(); });
     if constexpr (has_ladder) random_ = random_snapshot::take(parameters_.device);
     begin_gradients();
   }
@@ -215,7 +224,8 @@ class step_body {
                                                         : begin_window(parameters_.tensors, scaler_.factor()));
   }
 
-  /// The gradients stay for whoever wants to look at them; the next window begins with dropping them.
+  /// The next window drops the gradients. Dropped here, their memory would go back to the system, to be asked for again page by
+  /// page.
   void end_window() {
     window_.reset();
     replay_.clear();
@@ -229,21 +239,12 @@ class step_body {
   /// Forward and backward of one micro-batch, in as many pieces as the rungs taken say.
   template <class Batch, class LossOf>
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
-    observe_(event::micro_batch_begin{updates_ + (pending_ ? 1 : 0), index});
+    observe_(event::micro_batch_begin{begun(), index});
     loss_tally tally;
-    std::int64_t const rows = batch_traits<Batch>::rows(batch);
-    std::int64_t const pieces = std::min(ladder_.pieces(), rows);
-    if (pieces <= 1) {
-      run_piece(batch, rows, loss_of, tally);
-    } else if constexpr (sliceable_batch<Batch>) {
-      for (std::int64_t piece = 0; piece < pieces; ++piece) {
-        std::int64_t const begin = rows * piece / pieces;
-        std::int64_t const end = rows * (piece + 1) / pieces;
-        run_piece(batch_traits<Batch>::slice(batch, begin, end), end - begin, loss_of, tally);
-      }
-    }
+    for_each_piece(batch, ladder_.pieces(),
+                   [&](auto const& piece, std::int64_t rows) { run_piece(piece, rows, loss_of, tally); });
     sums_.loss.add(tally);
-    observe_(event::micro_batch_end{updates_ + (pending_ ? 1 : 0), index, tally.mean(), tally.weight});
+    observe_(event::micro_batch_end{begun(), index, tally.mean(), tally.weight});
   }
 
   template <class Batch, class LossOf>
@@ -258,11 +259,11 @@ class step_body {
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
     require_trainable(loss);
     if (decides_on_device_) {
-      tally.add_on_device(loss.mean, loss.weight);
+      tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
       window_->add(loss.mean, loss.weight);
       return;
     }
-    double const value = host_value(loss.mean);
+    double const value = Environment::host_value(loss.mean);
     tally.add(value, loss.weight);
     // The update is lost already, so a backward pass over NaN would only cost time.
     if (std::isfinite(value)) window_->add(loss.mean, loss.weight);
@@ -274,17 +275,18 @@ class step_body {
     random_.restore();
     buffers_.restore();
     sums_.loss = {};
-    if (ladder_.climb(replay_.most_rows(), updates_) == oom::rung_kind::halve_micro_batch) {
-      observe_(event::out_of_memory{updates_, "halve_micro_batch", message, ladder_.pieces()});
+    if (ladder_.climb(replay_.most_rows(), begun()) == oom::rung_kind::halve_micro_batch) {
+      observe_(event::out_of_memory{begun(), "halve_micro_batch", message, ladder_.pieces()});
       begin_gradients();
       return std::nullopt;
     }
-    observe_(event::out_of_memory{updates_, "give_up", message, ladder_.pieces()});
+    observe_(event::out_of_memory{begun(), "give_up", message, ladder_.pieces()});
     drop_window();
     return outcome::gave_up{reason::out_of_memory, message};
   }
 
   outcome finish() {
+    average_.require_parameters_in_place();
     bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
     require_declared_window(configured.accumulate, sums_.micro_batches, sums_.rows * told_.run().world_size, first);
     if (decides_on_device_) return finish_on_device();
@@ -301,10 +303,11 @@ class step_body {
     auto unscaled = std::move(*window_).complete().unscale();
     auto result = std::move(unscaled).check();
     if (auto const* found = std::get_if<nonfinite_gradient>(&result)) {
-      return leave_out(nonfinite_reason(), parameters_.names[found->parameter], found->norm);
+      return leave_out(bad_gradient, parameters_.names[found->parameter], found->norm);
     }
     auto& checked = std::get<gradients<stage::checked>>(result);
     double const norm = checked.norm();
+    if (!std::isfinite(norm)) return leave_out(bad_gradient, "", norm);
     if (auto const spike = spike_.judge(loss, norm)) return leave_out(*spike, "", norm);
     // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
     if (reads_windows(observe_)) checked.write();
@@ -335,10 +338,8 @@ class step_body {
     return before;
   }
 
-  reason nonfinite_reason() const {
-    bool const overflow = configured.loss_scale.kind == loss_scale::kind::dynamic;
-    return overflow ? reason::scale_overflow : reason::nonfinite_gradient;
-  }
+  /// Updates that were applied, and the one that is under way.
+  std::int64_t begun() const { return updates_ + (pending_ ? 1 : 0); }
 
   /// Everything that follows an update that took place.
   outcome accept(window_facts const& window, double loss, double norm, bool clipped) {
@@ -348,7 +349,7 @@ class step_body {
     guard_.accepted();
     spike_.accepted(result);
     if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
-    if constexpr (averages) name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
+    name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
     ++updates_;
     if (clipped) ++clipped_;
     return close(window, result, loss, norm);
@@ -383,7 +384,7 @@ class step_body {
     if (!std::isfinite(loss)) return skip(update.window, reason::nonfinite_loss, "", loss, loss);
     if (!std::isfinite(norm)) {
       auto const found = update.verdict.first_nonfinite();
-      return skip(update.window, nonfinite_reason(), found ? parameters_.names[*found] : "", loss, norm);
+      return skip(update.window, bad_gradient, found ? parameters_.names[*found] : "", loss, norm);
     }
     reason const why = loss > update.limits.loss ? reason::loss_spike : reason::gradient_spike;
     return skip(update.window, why, "", loss, norm);
@@ -422,6 +423,7 @@ class step_body {
 
   // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
   bool decides_on_device_ = false;
+  bool closing_ = false;
   std::optional<pending_update> pending_;
   std::optional<device_scale> device_scale_;
 };

@@ -42,6 +42,18 @@ class loss_tally {
   at::Tensor device_sum_;
 };
 
+/// A flag that is up for as long as this lives.
+class raised {
+ public:
+  explicit raised(bool& flag) : flag_(flag) { flag_ = true; }
+  raised(raised const&) = delete;
+  raised& operator=(raised const&) = delete;
+  ~raised() { flag_ = false; }
+
+ private:
+  bool& flag_;
+};
+
 /// Of an open window; all of it begins anew with the next.
 struct window_sums {
   std::int64_t micro_batches = 0;

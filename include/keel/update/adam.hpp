@@ -118,18 +118,18 @@ class adam_engine : public Base, public update_engine {
     at::NoGradGuard no_grad;
     conditional const when(happens, factor);
     counted_.clear();
-    std::map<std::pair<options_type const*, std::int64_t>, std::vector<entry>> fused;
+    std::map<std::tuple<options_type const*, std::int64_t, at::ScalarType>, std::vector<entry>> fused;
     for (entry const& one : entries_) {
       auto const& [parameter, state, options] = one;
       state->step(state->step() + 1);
       counted_.push_back(state);
       if (decoupled && libtorch::has_fused_adamw && suits_fused_kernel(*parameter, *state)) {
-        fused[{options, state->step()}].push_back(one);
+        fused[{options, state->step(), parameter->scalar_type()}].push_back(one);
       } else {
         update_conditionally(*parameter, *state, options->amsgrad(), coefficients(*options, state->step(), 1.0), when);
       }
     }
-    for (auto const& [key, entries] : fused) update_fused(entries, *key.first, key.second, when);
+    for (auto const& [key, entries] : fused) update_fused(entries, *std::get<0>(key), std::get<1>(key), when);
     entries_.clear();
   }
 
@@ -139,6 +139,7 @@ class adam_engine : public Base, public update_engine {
   }
 
   std::function<void()> take_aside() override {
+    counted_.clear();
     return [this, masters = std::exchange(masters_, {})]() mutable { masters_ = std::move(masters); };
   }
 
@@ -216,9 +217,9 @@ class adam_engine : public Base, public update_engine {
     at::Tensor worked = masters_.of(parameter);
     at::Tensor gradient = when.gradient(parameter.grad(), worked.scalar_type());
     if (!decoupled && c.weight_decay != 0.0) gradient = gradient.add(when.masked(worked), c.weight_decay);
-    if (decoupled && c.weight_decay != 0.0) worked.mul_(when.number(1.0 - c.lr * c.weight_decay, 1.0));
-    state.exp_avg().mul_(when.number(c.beta1, 1.0)).add_(gradient, 1.0 - c.beta1);
-    state.exp_avg_sq().mul_(when.number(c.beta2, 1.0)).addcmul_(gradient, gradient, 1.0 - c.beta2);
+    if (decoupled && c.weight_decay != 0.0) worked.mul_(when.choose(1.0 - c.lr * c.weight_decay, 1.0));
+    state.exp_avg().mul_(when.choose(c.beta1, 1.0)).add_(gradient, 1.0 - c.beta1);
+    state.exp_avg_sq().mul_(when.choose(c.beta2, 1.0)).addcmul_(gradient, gradient, 1.0 - c.beta2);
     if (amsgrad) state.max_exp_avg_sq(at::maximum(state.max_exp_avg_sq(), state.exp_avg_sq()));
     at::Tensor const& second = amsgrad ? state.max_exp_avg_sq() : state.exp_avg_sq();
     at::Tensor const step = state.exp_avg().div(second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps));
@@ -249,7 +250,7 @@ class adam_engine : public Base, public update_engine {
     }
     auto const [beta1, beta2] = options.betas();
     libtorch::fused_adamw(list, options.lr(), beta1, beta2, options.weight_decay(), options.eps(), options.amsgrad(),
-                          when.factor().reciprocal().to(at::kFloat), when.number(0.0, 1.0).to(at::kFloat));
+                          when.factor().reciprocal().to(at::kFloat), when.choose(0.0, 1.0).to(at::kFloat));
   }
 
   master_weights masters_;

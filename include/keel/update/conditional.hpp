@@ -22,7 +22,7 @@ class conditional {
   /// The value, or zero where the update does not happen.
   at::Tensor masked(at::Tensor const& value) const { return at::where(happens_, value, at::zeros_like(value)); }
   /// One number or the other, as a double scalar.
-  at::Tensor number(double where_it_happens, double elsewhere) const {
+  at::Tensor choose(double where_it_happens, double elsewhere) const {
     return at::where(happens_, at::full_like(factor_, where_it_happens), at::full_like(factor_, elsewhere));
   }
   at::Tensor const& happens() const { return happens_; }

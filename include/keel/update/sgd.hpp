@@ -93,11 +93,15 @@ class sgd : public torch::optim::SGD, public update_engine {
   }
 
   void take_back() override {
-    fresh_.insert(begun_.begin(), begun_.end());
+    // Made anew by the next prepare, so that a checkpoint in between knows that they have not begun.
+    for (at::Tensor const& parameter : begun_) {
+      static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());
+    }
     begun_.clear();
   }
 
   std::function<void()> take_aside() override {
+    begun_.clear();
     return [this, masters = std::exchange(masters_, {}), fresh = std::exchange(fresh_, {})]() mutable {
       masters_ = std::move(masters);
       fresh_ = std::move(fresh);
@@ -161,10 +165,10 @@ class sgd : public torch::optim::SGD, public update_engine {
     if (options.weight_decay() != 0.0) gradient = gradient.add(when.masked(worked), options.weight_decay());
     if (buffer.defined()) {
       if (fresh_.erase(parameter.unsafeGetTensorImpl()) != 0) {
-        begun_.push_back(parameter.unsafeGetTensorImpl());
+        begun_.push_back(parameter);
         buffer.copy_(gradient);
       } else {
-        buffer.mul_(when.number(options.momentum(), 1.0)).add_(gradient, 1.0 - options.dampening());
+        buffer.mul_(when.choose(options.momentum(), 1.0)).add_(gradient, 1.0 - options.dampening());
       }
       gradient = options.nesterov() ? gradient.add(buffer, options.momentum()) : buffer;
     }
@@ -174,7 +178,7 @@ class sgd : public torch::optim::SGD, public update_engine {
 
   detail::master_weights masters_;
   std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers that wait for their first gradient
-  std::vector<c10::TensorImpl const*> begun_;         ///< those that the last update_where filled
+  std::vector<at::Tensor> begun_;                     ///< those that the last update_where filled
   std::vector<job> jobs_;
   detail::chunk_list chunks_;
 };

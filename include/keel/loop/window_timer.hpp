@@ -1,0 +1,38 @@
+// When a window began and how long its update took, also where the host learns of an update's end one window later.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+namespace keel {
+
+template <class Clock>
+class window_timer {
+ public:
+  struct reading {
+    std::int64_t epoch;
+    double milliseconds;
+  };
+
+  void begin_run() { began_ = ended_ = Clock::now(); }
+  void begin_window(std::int64_t epoch) {
+    began_ = Clock::now();
+    epoch_before_ = epoch_;
+    epoch_ = epoch;
+  }
+  /// An update ended. `in_the_next`: the window after its own is open already, so that it is the time between two ends.
+  reading end_update(bool in_the_next) {
+    auto const now = Clock::now();
+    std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);
+    ended_ = now;
+    return {in_the_next ? epoch_before_ : epoch_, taken.count()};
+  }
+
+ private:
+  std::int64_t epoch_ = 0;
+  std::int64_t epoch_before_ = 0;
+  typename Clock::time_point began_{};
+  typename Clock::time_point ended_{};
+};
+
+}  // namespace keel
