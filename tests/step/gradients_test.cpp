@@ -56,6 +56,21 @@ TEST_CASE("ragged micro-batches weigh what they hold: the window is the mean ove
   CHECK(norm == Approx(keel::measure_gradients(whole).norm).epsilon(1e-12));
 }
 
+TEST_CASE("parameters whose gradients autograd lays into one memory are added to and unscaled once each") {
+  std::vector<at::Tensor> const parameters{at::ones({1, 4}).requires_grad_(true), at::ones({1, 4}).requires_grad_(true)};
+  auto const loss_of = [&](double of) { return (parameters[0].squeeze(0) + parameters[1].squeeze(0)).square().sum() * of; };
+  loss_of(1.0).backward();
+  REQUIRE(parameters[0].grad().data_ptr() == parameters[1].grad().data_ptr());
+
+  auto window = keel::begin_window(parameters, 8.0);
+  window.add(loss_of(1.0));
+  window.add(loss_of(3.0));
+  auto good = checked(std::move(window));
+  CHECK(good.norm() == Approx(8.0 * std::sqrt(8.0)));
+  good.write();
+  for (at::Tensor const& one : parameters) CHECK(at::allclose(one.grad(), at::full({1, 4}, 8.0)));
+}
+
 TEST_CASE("clipping by global norm scales to the limit and reports the norm from before") {
   auto const model = make_small();
   auto const parameters = model->parameters();
@@ -95,6 +110,14 @@ TEST_CASE("the library-style clip_grad_norm_ leaves non-finite gradients as evid
   parameter.mutable_grad() = at::tensor({3.0F, 0.0F, 4.0F});
   CHECK(keel::clip_grad_norm_(parameters, 1.0) == Approx(5.0));
   CHECK(keel::measure_gradients(std::vector<at::Tensor>{parameter.grad()}).norm == Approx(1.0));
+
+  // Two parameters whose gradients autograd lays into the same memory.
+  at::Tensor const x = at::ones({2, 3}).requires_grad_();
+  at::Tensor const y = at::ones({6}).requires_grad_();
+  (x.view({-1}) + y.view({-1})).square().sum().backward();
+  std::vector<at::Tensor> const both = {x, y};
+  keel::clip_grad_norm_(both, 1.0);
+  CHECK(keel::measure_gradients(std::vector<at::Tensor>{x.grad(), y.grad()}).norm == Approx(1.0));
 }
 
 TEST_CASE("a parameter without a gradient is no part of the window and no error") {

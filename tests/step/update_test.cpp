@@ -39,19 +39,22 @@ double largest_difference(std::vector<at::Tensor> const& a, std::vector<at::Tens
   return largest;
 }
 
+template <class Options>
+std::vector<torch::optim::OptimizerParamGroup> in_two_groups(std::vector<at::Tensor> const& all, Options const& first,
+                                                             Options const& second) {
+  std::vector<torch::optim::OptimizerParamGroup> made;
+  made.emplace_back(std::vector<at::Tensor>(all.begin(), all.begin() + 5), std::make_unique<Options>(first));
+  made.emplace_back(std::vector<at::Tensor>(all.begin() + 5, all.end()), std::make_unique<Options>(second));
+  return made;
+}
+
 /// A hundred updates by both, with groups of other options: the largest difference of a parameter.
 template <class Ours, class Theirs, class Options>
 double after_a_hundred_updates(Options first, Options second, at::ScalarType dtype = at::kFloat) {
   auto const ours = odd_parameters(1, dtype);
   auto const theirs = odd_parameters(1, dtype);
-  auto const groups = [&](std::vector<at::Tensor> const& all) {
-    std::vector<torch::optim::OptimizerParamGroup> made;
-    made.emplace_back(std::vector<at::Tensor>(all.begin(), all.begin() + 5), std::make_unique<Options>(first));
-    made.emplace_back(std::vector<at::Tensor>(all.begin() + 5, all.end()), std::make_unique<Options>(second));
-    return made;
-  };
-  Ours our_optimizer(groups(ours), first);
-  Theirs their_optimizer(groups(theirs), first);
+  Ours our_optimizer(in_two_groups(ours, first, second), first);
+  Theirs their_optimizer(in_two_groups(theirs, first, second), first);
   for (std::uint64_t step = 0; step < 100; ++step) {
     set_gradients(ours, step);
     set_gradients(theirs, step);
@@ -61,7 +64,115 @@ double after_a_hundred_updates(Options first, Options second, at::ScalarType dty
   return largest_difference(ours, theirs);
 }
 
+/// Odd ones of several dtypes and orders in memory.
+std::vector<at::Tensor> mixed_parameters() {
+  auto all = odd_parameters(1);
+  all[2] = all[2].detach().to(at::kDouble).requires_grad_(true);
+  all[4] = all[4].detach().to(at::kBFloat16).requires_grad_(true);
+  all.push_back(at::randn({3, 4, 5, 6}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_(true));
+  all.push_back(at::randn({20, 30}).to(at::kBFloat16).requires_grad_(true));
+  all.push_back(at::randn({}).to(at::kBFloat16).requires_grad_(true));
+  return all;
+}
+
+/// In the parameters' order in memory; those of bf16 parameters in fp32 now and then.
+void set_mixed_gradients(std::vector<at::Tensor> const& parameters, std::uint64_t seed, double scale) {
+  set_gradients(parameters, seed);
+  for (at::Tensor const& one : parameters) {
+    if (!one.grad().defined()) continue;
+    bool const widened = seed % 2 == 0 && one.scalar_type() == at::kBFloat16;
+    at::Tensor const raw = one.grad() * scale;
+    one.mutable_grad() = at::empty_like(one.detach(), widened ? at::kFloat : one.scalar_type()).copy_(raw);
+  }
+}
+
+at::Tensor yes_or_no(bool value) { return at::full({}, value, at::kBool); }
+
+torch::optim::AdamWParamState& state_of(keel::adamw& optimizer, at::Tensor const& parameter) {
+  return static_cast<torch::optim::AdamWParamState&>(*optimizer.state().at(keel::libtorch::state_key(parameter)));
+}
+
+/// Parameters, moments, fp32 copies and numbers of updates.
+std::vector<at::Tensor> everything_of(keel::adamw& optimizer, std::vector<at::Tensor> const& parameters) {
+  std::vector<at::Tensor> all;
+  for (at::Tensor const& one : parameters) {
+    if (optimizer.state().count(keel::libtorch::state_key(one)) == 0) continue;
+    auto const& state = state_of(optimizer, one);
+    all.push_back(at::full({}, state.step(), at::kLong));
+    for (at::Tensor const& part :
+         {one.detach(), state.exp_avg(), state.exp_avg_sq(), state.max_exp_avg_sq(), optimizer.master_of(one)}) {
+      if (part.defined()) all.push_back(part.clone());
+    }
+  }
+  return all;
+}
+
 }  // namespace
+
+TEST_CASE("an update_where that happens is the update of its factor, and one that does not leaves every bit") {
+  using options = torch::optim::AdamWOptions;
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  for (double const factor : {1.0, 0.37 / 1024.0}) {
+    for (bool const amsgrad : {false, true}) {
+      auto const ours = mixed_parameters();
+      auto const theirs = mixed_parameters();
+      options const first = options(1e-2).weight_decay(0.1).amsgrad(amsgrad);
+      options const second = options(3e-3).betas({0.8, 0.95}).amsgrad(!amsgrad);
+      keel::adamw where(in_two_groups(ours, first, second), first);
+      keel::adamw with(in_two_groups(theirs, first, second), first);
+      for (std::uint64_t step = 0; step < 40; ++step) {
+        set_mixed_gradients(ours, step, 1.0 / factor);
+        where.prepare();
+        if (step % 4 == 0) {
+          for (at::Tensor const& one : ours) {
+            if (one.grad().defined()) one.mutable_grad().fill_(step % 8 == 0 ? nan : INFINITY);
+          }
+          auto const before = everything_of(where, ours);
+          where.update_where(yes_or_no(false), at::full({}, step % 8 == 0 ? nan : 0.0, at::kDouble));
+          where.take_back();
+          REQUIRE(same_bits(everything_of(where, ours), before));
+        } else {
+          where.update_where(yes_or_no(true), at::full({}, factor, at::kDouble));
+          set_mixed_gradients(theirs, step, 1.0 / factor);
+          with.prepare();
+          with.update_with(factor);
+        }
+      }
+      auto mine = everything_of(where, ours);
+      auto other = everything_of(with, theirs);
+      // Two fp32 copies that hardly differ may round to other bf16 numbers.
+      auto const is_rounded = [](at::Tensor const& one) { return one.scalar_type() == at::kBFloat16; };
+      std::erase_if(mine, is_rounded);
+      std::erase_if(other, is_rounded);
+      REQUIRE(mine.size() == other.size());
+      CHECK(largest_difference(mine, other) < 1e-5);
+    }
+  }
+}
+
+TEST_CASE("an update_where finds moments that lie in memory in another order than their parameter") {
+  auto const after = [](bool conditionally) {
+    auto const parameters = odd_parameters(1);
+    keel::adamw optimizer(parameters, torch::optim::AdamWOptions(1e-2).amsgrad(true));
+    for (std::uint64_t step = 1; step < 6; ++step) {
+      set_gradients(parameters, step);
+      optimizer.prepare();
+      if (step == 2) {
+        auto& second = state_of(optimizer, parameters[4]);
+        second.exp_avg_sq(second.exp_avg_sq().t().contiguous().t());
+        auto& largest = state_of(optimizer, parameters[7]);
+        largest.max_exp_avg_sq(largest.max_exp_avg_sq().contiguous());
+      }
+      if (conditionally) {
+        optimizer.update_where(yes_or_no(true), at::full({}, 1.0, at::kDouble));
+      } else {
+        optimizer.update_with(1.0);
+      }
+    }
+    return everything_of(optimizer, parameters);
+  };
+  CHECK(largest_difference(after(true), after(false)) < 1e-6);
+}
 
 TEST_CASE("keel::adamw follows torch::optim::AdamW over a hundred updates, amsgrad and groups included") {
   using options = torch::optim::AdamWOptions;

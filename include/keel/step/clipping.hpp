@@ -16,6 +16,7 @@
 #include <keel/observe/window_statistics.hpp>
 #include <keel/policy/clip.hpp>
 #include <keel/policy/state.hpp>
+#include <keel/step/gradient_memory.hpp>
 #include <keel/step/gradient_norm.hpp>
 #include <limits>
 #include <span>
@@ -190,6 +191,7 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
 /// library's own, it leaves the gradients alone where the norm is not finite, so that the caller can still tell which one it
 /// was.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm) {
+  separate_gradients(parameters);
   std::vector<at::Tensor> gradients;
   for (at::Tensor const& parameter : parameters) {
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/clipping.hpp>
+#include <keel/step/gradient_memory.hpp>
 #include <keel/step/gradient_norm.hpp>
 #include <keel/update/engine.hpp>
 #include <keel/update/parameter_state.hpp>
@@ -304,6 +305,7 @@ class gradients<stage::scaled, window::partial> : public detail::gradients_base<
     if (window_.device_scale.defined()) loss = loss * window_.device_scale;
     if (window_.total_weight > 0.0) window_.widen();
     torch::autograd::backward({loss}, {});
+    separate_gradients(window_.parameters);
     window_.total_weight += relative;
   }
   gradients<stage::scaled, window::complete> complete() && {

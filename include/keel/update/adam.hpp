@@ -118,18 +118,18 @@ class adam_engine : public Base, public update_engine {
     at::NoGradGuard no_grad;
     conditional const when(happens, factor);
     counted_.clear();
-    std::map<std::tuple<options_type const*, std::int64_t, at::ScalarType>, std::vector<entry>> fused;
+    std::map<std::pair<options_type const*, std::int64_t>, std::vector<entry>> fused;
     for (entry const& one : entries_) {
       auto const& [parameter, state, options] = one;
       state->step(state->step() + 1);
       counted_.push_back(state);
-      if (decoupled && libtorch::has_fused_adamw && suits_fused_kernel(*parameter, *state)) {
-        fused[{options, state->step(), parameter->scalar_type()}].push_back(one);
+      if (decoupled && libtorch::has_fused_adamw && suits_fused_kernel(*parameter, *state, options->amsgrad())) {
+        fused[{options, state->step()}].push_back(one);
       } else {
         update_conditionally(*parameter, *state, options->amsgrad(), coefficients(*options, state->step(), 1.0), when);
       }
     }
-    for (auto const& [key, entries] : fused) update_fused(entries, *std::get<0>(key), std::get<1>(key), when);
+    for (auto const& [key, entries] : fused) update_fused(entries, *key.first, key.second, when);
     entries_.clear();
   }
 
@@ -227,15 +227,16 @@ class adam_engine : public Base, public update_engine {
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
   }
 
-  static bool suits_fused_kernel(at::Tensor const& parameter, state_type const& state) {
-    at::Tensor const& gradient = parameter.grad();
-    bool const wide = parameter.scalar_type() == at::kFloat || parameter.scalar_type() == at::kDouble;
-    return wide && gradient.scalar_type() == parameter.scalar_type() && gradient.strides() == parameter.strides() &&
-           state.exp_avg().strides() == parameter.strides() && parameter.is_non_overlapping_and_dense();
+  /// The kernel takes the scale of the gradients in fp32, which would round the update of wider parameters, and reads
+  /// everything in the order in which it lies in memory.
+  static bool suits_fused_kernel(at::Tensor const& parameter, state_type const& state, bool amsgrad) {
+    at::Tensor const& largest = amsgrad ? state.max_exp_avg_sq() : state.exp_avg_sq();
+    return are_plain_memory(parameter, at::kFloat,
+                            {&parameter, &parameter.grad(), &state.exp_avg(), &state.exp_avg_sq(), &largest});
   }
 
-  /// LibTorch's own kernel divides by the scale and leaves everything alone where found_inf is one. All entries are at the same
-  /// step.
+  /// LibTorch's own kernel divides by the scale, in the gradients themselves too, and leaves everything alone where found_inf
+  /// is one. All entries are at the same step.
   static void update_fused(std::vector<entry> const& entries, options_type const& options, std::int64_t step,
                            conditional const& when) {
     libtorch::fused_adamw_list list;

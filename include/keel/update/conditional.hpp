@@ -18,7 +18,10 @@ class conditional {
   conditional(at::Tensor happens, at::Tensor factor) : happens_(std::move(happens)), factor_(std::move(factor)) {}
 
   /// The gradient times the factor, in the type of `like`; zero where the update does not happen.
-  at::Tensor gradient(at::Tensor const& raw, at::ScalarType type) const { return masked(raw.to(type) * factor_); }
+  at::Tensor gradient(at::Tensor const& raw, at::ScalarType type) const {
+    // A gradient of no dimensions times the factor is a double.
+    return masked((raw.to(type) * factor_).to(type));
+  }
   /// The value, or zero where the update does not happen.
   at::Tensor masked(at::Tensor const& value) const { return at::where(happens_, value, at::zeros_like(value)); }
   /// One number or the other, as a double scalar.

@@ -21,8 +21,8 @@ class update_engine {
   virtual void update_with(double factor) = 0;
 
   /// The same with both unknown to the host: it takes place where `happens`, a bool scalar on the parameters' device, is true,
-  /// and `factor` is a double scalar there. Nothing waits for the device. What lies in the gradients afterwards is not said:
-  /// LibTorch's fused kernels write there.
+  /// and `factor` is a double scalar there. Nothing waits for the device. Gradients that it took place with may have been
+  /// multiplied in memory, so no two of them may share theirs.
   virtual void update_where(at::Tensor const& happens, at::Tensor const& factor) = 0;
 
   /// The last update_where turned out not to have happened: what the host counts goes back.

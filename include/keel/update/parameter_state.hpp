@@ -18,10 +18,10 @@ inline bool is_narrow(at::Tensor const& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-/// All are of that type and on the CPU, without holes, and lie in memory in the same order as the first.
+/// All are of that type and on the device of the first, without holes, and lie in memory in the same order as it.
 inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors) {
   for (at::Tensor const* const one : tensors) {
-    if (one->scalar_type() != type || !one->device().is_cpu() || one->layout() != at::kStrided) return false;
+    if (one->scalar_type() != type || one->device() != first.device() || one->layout() != at::kStrided) return false;
     if (!one->is_non_overlapping_and_dense() || one->sizes() != first.sizes() || one->strides() != first.strides())
       return false;
   }
@@ -32,8 +32,8 @@ inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::
 inline bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state) {
   at::ScalarType const type = parameter.scalar_type();
   at::ScalarType const gradient_type = parameter.grad().scalar_type() == at::kFloat ? at::kFloat : type;
-  return (type == at::kFloat || is_narrow(parameter)) && are_plain_memory(parameter, type, {&parameter}) &&
-         are_plain_memory(parameter, gradient_type, {&parameter.grad()}) &&
+  return (type == at::kFloat || is_narrow(parameter)) && parameter.device().is_cpu() &&
+         are_plain_memory(parameter, type, {&parameter}) && are_plain_memory(parameter, gradient_type, {&parameter.grad()}) &&
          are_plain_memory(parameter, at::kFloat, {&worked}) && are_plain_memory(parameter, at::kFloat, state);
 }
 
