@@ -87,8 +87,8 @@ class step_body {
 
   /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
   /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
-  /// the recipe says. After any exception the window is dropped. Parameters and optimizer state are
-  /// as before it, unless the optimizer's own step threw, which the message then says, or an observer of update_end did.
+  /// the recipe says, for an update that was decided on a device one call later. After any exception the window is dropped.
+  /// Parameters and optimizer state are as before it, unless the optimizer's own step threw, which the message then says.
   /// With a ladder the loss function is copied, so that the window can run again; pass std::ref to one with state of its own.
   template <class Batch, class LossOf>
   outcome operator()(Batch const& batch, LossOf&& loss_of) {
