@@ -38,9 +38,9 @@ std::pair<double, double> compare(Ours&& ours, Theirs&& theirs, int rounds, int 
 }
 
 /// One JSON object on a line.
-inline void print_row(std::string const& name, double ours, double peer, std::string const& detail) {
-  std::printf("{\"name\": \"%s\", \"ours\": %.4f, \"peer\": %.4f, \"ratio\": %.3f, \"unit\": \"ms\", \"detail\": \"%s\"}\n",
-              name.c_str(), ours, peer, peer / ours, detail.c_str());
+inline void print_row(std::string const& name, double ours, double peer, std::string const& detail, char const* unit = "ms") {
+  std::printf("{\"name\": \"%s\", \"ours\": %.4f, \"peer\": %.4f, \"ratio\": %.3f, \"unit\": \"%s\", \"detail\": \"%s\"}\n",
+              name.c_str(), ours, peer, peer / ours, unit, detail.c_str());
 }
 
 }  // namespace keel_benchmark

@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <keel/memory/unit.hpp>
 #include <keel/step/token_range.hpp>
 
 namespace char_gpt {
@@ -80,7 +81,10 @@ struct gpt_module : torch::nn::Module {
     std::int64_t const time = ids.size(1);
     at::Tensor x = dropout(tokens(ids) + positions(at::arange(time, ids.options())));
     at::Tensor const causal = mask.slice(0, 0, time).slice(1, 0, time);
-    for (auto const& one : *blocks) x = one->as<block_module>()->forward(x, causal);
+    // Each block is a unit, which a recompute policy drops and computes again; by value, because that comes later.
+    for (auto const& one : *blocks) {
+      x = keel::unit([block = one->as<block_module>(), causal](at::Tensor const& into) { return block->forward(into, causal); }, x);
+    }
     return head(norm(x));
   }
 

@@ -3,7 +3,7 @@
 //   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
-//   E13 configuration file E14 spikes
+//   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 #pragma once
 
 #include <stdexcept>

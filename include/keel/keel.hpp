@@ -10,6 +10,9 @@
 #include <keel/loop/trainer.hpp>
 #include <keel/memory/budget.hpp>
 #include <keel/memory/out_of_memory.hpp>
+#include <keel/memory/recompute.hpp>
+#include <keel/memory/saved_tensors.hpp>
+#include <keel/memory/unit.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/observe/metric.hpp>
 #include <keel/observe/metrics.hpp>

@@ -77,9 +77,10 @@ class recorder {
 
   void out_of_memory(event::out_of_memory const& event) {
     ++record_.rungs;
-    console_.notice(
-        "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
-        (event.rung == "give_up" ? "" : ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"));
+    console_.notice("out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
+                    (event.rung == "halve_micro_batch"
+                         ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"
+                         : ""));
     if (!directory_) return;
     directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
   }

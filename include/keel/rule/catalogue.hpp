@@ -34,8 +34,9 @@ using catalogue = typename detail::joined<slot_rules, precision_rules, clip_rule
                                           evaluation_rules, timeout_rules, oom_rules>::type;
 
 /// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
-using call_order_rules = typename detail::joined<precision_order_rules, clip_order_rules, nonfinite_order_rules,
-                                                 checkpoint_order_rules, shard_order_rules, ema_order_rules,
-                                                 evaluation_order_rules, oom_order_rules, slot_order_rules>::type;
+using call_order_rules =
+    typename detail::joined<precision_order_rules, clip_order_rules, nonfinite_order_rules, checkpoint_order_rules,
+                            shard_order_rules, ema_order_rules, recompute_order_rules, evaluation_order_rules, oom_order_rules,
+                            slot_order_rules>::type;
 
 }  // namespace keel::rule

@@ -56,6 +56,14 @@ struct A17 {
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.batch_norm; }
 };
 
+struct A21 {
+  KEEL_RULE_TEXT("A21", "",
+                 "nothing in this loss is a unit, so that recompute would save nothing. Fix: keel::unit around each block's "
+                 "forward pass.");
+  static constexpr auto decided = rule::decided::running;
+};
+
+using recompute_order_rules = list<A21>;
 using recompute_rules = list<A01, A02, A03, A04, A16, A17>;
 
 }  // namespace keel::rule

@@ -42,6 +42,8 @@ inline constexpr settled_row settled[] = {
     {"X06", decided::never, "LibTorch, PyTorch, KempnerForge",
      "an update on a device is decided there, and the host reads its numbers one update later",
      "no_host_read_in_the_steady_state: on a device no number is asked for, and LibTorch for none either way"},
+    {"A15", decided::never, "LibTorch, PyTorch", "a recomputed block always begins with random state and autocast as they were",
+     "recompute_changes_no_bit: gradients and the next random number, with dropout, nested, in bf16, both ways"},
     {"S02", decided::never, "LibTorch, PyTorch",
      "a checkpoint gets its name when all of it is durable, and nothing else points to it",
      "disk_full_in_the_middle_of_a_save: whichever call fails, the error names the file and older checkpoints are whole"},
@@ -95,7 +97,6 @@ inline constexpr settled_row settled[] = {
      "waits for sharding (U04): a clamp of each element is the same on a share as on the whole", ""},
     {"O07", decided::later, "LibTorch",
      "waits for rungs that change the experiment (U07): the ladder passes them over after the first update", ""},
-    {"A15", decided::later, "LibTorch, PyTorch", "waits for recompute (U03): it will always restore random state", ""},
     {"O14", decided::later, "LibTorch, PyTorch, DeepSpeed (warns)", "waits for the allocator's counters", ""},
 };
 

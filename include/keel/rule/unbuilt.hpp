@@ -20,10 +20,6 @@ struct U02 {
     return c.checkpoint.kind == checkpoint::kind::young_daly || c.checkpoint.asynchronous;
   }
 };
-struct U03 {
-  KEEL_RULE_TEXT("U03", "", "recompute has no mechanism in this version of keel. Fix: keel::recompute::none.");
-  static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none; }
-};
 struct U04 {
   KEEL_RULE_TEXT("U04", "", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
@@ -38,12 +34,13 @@ struct U06 {
 };
 struct U07 {
   KEEL_RULE_TEXT("U07", "",
-                 "this version climbs halve_micro_batch and give_up only. Fix: keel::oom::ladder<keel::oom::halve_micro_batch, "
-                 "keel::oom::give_up>.");
+                 "this version climbs halve_micro_batch, enable_recompute and give_up only. Fix: "
+                 "keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>.");
   static constexpr bool broken(config const& c) {
     for (int i = 0; i < c.oom.count; ++i) {
       auto const kind = c.oom.rungs[i].kind;
-      if (kind != oom::rung_kind::halve_micro_batch && kind != oom::rung_kind::give_up) return true;
+      bool const climbed = kind == oom::rung_kind::halve_micro_batch || kind == oom::rung_kind::enable_recompute;
+      if (!climbed && kind != oom::rung_kind::give_up) return true;
     }
     return false;
   }
@@ -97,7 +94,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using unbuilt_rules = list<U01, U02, U03, U04, U05, U06, U07, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
+using unbuilt_rules = list<U01, U02, U04, U05, U06, U07, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -166,9 +163,10 @@ struct U31 {
 };
 
 struct U32 {
-  KEEL_RULE_TEXT("U32", "",
-                 "an lr range test would use up data that the run needs. Fix: a vector, a view, a data loader, or a function of "
-                 "the epoch.");
+  KEEL_RULE_TEXT(
+      "U32", "",
+      "an lr range test would use up data that the run needs. Fix: a vector, a view, a data loader, or a function of "
+      "the epoch.");
 };
 
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32>;

@@ -17,6 +17,7 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/ladder.hpp>
 #include <keel/memory/out_of_memory.hpp>
+#include <keel/memory/unit.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/step/batch.hpp>
 #include <keel/step/buffers.hpp>
@@ -224,8 +225,7 @@ class step_body {
                                                         : begin_window(parameters_.tensors, scaler_.factor()));
   }
 
-  /// The next window drops the gradients. Dropped here, their memory would go back to the system, to be asked for again page by
-  /// page.
+  /// The next window drops the gradients: freed here, their pages would go back to the system, to be asked for again.
   void end_window() {
     window_.reset();
     replay_.clear();
@@ -253,7 +253,9 @@ class step_body {
     versions_.take();
     {
       typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
+      unit_scope const units(ladder_.recompute());
       loss = as_weighted_loss(loss_of(batch), rows);
+      units.require_any();
     }
     if (auto const changed = versions_.first_changed())
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
@@ -275,12 +277,12 @@ class step_body {
     random_.restore();
     buffers_.restore();
     sums_.loss = {};
-    if (ladder_.climb(replay_.most_rows(), begun()) == oom::rung_kind::halve_micro_batch) {
-      observe_(event::out_of_memory{begun(), "halve_micro_batch", message, ladder_.pieces()});
+    auto const rung = ladder_.climb(replay_.most_rows(), begun());
+    observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.pieces()});
+    if (rung != oom::rung_kind::give_up) {
       begin_gradients();
       return std::nullopt;
     }
-    observe_(event::out_of_memory{begun(), "give_up", message, ladder_.pieces()});
     drop_window();
     return outcome::gave_up{reason::out_of_memory, message};
   }
@@ -408,13 +410,11 @@ class step_body {
   random_snapshot random_;
   nonfinite_guard guard_{configured.nonfinite};
   spike_guard spike_{configured.spike};
-  ladder_position ladder_{configured.oom};
+  ladder_position ladder_{configured.oom, configured.recompute.kind};
   average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
   Observer observe_;
 
-  std::int64_t updates_ = 0;
-  std::int64_t skipped_ = 0;
-  std::int64_t clipped_ = 0;
+  std::int64_t updates_ = 0, skipped_ = 0, clipped_ = 0;
 
   // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.
   std::optional<gradients<stage::scaled, window::partial>> window_;

@@ -1,0 +1,62 @@
+// What becomes of the tensors that autograd saves for the backward pass: a scope of this thread may hand out hooks that keep
+// something smaller, and give the tensor back when it is needed.
+//     keel::saved_tensor_scope scope([] { return std::make_unique<my_hooks>(); });
+// LibTorch's C++ interface asks its engine for such hooks and has no other door, so the first scope of a process installs an
+// engine that looks at this thread's scopes. A process whose engine is somebody else's, such as Python's, is refused (E15).
+#pragma once
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/saved_variable_hooks.h>
+
+#include <functional>
+#include <keel/error.hpp>
+#include <memory>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class saved_tensor_scope {
+ public:
+  using hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;
+  /// Called for every tensor that is saved; null: it is kept as it is.
+  using maker = std::function<hooks()>;
+
+  /// The innermost scope counts.
+  explicit saved_tensor_scope(maker make) {
+    install();
+    scopes().push_back(std::move(make));
+  }
+  saved_tensor_scope(saved_tensor_scope const&) = delete;
+  saved_tensor_scope& operator=(saved_tensor_scope const&) = delete;
+  ~saved_tensor_scope() { scopes().pop_back(); }
+
+ private:
+  static std::vector<maker>& scopes() {
+    thread_local std::vector<maker> of_this_thread;
+    return of_this_thread;
+  }
+
+  class engine final : public torch::autograd::Engine {
+    hooks get_default_saved_variable_hooks() override { return scopes().empty() ? nullptr : scopes().back()(); }
+  };
+  /// For the life of the process, as LibTorch's own: its threads may run until the very end.
+  static torch::autograd::Engine& instance() {
+    static auto* const one = new engine;
+    return *one;
+  }
+  static void install() {
+    static bool const installed = [] {
+      if (&torch::autograd::Engine::get_default_engine() != &torch::autograd::Engine::get_base_engine()) {
+        throw error("E15",
+                    "this process has an autograd engine of somebody else, such as Python's, and saved tensors cannot be "
+                    "watched beside it. Run it as a program of its own, or without recompute.");
+      }
+      torch::autograd::set_default_engine_stub(&instance);
+      return true;
+    }();
+    static_cast<void>(installed);
+  }
+};
+
+}  // namespace keel
