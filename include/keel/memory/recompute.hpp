@@ -185,7 +185,8 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   forward_pass forward_;
   forward_context context_;
   std::vector<torch::autograd::SavedVariable> inputs_;
-  std::vector<std::shared_ptr<torch::autograd::Node>> accumulators_;
+  // LibTorch's versions differ in the kind of pointer.
+  std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>()))> accumulators_;
   std::vector<shape> shapes_;  ///< of what was dropped
   std::vector<at::Tensor> tensors_;
   std::size_t next_ = 0;
