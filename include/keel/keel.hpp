@@ -11,6 +11,7 @@
 #include <keel/memory/budget.hpp>
 #include <keel/memory/out_of_memory.hpp>
 #include <keel/memory/recompute.hpp>
+#include <keel/memory/saved_tensor_policies.hpp>
 #include <keel/memory/saved_tensors.hpp>
 #include <keel/memory/unit.hpp>
 #include <keel/observe/console.hpp>
