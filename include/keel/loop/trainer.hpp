@@ -400,7 +400,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     begun_ = false;
     try {
       step_.settle();
-    } catch (error const&) {
+    } catch (std::exception const&) {
       // What ends the run is the exception that is on its way.
     }
     recorder_.failed(step_.updates(), first_line(thrown));

@@ -179,7 +179,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   error differs() const {
     return error("E16",
                  "a recomputed block saved other tensors than in its forward pass. Its forward pass must do the same for the "
-                 "same inputs: no counters, no branches on anything that changes, no changed parameters in between.");
+                 "same inputs: no counters, no branches on anything that changes.");
   }
 
   forward_pass forward_;
@@ -243,7 +243,8 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 }  // namespace detail
 
 /// Calls `forward(inputs..)`, tensors in and whatever it returns out. It is copied and called again in the backward pass; what
-/// it refers to must live until then. Throws error in the backward pass: E16 where it does something else the second time.
+/// it refers to must live until then, and must not change: changed parameters would give other values without a word. Throws
+/// error in the backward pass: E16 where it saves another number of tensors, or other shapes, the second time.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
 requires std::invocable<Forward&, Inputs const&...>
 auto recompute(Forward forward, Inputs const&... inputs) {
