@@ -31,17 +31,17 @@ struct ground {
     loss(kind).backward();
   }
   /// Bytes that a forward pass leaves behind for the backward pass, blocks only: the embedding and the logits are held anyway.
-  double held(keel::recompute_kind kind, keel::memory_budget& budget) {
+  double held(keel::recompute_kind kind, keel::memory::budget& budget) {
     keel::unit_scope const scope(kind);
     at::Tensor x = at::randn({8, size.context, size.width}).requires_grad_();
     at::Tensor const causal = model->mask;
-    auto const before = budget.in_use();
+    auto const before = budget.allocated();
     for (auto const& one : *model->blocks) {
       x = keel::unit(
           [block = one->as<char_gpt::block_module>(), causal](at::Tensor const& into) { return block->forward(into, causal); },
           x);
     }
-    auto const bytes = static_cast<double>(budget.in_use() - before);
+    auto const bytes = static_cast<double>(budget.allocated() - before);
     x.sum().backward();
     return bytes;
   }
@@ -50,7 +50,7 @@ struct ground {
 }  // namespace
 
 int main() {
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   at::set_num_threads(1);
   at::manual_seed(1);
   ground on;

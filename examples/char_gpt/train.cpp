@@ -130,7 +130,7 @@ int train(settings const& told) {
   model_size const size{.vocabulary = letters.size()};
   split const data = split_tokens(letters.encode(text), size.context, told.text.string());
 
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   keel::seed<recipe>();
   gpt model(size);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1));
@@ -155,11 +155,11 @@ int train(settings const& told) {
     run.on([&](keel::event::run_begin const& e) { resumed = e.resumed; });
     run.on([&](keel::event::update_begin const& e) {
       budget.reset_peak();
-      if (e.update == faults.starved && !resumed) budget.limit(budget.in_use() + needed * 6 / 10);
+      if (e.update == faults.starved && !resumed) budget.limit(budget.allocated() + needed * 6 / 10);
     });
     run.on([&](keel::event::update_end const& e) {
       budget.limit(0);
-      needed = std::max(needed, budget.peak() - budget.in_use());
+      needed = std::max(needed, budget.peak() - budget.allocated());
       if (e.update == faults.killed && !resumed) std::raise(SIGKILL);
     });
   }

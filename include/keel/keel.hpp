@@ -8,11 +8,17 @@
 #include <keel/error.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/trainer.hpp>
+#include <keel/memory/attention.hpp>
 #include <keel/memory/budget.hpp>
+#include <keel/memory/estimate.hpp>
+#include <keel/memory/lora.hpp>
 #include <keel/memory/out_of_memory.hpp>
 #include <keel/memory/recompute.hpp>
 #include <keel/memory/saved_tensor_policies.hpp>
 #include <keel/memory/saved_tensors.hpp>
+#include <keel/memory/snapshot.hpp>
+#include <keel/memory/statistics.hpp>
+#include <keel/memory/timeline.hpp>
 #include <keel/memory/unit.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/observe/metric.hpp>

@@ -175,13 +175,13 @@ TEST_CASE("without gradients a block is only called, once") {
 }
 
 TEST_CASE("a recomputed block holds its input and nothing else: ten times less than eight blocks hold without") {
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   stack model(8, 32, 6);
   at::Tensor const x = at::randn({256, 32}).requires_grad_();
   auto const held = [&](way how) {
-    auto const before = budget.in_use();
+    auto const before = budget.allocated();
     at::Tensor const y = model.forward(how, x, false).sum();
-    auto const bytes = budget.in_use() - before;
+    auto const bytes = budget.allocated() - before;
     y.backward();
     model.zero_grad();
     return static_cast<double>(bytes);
@@ -213,7 +213,7 @@ TEST_CASE("a unit is the call itself, or recomputed as the scope of its thread s
   CHECK(calls_under(keel::recompute_kind::none) == 1);
   CHECK(calls_under(keel::recompute_kind::non_reentrant) == 2);
   CHECK(calls_under(keel::recompute_kind::reentrant) == 2);
-  CHECK(keel::unit_scope::next() == keel::recompute_kind::none);
+  CHECK(keel::unit_scope::kind() == keel::recompute_kind::none);
 }
 
 namespace {
@@ -247,10 +247,10 @@ std::vector<at::Tensor> parameters_after(std::int64_t limit = 0, std::int64_t* r
   keel::trainer<Recipe> run{with.model, with.optimizer, quiet()};
   keel::libtorch::seed_random(at::kCPU, 9);
   auto const rows = some_rows(6);
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   // The first update brings the optimizer's moments, which no rung can spare.
   run.step(rows[0], with.loss());
-  auto const before = budget.in_use();
+  auto const before = budget.allocated();
   budget.reset_peak();
   if (limit > 0) budget.limit(before + limit);
   for (std::size_t i = 1; i < rows.size(); ++i) run.step(rows[i], with.loss());

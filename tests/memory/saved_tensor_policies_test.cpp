@@ -12,17 +12,17 @@ struct result {
 };
 template <class Make>
 result run(Make const& make_scope) {
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   keel::libtorch::seed_random(at::kCPU, 2);
   torch::nn::Sequential model(torch::nn::Linear(64, 256), torch::nn::Linear(256, 256), torch::nn::Linear(256, 64));
   at::Tensor const x = at::randn({128, 64}).requires_grad_();
-  auto const before = budget.in_use();
+  auto const before = budget.allocated();
   at::Tensor loss;
   {
     [[maybe_unused]] auto const scope = make_scope(model->parameters());
     loss = at::tanh(model->forward(x).sin()).square().mean();
   }
-  auto const held = static_cast<double>(budget.in_use() - before);
+  auto const held = static_cast<double>(budget.allocated() - before);
   loss.backward();
   result all{{x.grad()}, held};
   for (at::Tensor const& one : model->parameters()) all.gradients.push_back(one.grad());

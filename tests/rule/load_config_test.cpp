@@ -110,7 +110,11 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"checkpoint": {"every_seconds": "9999999999999_h"}})", "/checkpoint/every_seconds/interval", "10_min"));
   CHECK(says(R"({"model": "batch_norm"})", "/model", "list of names"));
   CHECK(says(R"({"model": [1]})", "/model", "list of names"));
-  CHECK(says(R"({"oom": "ladder"})", "/oom", "{\"ladder\": [rungs]}"));
+  CHECK(says(R"({"oom": "ladder"})", "/oom", "{\"ladder\": [rungs], \"climb_back\": updates}"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "a number of updates"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "climb_back may be left out"));
+  CHECK(keel::load_config(std::istringstream(R"({"oom": {"ladder": ["give_up"], "climb_back": 500}})")).oom ==
+        keel::oom::ladder<keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);
   CHECK(says(R"({"accept": "B06"})", "/accept", "list of rule ids"));
   CHECK(says(R"({"accept": [6]})", "/accept", "list of rule ids"));
   CHECK(says(R"({"data": {"ragged": 1}})", "/data/ragged", "true or false"));

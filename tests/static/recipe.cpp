@@ -89,6 +89,10 @@ struct drop_the_cache {
 };
 static_assert(keel::oom::rung<drop_the_cache> && !keel::oom::rung<int>);
 static_assert(valid<recipe<keel::oom::ladder<drop_the_cache, drop_the_cache, keel::oom::give_up>>>);
+static_assert(keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::give_up>::configured.climb_back == 9);
+static_assert(keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::give_up>::configured.count == 1);
+static_assert(violations<recipe<keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::climb_back<keel::steps{8}>,
+                                                  keel::oom::give_up>>>.has("D20"));
 static_assert(violations<recipe<keel::oom::ladder<keel::oom::fused_attention, drop_the_cache, keel::oom::give_up>>>.has("O06"));
 
 // What is nearly a policy is a stranger.

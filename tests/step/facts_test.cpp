@@ -237,15 +237,6 @@ TEST_CASE("gradients that the loss takes of its own graph are no backward pass b
   CHECK(outcome.is<keel::outcome::updated>());
 }
 
-TEST_CASE("a rung that changes the experiment is taken before the first update only") {
-  auto const ladder = keel::oom::ladder<keel::oom::shorten_sequence<512>, keel::oom::give_up>::configured;
-  keel::ladder_position before(ladder);
-  CHECK(before.climb(8, 0) == keel::oom::rung_kind::shorten_sequence);
-  CHECK(before.climb(8, 0) == keel::oom::rung_kind::give_up);
-  keel::ladder_position running(ladder);
-  CHECK(running.climb(8, 1) == keel::oom::rung_kind::give_up);
-}
-
 TEST_CASE("an evaluation under autocast inside a training step leaves no weight without its gradient") {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.0);

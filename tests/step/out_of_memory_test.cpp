@@ -132,7 +132,7 @@ TEST_CASE("without a ladder an out-of-memory is an error that names the update a
 }
 
 TEST_CASE("memory_comes_back_after_an_out_of_memory: a real refusal by the allocator leaves not a byte behind") {
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   keel::step<climbing> step{model, optimizer};
@@ -142,15 +142,15 @@ TEST_CASE("memory_comes_back_after_an_out_of_memory: a real refusal by the alloc
     return at::mse_loss(model->forward(batch.first), batch.second) + (big * 0.0).sum();
   };
   for (int i = 0; i < 2; ++i) step(make_pair_batch(1), wide);
-  auto const before = budget.in_use();
+  auto const before = budget.allocated();
   auto const refused = budget.refused();
-  budget.limit(budget.in_use() + (13 << 20));
+  budget.limit(budget.allocated() + (13 << 20));
   keel::outcome last = keel::outcome::finished{0};
   for (int i = 0; i < 2; ++i) last = step(make_pair_batch(1), wide);
   budget.limit(0);
   CHECK(last.is<keel::outcome::updated>());
   CHECK(budget.refused() > refused);
   CHECK(step.pieces() == 2);
-  CHECK(budget.in_use() == before);
-  CHECK_THROWS_AS(keel::memory_budget(), std::logic_error);
+  CHECK(budget.allocated() == before);
+  CHECK_THROWS_AS(keel::memory::budget(), std::logic_error);
 }

@@ -376,7 +376,7 @@ TEST_CASE("an out-of-memory while an engine makes its moments changes no paramet
   keel::step<keel::recipe<>> step{*model, optimizer};
   auto const before = copies_of(model->parameters());
   auto const loss = mean_squared_error(model);
-  keel::memory_budget budget;
+  keel::memory::budget budget;
   try {
     step(make_pair_batch(1), [&](pair_batch const& batch) {
       at::Tensor const value = loss(batch);

@@ -97,8 +97,9 @@ settings_in<Format> read_slot(nlohmann::json const& value, std::string const& pa
 
 inline oom::settings read_ladder(nlohmann::json const& value, std::string const& path) {
   if (value == "raise") return oom::raise::configured;
-  if (!value.is_object() || value.size() != 1 || !value.contains("ladder") || !value["ladder"].is_array()) {
-    throw_wrong(path, "must be \"raise\" or {\"ladder\": [rungs]}");
+  bool const climbs_back = value.is_object() && value.contains("climb_back");
+  if (!value.is_object() || value.size() != (climbs_back ? 2 : 1) || !value.contains("ladder") || !value["ladder"].is_array()) {
+    throw_wrong(path, "must be \"raise\" or {\"ladder\": [rungs], \"climb_back\": updates}, where climb_back may be left out");
   }
   nlohmann::json const& rungs = value["ladder"];
   if (rungs.size() > static_cast<std::size_t>(oom::max_rungs)) {
@@ -107,6 +108,10 @@ inline oom::settings read_ladder(nlohmann::json const& value, std::string const&
   oom::settings settings{.kind = oom::kind::ladder, .count = static_cast<int>(rungs.size())};
   for (std::size_t i = 0; i < rungs.size(); ++i) {
     settings.rungs[i] = read_policy<rung_format>(rungs[i], path + "/ladder/" + std::to_string(i));
+  }
+  if (climbs_back) {
+    if (!value["climb_back"].is_number_unsigned()) throw_wrong(path + "/climb_back", "must be a number of updates");
+    settings.climb_back = value["climb_back"].get<long long>();
   }
   return settings;
 }

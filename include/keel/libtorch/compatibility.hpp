@@ -15,10 +15,15 @@
 #include <c10/util/string_utils.h>
 #else
 #include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#endif
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+#include <c10/core/CachingDeviceAllocator.h>
 #endif
 
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -114,6 +119,46 @@ inline void fused_adamw(fused_adamw_list& list, double lr, double beta1, double 
 inline constexpr bool has_fused_adamw = false;
 inline void fused_adamw(fused_adamw_list&, double, double, double, double, double, bool, at::Tensor const&, at::Tensor const&) {
 }
+#endif
+
+#if TORCH_VERSION_MAJOR < 2
+inline constexpr bool has_fused_attention = false;
+inline at::Tensor fused_attention(at::Tensor const&, at::Tensor const&, at::Tensor const& value, at::Tensor const&, double,
+                                  bool) {
+  return value;
+}
+#else
+inline constexpr bool has_fused_attention = true;
+/// `mask` may be undefined.
+inline at::Tensor fused_attention(at::Tensor const& query, at::Tensor const& key, at::Tensor const& value,
+                                  at::Tensor const& mask, double dropout, bool causal) {
+  if (mask.defined()) return at::scaled_dot_product_attention(query, key, value, mask, dropout, causal);
+  return at::scaled_dot_product_attention(query, key, value, {}, dropout, causal);
+}
+#endif
+
+/// Bytes and counts of a device's caching allocator.
+struct device_memory {
+  std::int64_t allocated, peak, reserved, retries, refused;
+};
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 9)
+inline std::optional<device_memory> device_memory_of(c10::Device device) {
+  auto* const allocator = c10::getDeviceAllocator(device.type());
+  if (allocator == nullptr || !allocator->initialized()) return std::nullopt;
+  auto const all = allocator->getDeviceStats(device.has_index() ? device.index() : 0);
+  constexpr auto sum = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+  return device_memory{all.allocated_bytes[sum].current, all.allocated_bytes[sum].peak, all.reserved_bytes[sum].current,
+                       all.num_alloc_retries, all.num_ooms};
+}
+inline std::optional<std::int64_t> take_device_peak(c10::Device device) {
+  auto const now = device_memory_of(device);
+  if (!now) return std::nullopt;
+  c10::getDeviceAllocator(device.type())->resetPeakStats(device.has_index() ? device.index() : 0);
+  return now->peak;
+}
+#else
+inline std::optional<device_memory> device_memory_of(c10::Device) { return std::nullopt; }
+inline std::optional<std::int64_t> take_device_peak(c10::Device) { return std::nullopt; }
 #endif
 
 /// The base of a CPU allocator: `allocate` is const in 1.13 only, and 2.3 added copy_data.

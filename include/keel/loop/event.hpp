@@ -12,7 +12,9 @@
 //
 // An update that is decided on a device is read one later: its update_end comes before the next one's gradients are complete,
 // with `late` set, and may come after the end of its epoch. Until then the numbers of other events count it as applied.
-// out_of_memory comes after a micro_batch_begin whose end it replaces; the window then begins again with micro batch 0.
+// out_of_memory comes where memory ran out, at the latest before the optimizer steps; the window then begins again with micro
+// batch 0, and gradients_ready may come again. Taken for time that the allocator loses, it comes before update_begin, as
+// rung_given_back does.
 // A window may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
 // from a hook ends the run as one from the loss would.
 #pragma once
@@ -48,6 +50,6 @@ struct run_end {
 
 inline constexpr auto all =
     boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
-                         out_of_memory, checkpoint_saved, epoch_end, run_end>;
+                         out_of_memory, rung_given_back, checkpoint_saved, epoch_end, run_end>;
 
 }  // namespace keel::event

@@ -23,6 +23,9 @@ struct trainer_options {
   bool accept_changed_recipe = false;
   /// Stop at the next step boundary on SIGTERM, SIGINT or SIGUSR1.
   bool stop_on_signals = true;
+  /// Record what memory each phase of an update takes: on the CPU where the process has a keel::memory::budget; on a GPU the
+  /// peak of LibTorch's allocator is reset for it.
+  bool watch_memory = true;
   /// Where progress goes; nullptr: nowhere.
   std::FILE* console = stdout;
   console_mode mode = console_mode::automatic;

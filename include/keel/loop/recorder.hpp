@@ -5,7 +5,10 @@
 #include <cstdint>
 #include <keel/loop/progress.hpp>
 #include <keel/loop/run_directory.hpp>
+#include <keel/loop/summary.hpp>
 #include <keel/loop/update_record.hpp>
+#include <keel/memory/ladder.hpp>
+#include <keel/memory/timeline.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/observe/metric.hpp>
 #include <keel/recipe/describe.hpp>
@@ -40,6 +43,11 @@ class recorder {
     for_each_slot(recipe, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
     directory_->event("started", 0, {{"recipe", slots}});
   }
+  /// The recipe asks for a kernel that this LibTorch does not have.
+  void no_fused_attention(std::int64_t update) {
+    console_.notice("this LibTorch has no fused attention; the math path is used, which needs more memory");
+    if (directory_) directory_->event("no_fused_attention", update);
+  }
 
   /// For the next line of the record.
   void log(reduced_value const& value) { own_.emplace_back(value.name(), value.value()); }
@@ -62,6 +70,14 @@ class recorder {
       console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
     }
     console_.show(m);
+    if (m.memory) memory(m.update, *m.memory);
+  }
+
+  /// The run ends as `words` say.
+  void ended(outcome const& result, std::int64_t update, std::string const& words) {
+    if (!directory_) return;
+    directory_->event(event_of_ending(result), update, {{"words", words}});
+    directory_->metrics().sync();
   }
 
   /// The run ends with an exception, which goes on.
@@ -75,8 +91,26 @@ class recorder {
     }
   }
 
+  void rung_given_back(event::rung_given_back const& event) {
+    console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": gave " + event.rung + " back");
+    if (directory_) directory_->event("rung_given_back", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
+  }
+
+  /// What a window took of memory; says once where that grows.
+  void memory(std::int64_t update, memory::usage const& of) {
+    timeline_.add(update, of);
+    auto const found = timeline_.judge();
+    bool const grows = found == memory::growth::staircase || found == memory::growth::slope;
+    if (!grows || warned_) return;
+    warned_ = true;
+    std::string const words = to_string(found);
+    console_.notice("memory grows at update " + std::to_string(update) + " as " + words);
+    if (directory_) directory_->event("memory_grows", update, {{"how", words}});
+  }
+  memory::timeline const& timeline() const { return timeline_; }
+
   void out_of_memory(event::out_of_memory const& event) {
-    ++record_.rungs;
+    if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
     console_.notice("out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
                     (event.rung == "halve_micro_batch"
                          ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces"
@@ -90,6 +124,8 @@ class recorder {
   console& console_;
   run_record& record_;
   std::vector<std::pair<std::string, double>> own_;
+  memory::timeline timeline_;
+  bool warned_ = false;
 };
 
 }  // namespace keel

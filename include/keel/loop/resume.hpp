@@ -10,6 +10,7 @@
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/memory/lora.hpp>
 #include <keel/recipe/describe.hpp>
 #include <keel/step/gradient_norm.hpp>
 #include <keel/version.hpp>
@@ -138,6 +139,8 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
   if (!accept_changed_recipe) detail::require_same_recipe(value, content.state, source);
+  // What a rung of the ladder did before the run's first update.
+  quantize_as(model, content.model);
   require_same_model(model_tensors(model), content.model, source);
   snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
   if (!accept_changed_recipe) detail::require_same_options(live.state, content.state, source);

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <keel/loop/progress.hpp>
+#include <keel/memory/ladder.hpp>
+#include <keel/memory/timeline.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/outcome.hpp>
 #include <string>
@@ -27,10 +29,27 @@ inline char const* event_of_ending(outcome const& result) {
   return result.is<outcome::stopped>() ? "stopped" : "gave_up";
 }
 
+/// What a run does for memory, in words; empty where it does nothing.
+inline std::string words_of(memory_relief const& relief) {
+  std::vector<std::string> all;
+  if (relief.pieces > 1) all.push_back("micro-batches in " + std::to_string(relief.pieces) + " pieces");
+  if (relief.recompute == recompute_kind::reentrant) all.push_back("reentrant recompute");
+  if (relief.recompute == recompute_kind::non_reentrant) all.push_back("non-reentrant recompute");
+  if (relief.attention == attention_kind::fused) all.push_back("fused attention");
+  if (relief.offload) all.push_back("optimizer state offloaded");
+  if (relief.quantized) all.push_back("base in eight bits");
+  if (relief.length > 0) all.push_back("rows of " + std::to_string(relief.length) + " tokens");
+  std::string words;
+  for (auto const& one : all) words += (words.empty() ? "" : ", ") + one;
+  return words;
+}
+
 inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                                      std::int64_t skipped, double clipped,
                                                                      run_record const& record, std::int64_t tokens_now,
-                                                                     double seconds, std::string const& directory) {
+                                                                     double seconds, std::string const& directory,
+                                                                     memory_relief const& relief,
+                                                                     memory::timeline const& timeline) {
   std::vector<std::pair<std::string, std::string>> rows;
   rows.emplace_back("run", words);
   std::string const share = clipped > 0.0 ? detail::formatted(" (%.0f %% clipped)", 100.0 * clipped) : std::string();
@@ -42,6 +61,14 @@ inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string
   rows.emplace_back("data", detail::quantity(static_cast<double>(record.tokens)) + " tokens or rows, " +
                                 detail::quantity(rate) + "/s since this start");
   rows.emplace_back("time since this start", detail::duration(seconds));
+  if (timeline.peak() > 0) {
+    rows.emplace_back(
+        "memory", detail::formatted("%.1f MiB at most, in the %s pass of update %lld; ",
+                                    static_cast<double>(timeline.peak()) / (1024.0 * 1024.0), to_string(timeline.peak_phase()),
+                                    static_cast<long long>(timeline.peak_update())) +
+                      to_string(timeline.judge()));
+  }
+  if (auto const words = words_of(relief); !words.empty()) rows.emplace_back("to save memory", words);
   if (!directory.empty()) rows.emplace_back("kept in", directory);
   return rows;
 }

@@ -1,10 +1,7 @@
 // The loop that a careful engineer would have written by hand, from a recipe:
 //
-//     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};
-//     keel::outcome result = run.fit(batches, loss_of);
-//
-// fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended. For a loop of one's own there
-// is step(batch, loss_of), which does the same for one micro-batch.
+//     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};   then run.fit(batches, loss_of)
+// fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended; step does so for one micro-batch.
 #pragma once
 
 #include <atomic>
@@ -29,6 +26,7 @@
 #include <keel/loop/summary.hpp>
 #include <keel/loop/trial.hpp>
 #include <keel/loop/window_timer.hpp>
+#include <keel/memory/attention.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/step/step.hpp>
 #include <memory>
@@ -53,6 +51,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     bool reads_windows() const {
       return to->hooks_.template hears<event::gradients_ready>() || to->hooks_.template hears<event::micro_batch_end>();
     }
+    bool watches_memory() const { return to->options_.watch_memory; }
   };
   using clock = typename Environment::clock;
   using files = typename Environment::files;
@@ -70,6 +69,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
         console_(options_.console, options_.mode, options_.console_every) {
     require_sound(options_, saves);
     if (!options_.run_directory.empty()) {
+      step_.offload_to(options_.run_directory);
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, configured.checkpoint.keep, file_system);
     }
     if constexpr (saves) {
@@ -161,8 +161,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       step_.settle();
       return step_.average().swap_in();
     } else {
-      refuse_call<rule::U31, Recipe>();
-      return nullptr;
+      return refuse_call<rule::U31, Recipe>(), nullptr;
     }
   }
 
@@ -206,6 +205,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   std::int64_t skipped() const { return step_.skipped(); }
   std::int64_t rungs_taken() const { return record_.rungs; }
   double clip_fraction() const { return step_.clip_fraction(); }
+  /// What the recipe and the rungs taken do for memory, and its peaks since this trainer was made, where somebody counts.
+  memory_relief const& relief() const { return step_.relief(); }
+  memory::timeline const& memory_timeline() const { return recorder_.timeline(); }
   double learning_rate() const { return step_.learning_rate(); }
   double loss_scale() const { return step_.loss_scale(); }
 
@@ -236,6 +238,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
+    if (attention_kernel(configured.attention.kind) != configured.attention.kind) recorder_.no_fused_attention(step_.updates());
     started_ = clock::now();
     timer_.begin_run();
     cadence_.restart();
@@ -331,6 +334,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   template <class Event>
   void on_event(Event const& event) {
     if constexpr (std::is_same_v<Event, event::out_of_memory>) recorder_.out_of_memory(event);
+    if constexpr (std::is_same_v<Event, event::rung_given_back>) recorder_.rung_given_back(event);
     hooks_(event);
     // After the hooks, so that what they log stands in this window's line.
     if constexpr (std::is_same_v<Event, event::update_end>) record_update(event);
@@ -382,13 +386,11 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if (step_.at_boundary() && record_.attempts != saved_at_) save_checkpoint();
     }
     std::string const words = ending(result);
-    if (directory_) {
-      directory_->event(event_of_ending(result), step_.updates(), {{"words", words}});
-      directory_->metrics().sync();
-    }
+    recorder_.ended(result, step_.updates(), words);
     double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
     console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), record_,
-                                  record_.tokens - tokens_before_, seconds, options_.run_directory.string()));
+                                  record_.tokens - tokens_before_, seconds, options_.run_directory.string(), step_.relief(),
+                                  recorder_.timeline()));
     hooks_(event::run_end{result});
     begun_ = false;
     stop_requested_ = false;

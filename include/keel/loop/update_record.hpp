@@ -21,6 +21,7 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.gradient_norm = event.gradient_norm;
   m.gradient_norm_zscore = record.gradient_norm.zscore(as_finite(event.gradient_norm));
   m.tokens = event.tokens;
+  m.memory = event.memory;
   record.tokens += event.tokens;
   if (event.result.is<outcome::updated>()) {
     m.clipped = event.result.get<outcome::updated>().clipped;

@@ -51,9 +51,11 @@ void name_out_of_memory(std::int64_t updates, Run const& run) {
 /// The same where the parameters are being changed.
 template <class Run>
 void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
-  name_out_of_memory(updates,
-                     " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
-                     "Start again from the last checkpoint with a smaller batch, or give the process more memory.", run);
+  name_out_of_memory(
+      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      "Start again from the last checkpoint with a smaller batch, or with keel::adamw, adam or sgd, which allocate before they "
+      "change anything.",
+      run);
 }
 
 }  // namespace detail

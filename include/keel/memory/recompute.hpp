@@ -20,7 +20,9 @@
 #include <keel/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/memory/attention_scope.hpp>
 #include <keel/memory/saved_tensors.hpp>
+#include <keel/memory/unit_scope.hpp>
 #include <keel/policy/recompute.hpp>
 #include <keel/rule/recompute.hpp>
 #include <memory>
@@ -34,12 +36,15 @@ namespace keel {
 
 namespace detail {
 
-/// What a forward pass depends on beside its inputs: generators and autocast, of the CPU and of the inputs' device.
+/// What a forward pass depends on beside its inputs: generators and autocast, of the CPU and of the inputs' device, and what
+/// the policies of the run make of units and attention inside it.
 class forward_context {
  public:
   explicit forward_context(at::DeviceType device)
       : device_(device),
         random_(random_snapshot::take(device)),
+        units_(unit_scope::kind()),
+        attention_(attention_scope::kind()),
         host_(libtorch::get_autocast(at::kCPU)),
         accelerator_(libtorch::get_autocast(device)) {}
 
@@ -58,6 +63,8 @@ class forward_context {
     // Casts of weights that the recomputation makes must not stay for whoever comes next.
     at::autocast::set_autocast_cache_enabled(false);
     at::AutoGradMode with_gradients(true);
+    unit_scope const units(units_);
+    attention_scope const attention(attention_);
     run();
   }
 
@@ -70,6 +77,8 @@ class forward_context {
 
   at::DeviceType device_;
   random_snapshot random_;
+  recompute_kind units_;
+  attention_kind attention_;
   libtorch::autocast_state host_;
   libtorch::autocast_state accelerator_;
 };

@@ -8,55 +8,21 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
-#include <cstdint>
-#include <keel/error.hpp>
 #include <keel/memory/recompute.hpp>
+#include <keel/memory/unit_scope.hpp>
 #include <keel/policy/recompute.hpp>
-#include <keel/rule/recompute.hpp>
 #include <type_traits>
 #include <utility>
 
 namespace keel {
-
-/// Units of this thread are recomputed this way for as long as it lives; it counts them.
-class unit_scope {
- public:
-  explicit unit_scope(recompute_kind kind) : kind_(kind), outer_(std::exchange(innermost(), this)) {}
-  unit_scope(unit_scope const&) = delete;
-  unit_scope& operator=(unit_scope const&) = delete;
-  ~unit_scope() { innermost() = outer_; }
-
-  std::int64_t units() const { return units_; }
-  /// Throws recipe_error (A21) where units should have been recomputed and none was called.
-  void require_any() const {
-    if (kind_ != recompute_kind::none && units_ == 0) throw broken_rule<recipe_error, rule::A21>();
-  }
-
-  /// How the unit that is called now is to be recomputed.
-  static recompute_kind next() {
-    unit_scope* const scope = innermost();
-    if (scope == nullptr) return recompute_kind::none;
-    ++scope->units_;
-    return scope->kind_;
-  }
-
- private:
-  static unit_scope*& innermost() {
-    thread_local unit_scope* of_this_thread = nullptr;
-    return of_this_thread;
-  }
-
-  recompute_kind kind_;
-  unit_scope* outer_;
-  std::int64_t units_ = 0;
-};
 
 /// Calls `forward(inputs..)`, which returns one tensor, as the policies of the run say. Throws as recompute and
 /// recompute_reentrant do.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
 requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor> at::Tensor unit(Forward&& forward,
                                                                                                     Inputs const&... inputs) {
-  switch (unit_scope::next()) {
+  unit_scope::call const called;
+  switch (unit_scope::kind()) {
     case recompute_kind::non_reentrant:
       return recompute(std::forward<Forward>(forward), inputs...);
     case recompute_kind::reentrant:

@@ -2,10 +2,12 @@
 // the keys.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/files.hpp>
+#include <keel/memory/phase_watch.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -29,6 +31,7 @@ struct update_metrics {
   std::string skipped_because;  ///< empty for an update that was applied
   std::int64_t tokens = 0;      ///< of this window
   double milliseconds = 0.0;
+  std::optional<memory::usage> memory;              ///< where somebody counts
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order
 };
 
@@ -51,6 +54,12 @@ inline nlohmann::ordered_json to_json(update_metrics const& m) {
   line["skipped"] = m.skipped;
   if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
   line["tokens"] = m.tokens;
+  if (m.memory) {
+    auto& bytes = line["memory"];
+    bytes["held"] = m.memory->held;
+    bytes["reserved"] = m.memory->reserved;
+    for (std::size_t i = 0; i < memory::phases; ++i) bytes[to_string(static_cast<memory::phase>(i))] = m.memory->peaks[i];
+  }
   if (!m.own.empty()) {
     for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);
   }

@@ -7,11 +7,15 @@
 //   numeric      fused_attention (other rounding)
 //   semantic     quantize_base, shorten_sequence<N> (another experiment; before the first update only)
 //   terminal     give_up (saves a checkpoint and returns outcome::gave_up)
-// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`.
-// Left out: a rung that makes the batch smaller without accumulating more; it changes the experiment in silence (O02).
+// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`
+// and `static bool take(torch::nn::Module& model)`, which returns false if it has nothing left to free. Option:
+// climb_back<500_steps>, which gives the last rung back after so many updates without trouble; if that was too early, twice as
+// many the next time. Rungs that change the experiment, and one's own, are never given back. Left out: a rung that makes the
+// batch smaller without accumulating more; it changes the experiment in silence (O02).
 #pragma once
 
 #include <keel/policy/attention.hpp>
+#include <keel/policy/duration.hpp>
 #include <keel/policy/offload.hpp>
 #include <keel/policy/recompute.hpp>
 #include <keel/policy/slot.hpp>
@@ -49,8 +53,16 @@ struct settings {
   oom::kind kind = kind::raise;
   int count = 0;
   rung_settings rungs[max_rungs] = {};
+  long long climb_back = 0;  ///< updates without trouble after which the last rung is given back; 0: never
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
+
+constexpr bool has_rung(settings const& ladder, rung_kind kind) {
+  for (int i = 0; i < ladder.count; ++i) {
+    if (ladder.rungs[i].kind == kind) return true;
+  }
+  return false;
+}
 
 struct halve_micro_batch {
   static constexpr rung_settings rung{.kind = rung_kind::halve_micro_batch};
@@ -85,9 +97,35 @@ concept rung = requires {
 struct raise : fills<slot::oom> {
   static constexpr settings configured{};
 };
-template <rung... Rungs>
-requires(sizeof...(Rungs) <= max_rungs) struct ladder : fills<slot::oom> {
-  static constexpr settings configured{kind::ladder, static_cast<int>(sizeof...(Rungs)), {Rungs::rung...}};
+template <steps Updates>
+struct climb_back {
+  static constexpr void apply(settings& to) { to.climb_back = Updates.count; }
+};
+
+template <class Type>
+concept rung_or_option = rung<Type> || option_of<Type, settings>;
+
+template <rung_or_option... Entries>
+requires((static_cast<int>(rung<Entries>) + ... + 0) <= max_rungs) struct ladder : fills<slot::oom> {
+ private:
+  template <class Entry>
+  static constexpr void add(settings& to) {
+    if constexpr (rung<Entry>) {
+      to.rungs[to.count++] = Entry::rung;
+    } else {
+      Entry::apply(to);
+    }
+  }
+  static constexpr settings fold() {
+    settings result{.kind = kind::ladder};
+    (add<Entries>(result), ...);
+    return result;
+  }
+  static constexpr int options = (static_cast<int>(!rung<Entries>) + ... + 0);
+
+ public:
+  static constexpr settings configured = fold();
+  static constexpr bool options_agree = options <= 1;
 };
 
 }  // namespace keel::oom

@@ -149,6 +149,7 @@ inline slot_text describe_oom(config const& c) {
     if (rung.kind == oom::rung_kind::enable_recompute) out << recompute_name(rung.recompute);
     if (rung.kind == oom::rung_kind::shorten_sequence) out << rung.length;
   }
+  if (c.oom.climb_back > 0) out << ", climb back after " << c.oom.climb_back;
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <keel/rule/accumulate.hpp>
+#include <keel/rule/attention.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/clip.hpp>
 #include <keel/rule/ema.hpp>
@@ -36,7 +37,7 @@ using catalogue = typename detail::joined<slot_rules, precision_rules, clip_rule
 /// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
 using call_order_rules =
     typename detail::joined<precision_order_rules, clip_order_rules, nonfinite_order_rules, checkpoint_order_rules,
-                            shard_order_rules, ema_order_rules, recompute_order_rules, evaluation_order_rules, oom_order_rules,
-                            slot_order_rules>::type;
+                            shard_order_rules, ema_order_rules, recompute_order_rules, attention_order_rules,
+                            evaluation_order_rules, oom_order_rules, slot_order_rules>::type;
 
 }  // namespace keel::rule

@@ -130,8 +130,16 @@ struct O15 {
   }
 };
 
+/// Decided when a trainer or step looks at its model.
+struct O20 {
+  KEEL_RULE_TEXT("O20", "",
+                 "no layer of this model is a keel::lora, so oom::quantize_base would free nothing. Fix: "
+                 "keel::add_lora(model), or a ladder without it.");
+  static constexpr auto decided = rule::decided::running;
+};
+
 using oom_rules = list<O01, O02, O05, O06, O08, O10, O13, O15>;
-using oom_order_rules = list<O03, O09>;
+using oom_order_rules = list<O03, O09, O20>;
 
 }  // namespace keel::rule
 

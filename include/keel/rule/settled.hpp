@@ -67,6 +67,10 @@ inline constexpr settled_row settled[] = {
      "a retried window draws the same random numbers and sees the same running statistics"},
     {"O12", decided::never, "LibTorch, Accelerate, Composer (warns)", "only what is classified as out of memory is retried",
      "only memory errors count as out of memory"},
+    {"O07", decided::never, "LibTorch", "after the first update the ladder passes over rungs that change the experiment",
+     "rungs that change the experiment are taken before the first update and never later"},
+    {"O14", decided::never, "LibTorch, PyTorch, DeepSpeed (warns)", "an allocator that keeps emptying its cache takes a rung",
+     "thrash_takes_a_rung: an allocator that had to try again in three of ten windows, and one that did in two does not"},
     {"L05", decided::never, "Accelerate", "one update advances the schedule by one, whatever the number of ranks",
      "schedule_advances_by_applied_updates_only, whatever is skipped"},
     {"L08", decided::never, "PyTorch, Transformers, torchtitan",
@@ -83,7 +87,7 @@ inline constexpr settled_row settled[] = {
     {"W02", decided::never, "KempnerForge", "a shard policy without a mechanism is refused (U04)",
      "must_not_compile.unbuilt_policies"},
     {"A07", decided::absent, "none known", "keel has no selective recompute", ""},
-    {"A10", decided::absent, "PyTorch", "keel does not move activations to the host", ""},
+    {"A10", decided::absent, "PyTorch", "no policy of a recipe moves activations to the host", ""},
     {"A20", decided::absent, "PyTorch", "keel wraps no modules, so there is no order of wrapping", ""},
     {"Z10", decided::absent, "PyTorch", "keel wraps no modules, so no optimizer can be built before its wrapper", ""},
     {"M01", decided::absent, "none known", "a moving average has one unit, the update, and no half-life", ""},
@@ -95,9 +99,6 @@ inline constexpr settled_row settled[] = {
     {"S07", decided::later, "none known", "waits for sharding (U04): a checkpoint will say how many ranks wrote it", ""},
     {"G04", decided::later, "PyTorch (FSDP)",
      "waits for sharding (U04): a clamp of each element is the same on a share as on the whole", ""},
-    {"O07", decided::later, "LibTorch",
-     "waits for rungs that change the experiment (U07): the ladder passes them over after the first update", ""},
-    {"O14", decided::later, "LibTorch, PyTorch, DeepSpeed (warns)", "waits for the allocator's counters", ""},
 };
 
 }  // namespace keel::rule

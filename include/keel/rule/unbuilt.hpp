@@ -24,27 +24,6 @@ struct U04 {
   KEEL_RULE_TEXT("U04", "", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
 };
-struct U05 {
-  KEEL_RULE_TEXT("U05", "", "offloading has no mechanism in this version of keel. Fix: keel::offload::none.");
-  static constexpr bool broken(config const& c) { return c.offload.kind != offload::kind::none; }
-};
-struct U06 {
-  KEEL_RULE_TEXT("U06", "", "fused attention has no mechanism in this version of keel. Fix: keel::attention::math.");
-  static constexpr bool broken(config const& c) { return c.attention.kind != attention_kind::math; }
-};
-struct U07 {
-  KEEL_RULE_TEXT("U07", "",
-                 "this version climbs halve_micro_batch, enable_recompute and give_up only. Fix: "
-                 "keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>.");
-  static constexpr bool broken(config const& c) {
-    for (int i = 0; i < c.oom.count; ++i) {
-      auto const kind = c.oom.rungs[i].kind;
-      bool const climbed = kind == oom::rung_kind::halve_micro_batch || kind == oom::rung_kind::enable_recompute;
-      if (!climbed && kind != oom::rung_kind::give_up) return true;
-    }
-    return false;
-  }
-};
 struct U08 {
   KEEL_RULE_TEXT("U08", "", "health alarms have no mechanism in this version of keel. Fix: keel::health::off.");
   static constexpr bool broken(config const& c) { return c.health.kind != health::kind::off; }
@@ -94,7 +73,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using unbuilt_rules = list<U01, U02, U04, U05, U06, U07, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
+using unbuilt_rules = list<U01, U02, U04, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -169,7 +148,24 @@ struct U32 {
       "the epoch.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32>;
+/// Decided when a trainer or step looks at its optimizer.
+struct U33 {
+  KEEL_RULE_TEXT("U33", "",
+                 "only keel's optimizers can keep their state outside of the device. Fix: keel::adamw, adam or sgd, or no "
+                 "offloading.");
+};
+struct U34 {
+  KEEL_RULE_TEXT("U34", "",
+                 "oom::shorten_sequence cannot shorten this batch type. Fix: give it shortened(tokens), or specialise "
+                 "keel::batch_traits.");
+};
+struct U35 {
+  KEEL_RULE_TEXT("U35", "",
+                 "this rung of your own does not say how it is taken. Fix: static bool take(torch::nn::Module& model), false "
+                 "if it frees nothing.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35>;
 
 }  // namespace keel::rule
 

@@ -1,6 +1,6 @@
 // What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
 // arrays and vectors of tensors, and LibTorch's Example are known; for a type of one's own specialise batch_traits, or give
-// it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`.
+// it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`. What else a type may say is in cut_batch.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -136,25 +136,5 @@ constexpr data::settings batch_facts() {
   }
   return told;
 }
-
-namespace detail {
-
-/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows allow.
-template <class Batch, class Run>
-void for_each_piece(Batch const& batch, std::int64_t wanted, Run const& run) {
-  std::int64_t const rows = batch_traits<Batch>::rows(batch);
-  std::int64_t const pieces = std::min(wanted, rows);
-  if (pieces <= 1) {
-    run(batch, rows);
-  } else if constexpr (sliceable_batch<Batch>) {
-    for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      std::int64_t const begin = rows * piece / pieces;
-      std::int64_t const end = rows * (piece + 1) / pieces;
-      run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
-    }
-  }
-}
-
-}  // namespace detail
 
 }  // namespace keel

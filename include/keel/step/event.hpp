@@ -4,7 +4,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/memory/phase_watch.hpp>
 #include <keel/step/outcome.hpp>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -43,13 +45,22 @@ struct update_end {
   std::int64_t tokens;   ///< of the window, or rows where the batch is not made of tokens
   std::int64_t rows;
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
+  /// What the window took; nothing where nobody counts (keel/memory/statistics.hpp).
+  std::optional<keel::memory::usage> memory = {};
 };
-/// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch.
+/// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch. Or the allocator lost time
+/// in making room, and the rung was taken before a window began.
 struct out_of_memory {
   std::int64_t update;
   std::string rung;     ///< what was done
   std::string message;  ///< LibTorch's own words, one line
   std::int64_t pieces;  ///< into which each micro-batch is cut from now on
+};
+/// Memory was enough for so long that the ladder gave its last rung back; the next window runs without it.
+struct rung_given_back {
+  std::int64_t update;
+  std::string rung;
+  std::int64_t pieces;
 };
 
 }  // namespace keel::event

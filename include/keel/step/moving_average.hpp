@@ -66,7 +66,15 @@ class moving_average {
     ++taken_;
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
       at::Tensor const parameter = parameters_[i].detach();
-      averages_[i].lerp_(detail::is_narrow(parameter) ? parameter.to(at::kFloat) : parameter, 1.0 - decay_);
+      if (!detail::is_narrow(parameter)) {
+        averages_[i].lerp_(parameter, 1.0 - decay_);
+      } else if (parameter.is_cpu() && detail::are_plain_memory(parameter, parameter.scalar_type(), {&parameter}) &&
+                 detail::are_plain_memory(parameter, at::kFloat, {&averages_[i]})) {
+        // The parameters have changed already: this must not run out of memory.
+        detail::lerp_narrow(averages_[i], parameter, static_cast<float>(1.0 - decay_));
+      } else {
+        averages_[i].lerp_(parameter.to(at::kFloat), 1.0 - decay_);
+      }
     }
   }
   /// Refused (M03): only an outcome says whether the parameters moved.

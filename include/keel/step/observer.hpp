@@ -20,4 +20,14 @@ bool reads_windows(Observer const& observer) {
   }
 }
 
+/// It wants to know what each window took of memory.
+template <class Observer>
+bool watches_memory(Observer const& observer) {
+  if constexpr (requires { observer.watches_memory(); }) {
+    return observer.watches_memory();
+  } else {
+    return !std::same_as<Observer, no_observer>;
+  }
+}
+
 }  // namespace keel::detail

@@ -1,11 +1,14 @@
 // A window's micro-batches as functions that can run again: after an out-of-memory the whole window begins anew, because part
-// of its gradients is lost.
+// of its gradients is lost. What runs again has not stepped the optimizer (O03). Of several ranks all begin anew together, also
+// those that had memory enough: they agree at the window's end, so that no rank waits for one that runs again (O01).
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <keel/collective/agreed.hpp>
 #include <keel/memory/out_of_memory.hpp>
 #include <keel/step/outcome.hpp>
 #include <optional>
@@ -17,46 +20,59 @@ namespace keel {
 
 class window_replay {
  public:
-  /// One more micro-batch of so many rows; `run(index)` does its forward and backward pass.
-  void add(std::int64_t rows, std::function<void(std::int64_t)> run) {
-    most_rows_ = std::max(most_rows_, rows);
+  /// One more micro-batch that can be cut into so many pieces; `run(index)` does its forward and backward pass.
+  void add(std::int64_t most_pieces, std::function<void(std::int64_t)> run) {
+    most_pieces_ = runs_.empty() ? most_pieces : std::max(most_pieces_, most_pieces);
     runs_.push_back(std::move(run));
   }
   void clear() {
     runs_.clear();
-    most_rows_ = 0;
+    next_ = 0;
+    starved_.reset();
   }
-  /// Of the largest micro-batch.
-  std::int64_t most_rows() const { return most_rows_; }
+  /// Into how many pieces the largest micro-batch of the window, or of the one before, can be cut.
+  std::int64_t most_pieces() const { return most_pieces_; }
+  /// Runs the micro-batches that have not run since the window began.
+  void run_rest() {
+    while (next_ < runs_.size()) {
+      runs_[next_](static_cast<std::int64_t>(next_));
+      ++next_;
+    }
+  }
+  /// The window begins anew: none of them has run.
+  void rewind() { next_ = 0; }
 
-  /// Runs the newest micro-batch. After an out-of-memory calls `climb(message)`, which puts the window back to its beginning,
-  /// and runs all of it again; what climb returns ends it.
-  template <class Climb>
-  std::optional<outcome> run_newest(Climb const& climb) {
-    std::size_t next = runs_.size() - 1;
-    while (next < runs_.size()) {
-      std::optional<std::string> message;
-      try {
-        runs_[next](static_cast<std::int64_t>(next));
-      } catch (std::exception const& thrown) {
-        if (!is_out_of_memory(thrown)) throw;
-        message = first_line(thrown);
+  /// Calls `attempt()`; after an out-of-memory of any rank `take_rung(message)`, which puts the window back to its beginning,
+  /// and then attempts again. What take_rung returns ends it. `complete`: no micro-batch is to come.
+  template <class World, class Attempt, class TakeRung>
+  std::optional<outcome> attempt_until_it_fits(World const& world, bool complete, Attempt const& attempt,
+                                               TakeRung const& take_rung) {
+    for (;;) {
+      if (!starved_) {
+        try {
+          attempt();
+        } catch (std::exception const& thrown) {
+          if (!is_out_of_memory(thrown)) throw;
+          starved_ = first_line(thrown);
+        }
       }
       // Recovery stands out here because a caught exception may keep frames and tensors alive.
-      if (!message) {
-        ++next;
-      } else if (auto gave_up = climb(*message)) {
-        return gave_up;
-      } else {
-        next = 0;
+      if (world.size() > 1) {
+        if (!complete) return std::nullopt;
+        bool const any = agree(world, starved_.has_value()).value();
+        if (any && !starved_) starved_ = "memory ran out on another rank";
       }
+      if (!starved_) return std::nullopt;
+      std::string const message = *std::exchange(starved_, std::nullopt);
+      if (auto gave_up = take_rung(message)) return gave_up;
     }
-    return std::nullopt;
   }
 
  private:
   std::vector<std::function<void(std::int64_t)>> runs_;
-  std::int64_t most_rows_ = 0;
+  std::size_t next_ = 0;
+  std::int64_t most_pieces_ = 1;
+  std::optional<std::string> starved_;  ///< memory ran out, and the ranks have not agreed on it yet
 };
 
 }  // namespace keel

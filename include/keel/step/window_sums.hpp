@@ -5,8 +5,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/memory/phase_watch.hpp>
 #include <keel/step/device_update.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/step/outcome.hpp>
 #include <limits>
+#include <optional>
+#include <string>
 #include <utility>
 
 namespace keel::detail {
@@ -54,9 +59,8 @@ class raised {
   bool& flag_;
 };
 
-/// Of an open window; all of it begins anew with the next.
+/// Of an open window; all of it begins anew with the next, and where its micro-batches run again.
 struct window_sums {
-  std::int64_t micro_batches = 0;
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_tally loss;
@@ -68,7 +72,18 @@ struct window_facts {
   double learning_rate;
   std::int64_t tokens;
   std::int64_t rows;
-  bool late = false;  ///< its verdict is read one update later
+  bool late = false;                         ///< its verdict is read one update later
+  std::optional<memory::usage> memory = {};  ///< what the window took, where somebody counts
+};
+
+/// What a complete window came to, before anything has changed: clipped gradients, or why they are left out.
+struct window_conclusion {
+  window_facts window;
+  double loss = 0.0;
+  double norm = 0.0;
+  std::optional<gradients<stage::clipped>> clipped = {};
+  std::optional<reason> left_out = {};
+  std::string where = {};  ///< the first parameter with a non-finite gradient
 };
 
 /// An update that is under way on the device.

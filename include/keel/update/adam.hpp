@@ -15,7 +15,9 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <keel/update/chunks.hpp>
 #include <keel/update/conditional.hpp>
@@ -76,14 +78,15 @@ class adam_engine : public Base, public update_engine {
       for (at::Tensor const& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
         refuse_sparse(parameter.grad());
-        masters_.prepare(parameter);
+        masters_.prepare(parameter, place_);
         auto& held = this->state()[libtorch::state_key(parameter)];
         if (held == nullptr) held = std::make_unique<state_type>();
         auto& state = static_cast<state_type&>(*held);
         at::Tensor const& worked = masters_.of(parameter);
-        if (!state.exp_avg().defined()) state.exp_avg(at::zeros_like(worked));
-        if (!state.exp_avg_sq().defined()) state.exp_avg_sq(at::zeros_like(worked));
-        if (amsgrad && !state.max_exp_avg_sq().defined()) state.max_exp_avg_sq(at::zeros_like(worked));
+        auto const there = [&](at::Tensor const& held) { return held.defined() ? place_.settled(held) : place_.zeros(worked); };
+        state.exp_avg(there(state.exp_avg()));
+        state.exp_avg_sq(there(state.exp_avg_sq()));
+        if (amsgrad) state.max_exp_avg_sq(there(state.max_exp_avg_sq()));
         entries_.push_back({&parameter, &state, static_cast<options_type const*>(&group.options())});
       }
     }
@@ -105,13 +108,15 @@ class adam_engine : public Base, public update_engine {
       }
     }
     entries_.clear();
-    chunks_.for_each([&](std::size_t, chunk const& piece) {
+    auto const sweep = [&](std::size_t, chunk const& piece) {
       job const& of = jobs_[piece.tensor];
       of.operands.run(piece, [&](float* parameter, float const* gradient, std::int64_t begin, std::int64_t count) {
         adam(parameter, gradient, of.average + begin, of.square + begin, of.largest == nullptr ? nullptr : of.largest + begin,
              count, of.coefficients);
       });
-    });
+    };
+    place_.sweep(chunks_, sweep, [this](chunk const& piece) { release(piece); });
+    jobs_.clear();
   }
 
   void update_where(at::Tensor const& happens, at::Tensor const& factor) override {
@@ -136,6 +141,24 @@ class adam_engine : public Base, public update_engine {
   void take_back() override {
     for (state_type* const state : counted_) state->step(state->step() - 1);
     counted_.clear();
+  }
+
+  void keep_state_in(std::shared_ptr<state_home> home) override {
+    at::NoGradGuard no_grad;
+    // Tensor by tensor, so that where one of them does not fit, all are still found where they are.
+    place_.change_to(std::move(home), [&](auto const& moved) {
+      for (auto const& group : this->param_groups()) {
+        for (at::Tensor const& parameter : group.params()) {
+          masters_.move(parameter, moved);
+          auto const held = this->state().find(libtorch::state_key(parameter));
+          if (held == this->state().end()) continue;
+          auto& state = static_cast<state_type&>(*held->second);
+          state.exp_avg(moved(state.exp_avg(), parameter));
+          state.exp_avg_sq(moved(state.exp_avg_sq(), parameter));
+          state.max_exp_avg_sq(moved(state.max_exp_avg_sq(), parameter));
+        }
+      }
+    });
   }
 
   std::function<void()> take_aside() override {
@@ -163,6 +186,8 @@ class adam_engine : public Base, public update_engine {
     float* square;
     float* largest;
     adam_coefficients coefficients;
+    at::Tensor const* worked;
+    state_type const* state;
   };
 
   static exact coefficients(options_type const& options, std::int64_t step, double factor) {
@@ -193,38 +218,79 @@ class adam_engine : public Base, public update_engine {
     chunks_.add(jobs_.size(), parameter.numel());
     jobs_.push_back({operands_of(parameter, worked), state.exp_avg().template data_ptr<float>(),
                      state.exp_avg_sq().template data_ptr<float>(),
-                     amsgrad ? state.max_exp_avg_sq().template data_ptr<float>() : nullptr, rounded});
+                     amsgrad ? state.max_exp_avg_sq().template data_ptr<float>() : nullptr, rounded, &worked, &state});
     // The kernel writes past autograd, which counts the changes of a tensor to notice graphs that are out of date.
     parameter.unsafeGetTensorImpl()->bump_version();
   }
 
+  /// What a piece of a sweep touched of state that lives elsewhere.
+  void release(chunk const& piece) {
+    job const& of = jobs_[piece.tensor];
+    for (at::Tensor const* const one : {of.worked, &of.state->exp_avg(), &of.state->exp_avg_sq(), &of.state->max_exp_avg_sq()})
+      place_.release(*one, piece.begin, piece.begin + piece.count);
+  }
+
+  /// A parameter's state where operators can work on it, and back to where it lives at the end.
+  struct borrowed {
+    borrowed(at::Tensor const& parameter, at::Tensor const& master, state_type& of, state_place const& place)
+        : master_(master),
+          state_(of),
+          place_(place),
+          worked(beside(parameter, master)),
+          average(beside(parameter, of.exp_avg())),
+          square(beside(parameter, of.exp_avg_sq())),
+          largest(beside(parameter, of.max_exp_avg_sq())) {}
+    void give_back() {
+      return_to(master_, worked);
+      return_to(state_.exp_avg(), average);
+      return_to(state_.exp_avg_sq(), square);
+      return_to(state_.max_exp_avg_sq(), largest);
+      place_.release(master_);
+      place_.release(state_.exp_avg());
+      place_.release(state_.exp_avg_sq());
+      place_.release(state_.max_exp_avg_sq());
+    }
+
+   private:
+    at::Tensor const& master_;
+    state_type& state_;
+    state_place const& place_;
+
+   public:
+    at::Tensor worked, average, square, largest;
+  };
+
   void update_by_operators(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c) {
-    at::Tensor const& worked = masters_.of(parameter);
+    borrowed of(parameter, masters_.of(parameter), state, place_);
+    at::Tensor const& worked = of.worked;
     at::Tensor gradient = parameter.grad().to(worked.scalar_type());
     if (c.factor != 1.0) gradient = gradient * c.factor;
     if (!decoupled && c.weight_decay != 0.0) gradient = gradient.add(worked, c.weight_decay);
     if (decoupled && c.weight_decay != 0.0) worked.mul_(1.0 - c.lr * c.weight_decay);
-    state.exp_avg().mul_(c.beta1).add_(gradient, 1.0 - c.beta1);
-    state.exp_avg_sq().mul_(c.beta2).addcmul_(gradient, gradient, 1.0 - c.beta2);
-    if (amsgrad) state.max_exp_avg_sq(at::maximum(state.max_exp_avg_sq(), state.exp_avg_sq()));
-    at::Tensor const& second = amsgrad ? state.max_exp_avg_sq() : state.exp_avg_sq();
-    worked.addcdiv_(state.exp_avg(), second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps), -c.step_size);
+    of.average.mul_(c.beta1).add_(gradient, 1.0 - c.beta1);
+    of.square.mul_(c.beta2).addcmul_(gradient, gradient, 1.0 - c.beta2);
+    if (amsgrad) of.largest.copy_(at::maximum(of.largest, of.square));
+    at::Tensor const& second = amsgrad ? of.largest : of.square;
+    worked.addcdiv_(of.average, second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps), -c.step_size);
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
+    of.give_back();
   }
 
   void update_conditionally(at::Tensor const& parameter, state_type& state, bool amsgrad, exact const& c,
                             conditional const& when) {
-    at::Tensor worked = masters_.of(parameter);
+    borrowed of(parameter, masters_.of(parameter), state, place_);
+    at::Tensor const& worked = of.worked;
     at::Tensor gradient = when.gradient(parameter.grad(), worked.scalar_type());
     if (!decoupled && c.weight_decay != 0.0) gradient = gradient.add(when.masked(worked), c.weight_decay);
     if (decoupled && c.weight_decay != 0.0) worked.mul_(when.choose(1.0 - c.lr * c.weight_decay, 1.0));
-    state.exp_avg().mul_(when.choose(c.beta1, 1.0)).add_(gradient, 1.0 - c.beta1);
-    state.exp_avg_sq().mul_(when.choose(c.beta2, 1.0)).addcmul_(gradient, gradient, 1.0 - c.beta2);
-    if (amsgrad) state.max_exp_avg_sq(at::maximum(state.max_exp_avg_sq(), state.exp_avg_sq()));
-    at::Tensor const& second = amsgrad ? state.max_exp_avg_sq() : state.exp_avg_sq();
-    at::Tensor const step = state.exp_avg().div(second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps));
+    of.average.mul_(when.choose(c.beta1, 1.0)).add_(gradient, 1.0 - c.beta1);
+    of.square.mul_(when.choose(c.beta2, 1.0)).addcmul_(gradient, gradient, 1.0 - c.beta2);
+    if (amsgrad) of.largest.copy_(at::maximum(of.largest, of.square));
+    at::Tensor const& second = amsgrad ? of.largest : of.square;
+    at::Tensor const step = of.average.div(second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps));
     worked.sub_(when.masked(step), c.step_size);
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
+    of.give_back();
   }
 
   /// The kernel takes the scale of the gradients in fp32, which would round the update of wider parameters, and reads
@@ -255,6 +321,7 @@ class adam_engine : public Base, public update_engine {
   }
 
   master_weights masters_;
+  state_place place_;
   // Between updates empty; kept for their memory.
   std::vector<entry> entries_;
   std::vector<state_type*> counted_;  ///< what the last update_where counted

@@ -34,9 +34,16 @@ class chunk_list {
   /// Calls `work(index, chunk)` for every piece, on all threads that LibTorch has.
   template <class Work>
   void for_each(Work const& work) const {
-    at::parallel_for(0, static_cast<std::int64_t>(chunks_.size()), 1, [&](std::int64_t from, std::int64_t to) {
-      for (std::int64_t i = from; i < to; ++i) work(static_cast<std::size_t>(i), chunks_[static_cast<std::size_t>(i)]);
-    });
+    for_each(0, chunks_.size(), work);
+  }
+  /// The same for the pieces from the first on to before the last.
+  template <class Work>
+  void for_each(std::size_t first, std::size_t last, Work const& work) const {
+    at::parallel_for(static_cast<std::int64_t>(first), static_cast<std::int64_t>(last), 1,
+                     [&](std::int64_t from, std::int64_t to) {
+                       for (std::int64_t i = from; i < to; ++i)
+                         work(static_cast<std::size_t>(i), chunks_[static_cast<std::size_t>(i)]);
+                     });
   }
 
  private:

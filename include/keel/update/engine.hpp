@@ -5,6 +5,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <keel/update/state_home.hpp>
+#include <memory>
 
 namespace keel {
 
@@ -13,7 +15,8 @@ class update_engine {
   virtual ~update_engine() = default;
 
   /// Everything that an update will need, such as moments of parameters that had no gradient before. An out-of-memory comes
-  /// from here, where nothing has changed yet, and never from update_with.
+  /// from here, where nothing has changed yet, and not from update_with, unless a parameter's dtype or layout makes it go by
+  /// LibTorch's operators.
   virtual void prepare() = 0;
 
   /// One update with every gradient multiplied by `factor`, which holds the loss scale, the window's weight and the clip. The
@@ -27,6 +30,9 @@ class update_engine {
 
   /// The last update_where turned out not to have happened: what the host counts goes back.
   virtual void take_back() = 0;
+
+  /// Where moments and fp32 copies live from the next prepare() on; null: beside their parameters, where this call brings them.
+  virtual void keep_state_in(std::shared_ptr<state_home> home) = 0;
 
   /// Takes out what it keeps beside LibTorch's state(), as if no update had been; calling the result puts it back.
   virtual std::function<void()> take_aside() = 0;

@@ -3,12 +3,19 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
 #include <initializer_list>
 #include <keel/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/update/chunks.hpp>
 #include <keel/update/narrow_kernels.hpp>
+#include <keel/update/state_home.hpp>
+#include <memory>
 #include <unordered_map>
 #include <utility>
 
@@ -42,6 +49,31 @@ inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worke
           is_narrow(parameter) ? parameter.data_ptr() : nullptr};
 }
 
+/// average + weight (parameter - average) for an fp32 average of a bf16 or fp16 parameter, both plain memory; allocates
+/// nothing.
+inline void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, float weight) {
+  auto const run = [&]<class Narrow>(Narrow const* from) {
+    auto* const to = average.data_ptr<float>();
+    at::parallel_for(0, average.numel(), chunk_elements, [&](std::int64_t begin, std::int64_t end) {
+      float block[narrow_block];
+      for (std::int64_t at = begin; at < end; at += narrow_block) {
+        std::int64_t const count = std::min(narrow_block, end - at);
+        widen(from + at, block, count);
+        for (std::int64_t i = 0; i < count; ++i) {
+          float const difference = block[i] - to[at + i];
+          // As LibTorch's lerp: exact at both ends.
+          to[at + i] = weight < 0.5F ? to[at + i] + weight * difference : block[i] - difference * (1.0F - weight);
+        }
+      }
+    });
+  };
+  if (parameter.scalar_type() == at::kHalf) {
+    run(parameter.data_ptr<c10::Half>());
+  } else {
+    run(parameter.data_ptr<c10::BFloat16>());
+  }
+}
+
 inline void refuse_sparse(at::Tensor const& gradient) {
   if (gradient.layout() == at::kStrided) return;
   throw error("E11",
@@ -50,14 +82,85 @@ inline void refuse_sparse(at::Tensor const& gradient) {
               "an optimizer made for sparse gradients.");
 }
 
+/// Where state lives: beside its parameters, or in a home of its own.
+class state_place {
+ public:
+  /// `move_all(moved)` puts `moved(tensor, parameter)` in the place of each state tensor; null: back beside the parameters.
+  template <class MoveAll>
+  void change_to(std::shared_ptr<state_home> home, MoveAll const& move_all) {
+    if (home == nullptr) {
+      move_all([this](at::Tensor const& tensor, at::Tensor const& parameter) { return brought_out(tensor, parameter); });
+      home_ = nullptr;
+    } else {
+      home_ = std::move(home);
+      move_all([this](at::Tensor const& tensor, at::Tensor const&) { return settled(tensor); });
+    }
+  }
+  /// Calls `work(index, piece)` for every piece; of state that lives elsewhere a few at a time, and `release(piece)` after
+  /// them.
+  template <class Work, class Release>
+  void sweep(chunk_list const& chunks, Work const& work, Release const& release) const {
+    if (home_ == nullptr) return chunks.for_each(work);
+    for (std::size_t first = 0; first < chunks.size(); first += chunks_at_home) {
+      std::size_t const last = std::min(chunks.size(), first + chunks_at_home);
+      chunks.for_each(first, last, work);
+      for (std::size_t i = first; i < last; ++i) release(chunks[i]);
+    }
+  }
+
+  at::Tensor zeros(at::Tensor const& like) const {
+    return home_ == nullptr ? at::zeros_like(like) : home_->zeros(like, like.scalar_type());
+  }
+  /// As it is if it lives there already, or moved in; an undefined tensor stays one.
+  at::Tensor settled(at::Tensor const& tensor) const {
+    return home_ == nullptr || !tensor.defined() || home_->holds(tensor) ? tensor : home_->move_in(tensor);
+  }
+  /// These elements of an fp32 tensor are not needed any more.
+  void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) const {
+    if (home_ != nullptr && tensor.defined())
+      home_->release(tensor, begin * static_cast<std::int64_t>(sizeof(float)), end * static_cast<std::int64_t>(sizeof(float)));
+  }
+  void release(at::Tensor const& tensor) const {
+    if (home_ != nullptr && tensor.defined()) home_->release(tensor, 0, static_cast<std::int64_t>(tensor.nbytes()));
+  }
+
+ private:
+  /// Pieces after which state that lives elsewhere is released: 2 MiB of Adam's moments.
+  static constexpr std::size_t chunks_at_home = 8;
+
+  /// Out of the home, beside the parameter.
+  at::Tensor brought_out(at::Tensor const& tensor, at::Tensor const& parameter) const {
+    bool const inside = home_ != nullptr && tensor.defined() && home_->holds(tensor);
+    return inside ? tensor.to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : tensor;
+  }
+
+  std::shared_ptr<state_home> home_;
+};
+
+/// The tensor on the device of `like`, which is where operators work on it.
+inline at::Tensor beside(at::Tensor const& like, at::Tensor const& tensor) {
+  return tensor.defined() && tensor.device() != like.device() ? tensor.to(like.device()) : tensor;
+}
+/// What operators left in it, back to where it lives.
+inline void return_to(at::Tensor const& home, at::Tensor const& used) {
+  if (home.defined() && !used.is_same(home)) home.copy_(used);
+}
+
 /// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits.
 class master_weights {
  public:
   /// Makes the copy of a narrow parameter that has none.
-  void prepare(at::Tensor const& parameter) {
+  void prepare(at::Tensor const& parameter, state_place const& place) {
     if (!is_narrow(parameter)) return;
     at::Tensor& master = masters_[parameter.unsafeGetTensorImpl()];
     if (!master.defined()) master = parameter.detach().to(at::kFloat);
+    master = place.settled(master);
+  }
+  /// Puts `moved(copy, parameter)` in the place of the copy.
+  template <class Moved>
+  void move(at::Tensor const& parameter, Moved const& moved) {
+    auto const found = masters_.find(parameter.unsafeGetTensorImpl());
+    if (found != masters_.end()) found->second = moved(found->second, parameter);
   }
   /// What an update works on: the copy of a narrow parameter, or the parameter itself.
   at::Tensor const& of(at::Tensor const& parameter) const {

@@ -7,6 +7,8 @@
 #include <ATen/ops/zeros_like.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <keel/update/chunks.hpp>
 #include <keel/update/conditional.hpp>
 #include <keel/update/engine.hpp>
@@ -41,13 +43,16 @@ class sgd : public torch::optim::SGD, public update_engine {
       for (at::Tensor const& parameter : group.params()) {
         if (!parameter.grad().defined()) continue;
         detail::refuse_sparse(parameter.grad());
-        masters_.prepare(parameter);
+        masters_.prepare(parameter, place_);
         if (!has_momentum) continue;
         auto& held = state()[libtorch::state_key(parameter)];
         if (held == nullptr) held = std::make_unique<torch::optim::SGDParamState>();
         auto& buffer = static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer();
-        if (buffer.defined()) continue;
-        static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer(at::zeros_like(masters_.of(parameter)));
+        if (buffer.defined()) {
+          static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer(place_.settled(buffer));
+          continue;
+        }
+        static_cast<torch::optim::SGDParamState&>(*held).momentum_buffer(place_.zeros(masters_.of(parameter)));
         fresh_.insert(parameter.unsafeGetTensorImpl());
       }
     }
@@ -71,12 +76,17 @@ class sgd : public torch::optim::SGD, public update_engine {
         }
       }
     }
-    chunks_.for_each([&](std::size_t, detail::chunk const& piece) {
+    auto const sweep = [&](std::size_t, detail::chunk const& piece) {
       job const& of = jobs_[piece.tensor];
       of.operands.run(piece, [&](float* parameter, float const* gradient, std::int64_t begin, std::int64_t count) {
         detail::sgd(parameter, gradient, of.buffer == nullptr ? nullptr : of.buffer + begin, of.fresh, count, of.coefficients);
       });
+    };
+    place_.sweep(chunks_, sweep, [&](detail::chunk const& piece) {
+      place_.release(jobs_[piece.tensor].momentum, piece.begin, piece.begin + piece.count);
+      place_.release(*jobs_[piece.tensor].worked, piece.begin, piece.begin + piece.count);
     });
+    jobs_.clear();
   }
 
   void update_where(at::Tensor const& happens, at::Tensor const& factor) override {
@@ -100,6 +110,21 @@ class sgd : public torch::optim::SGD, public update_engine {
     begun_.clear();
   }
 
+  void keep_state_in(std::shared_ptr<state_home> home) override {
+    at::NoGradGuard no_grad;
+    place_.change_to(std::move(home), [&](auto const& moved) {
+      for (auto const& group : param_groups()) {
+        for (at::Tensor const& parameter : group.params()) {
+          masters_.move(parameter, moved);
+          auto const held = state().find(libtorch::state_key(parameter));
+          if (held == state().end()) continue;
+          auto& momentum = static_cast<torch::optim::SGDParamState&>(*held->second);
+          momentum.momentum_buffer(moved(momentum.momentum_buffer(), parameter));
+        }
+      }
+    });
+  }
+
   std::function<void()> take_aside() override {
     begun_.clear();
     return [this, masters = std::exchange(masters_, {}), fresh = std::exchange(fresh_, {})]() mutable {
@@ -117,6 +142,8 @@ class sgd : public torch::optim::SGD, public update_engine {
     float* buffer;
     bool fresh;
     detail::sgd_coefficients coefficients;
+    at::Tensor momentum;
+    at::Tensor const* worked;
   };
 
   /// Undefined without momentum.
@@ -136,13 +163,17 @@ class sgd : public torch::optim::SGD, public update_engine {
                       .momentum = static_cast<float>(options.momentum()),
                       .one_minus_dampening = static_cast<float>(1.0 - options.dampening()),
                       .lr = static_cast<float>(options.lr()),
-                      .nesterov = options.nesterov()}});
+                      .nesterov = options.nesterov()},
+                     buffer,
+                     &worked});
     parameter.unsafeGetTensorImpl()->bump_version();
   }
 
   void update_by_operators(at::Tensor const& parameter, at::Tensor buffer, bool fresh, torch::optim::SGDOptions const& options,
                            double factor) {
-    at::Tensor const& worked = masters_.of(parameter);
+    at::Tensor const worked = detail::beside(parameter, masters_.of(parameter));
+    at::Tensor const home = buffer;
+    buffer = detail::beside(parameter, buffer);
     at::Tensor gradient = parameter.grad().to(worked.scalar_type());
     if (factor != 1.0) gradient = gradient * factor;
     if (options.weight_decay() != 0.0) gradient = gradient.add(worked, options.weight_decay());
@@ -156,11 +187,14 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
     worked.add_(gradient, -options.lr());
     if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+    give_back(parameter, worked, home, buffer);
   }
 
   void update_conditionally(at::Tensor const& parameter, at::Tensor buffer, torch::optim::SGDOptions const& options,
                             detail::conditional const& when) {
-    at::Tensor worked = masters_.of(parameter);
+    at::Tensor const worked = detail::beside(parameter, masters_.of(parameter));
+    at::Tensor const home = buffer;
+    buffer = detail::beside(parameter, buffer);
     at::Tensor gradient = when.gradient(parameter.grad(), worked.scalar_type());
     if (options.weight_decay() != 0.0) gradient = gradient.add(when.masked(worked), options.weight_decay());
     if (buffer.defined()) {
@@ -174,9 +208,20 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
     worked.sub_(when.masked(gradient), options.lr());
     if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+    give_back(parameter, worked, home, buffer);
+  }
+
+  /// State that operators worked on, back to where it lives.
+  void give_back(at::Tensor const& parameter, at::Tensor const& worked, at::Tensor const& home, at::Tensor const& buffer) {
+    at::Tensor const& master = masters_.of(parameter);
+    detail::return_to(master, worked);
+    detail::return_to(home, buffer);
+    place_.release(master);
+    place_.release(home);
   }
 
   detail::master_weights masters_;
+  detail::state_place place_;
   std::unordered_set<c10::TensorImpl const*> fresh_;  ///< momentum buffers that wait for their first gradient
   std::vector<at::Tensor> begun_;                     ///< those that the last update_where filled
   std::vector<job> jobs_;

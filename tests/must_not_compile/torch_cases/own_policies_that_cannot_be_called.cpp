@@ -1,4 +1,4 @@
-// expect: U19 U20 U21
+// expect: U19 U20 U21 U35
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -32,8 +32,18 @@ struct my_skip : keel::fills<keel::slot::nonfinite> {
 #endif
 };
 
+struct my_rung {
+  static constexpr keel::oom::rung_settings rung{.kind = keel::oom::rung_kind::custom};
+#ifdef KEEL_TWIN
+  static bool take(torch::nn::Module&) { return false; }
+#else
+  static bool take() { return false; }
+#endif
+};
+
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<my_clip>> clips{model, optimizer};
   keel::step<keel::recipe<my_schedule>> schedules{model, optimizer};
   keel::step<keel::recipe<my_skip>> skips{model, optimizer};
+  keel::step<keel::recipe<keel::oom::ladder<my_rung, keel::oom::give_up>>> climbs{model, optimizer};
 }

@@ -1,0 +1,65 @@
+// keel::attention(query, key, value): scaled dot-product attention (Vaswani et al. 2017) by the kernel that the recipe names.
+//     at::Tensor mixed = keel::attention(query, key, value, {.causal = true, .dropout = is_training() ? 0.1 : 0.0});
+//   math    softmax(query key^T / sqrt(width) + mask) value, written out: every LibTorch, memory by the square of the sequence.
+//   fused   LibTorch's scaled_dot_product_attention, which LibTorch has from 2.0 on and which picks its own kernel: on the CPU
+//           flash attention in fp32 and bf16 without dropout. Before 2.0 it is the math path, and attention_kernel says so.
+// Alone, an attention_scope says which; a trainer or step does by its recipe and ladder. Results of the two differ by rounding.
+#pragma once
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/triu.h>
+
+#include <cmath>
+#include <keel/error.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/memory/attention_scope.hpp>
+#include <limits>
+#include <string>
+
+namespace keel {
+
+struct attention_options {
+  bool causal = false;   ///< a position looks at itself and those before it
+  at::Tensor mask = {};  ///< added to the scores, broadcast to [.., queries, keys]; not together with causal
+  double dropout = 0.0;  ///< share of the weights that are dropped; 0 in evaluation
+};
+
+/// The kernel that stands behind a policy here.
+inline attention_kind attention_kernel(attention_kind wanted) {
+  return libtorch::has_fused_attention ? wanted : attention_kind::math;
+}
+
+/// `query` [.., queries, width], `key` [.., keys, width], `value` [.., keys, any], of one floating-point dtype; returns
+/// [.., queries, any]. Throws data_error (E06) for shapes that do not fit, or a mask together with causal.
+inline at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::Tensor const& value,
+                            attention_options const& options = {}) {
+  bool const fits = query.dim() >= 2 && key.dim() == query.dim() && value.dim() == query.dim() &&
+                    query.size(-1) == key.size(-1) && key.size(-2) == value.size(-2);
+  if (!fits) {
+    throw data_error("E06",
+                     c10::str("attention takes query [.., queries, width], key [.., keys, width] and value [.., keys, any], "
+                              "and got ",
+                              query.sizes(), ", ", key.sizes(), " and ", value.sizes(), "."));
+  }
+  if (options.causal && options.mask.defined()) {
+    throw data_error("E06", "attention got a mask and causal = true. Put minus infinity into the mask, or leave it out.");
+  }
+  if (attention_kernel(attention_scope::next()) == attention_kind::fused) {
+    return libtorch::fused_attention(query, key, value, options.mask, options.dropout, options.causal);
+  }
+  at::Tensor scores = at::matmul(query / std::sqrt(static_cast<double>(query.size(-1))), key.transpose(-2, -1));
+  if (options.mask.defined()) scores = scores + options.mask;
+  if (options.causal) {
+    double const never = -std::numeric_limits<double>::infinity();
+    scores = scores + at::full({query.size(-2), key.size(-2)}, never, scores.options()).triu(1);
+  }
+  at::Tensor const weights = at::softmax(scores, -1);
+  return at::matmul(options.dropout > 0.0 ? at::dropout(weights, options.dropout, true) : weights, value);
+}
+
+}  // namespace keel

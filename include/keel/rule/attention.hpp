@@ -1,0 +1,20 @@
+// A: which kernel attention runs on.
+#pragma once
+
+#include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
+
+namespace keel::rule {
+
+struct A22 {
+  KEEL_RULE_TEXT("A22", "",
+                 "nothing in this loss calls keel::attention, so a fused kernel would change nothing. Fix: "
+                 "keel::attention(query, key, value) in the model.");
+  static constexpr auto decided = rule::decided::running;
+};
+
+using attention_order_rules = list<A22>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

@@ -1,0 +1,130 @@
+// How a batch is made smaller: cut along its rows into pieces that still add up to the same update, or shortened to its first
+// tokens, which is another experiment. A batch type of one's own may say more than batch.hpp asks for:
+//     std::int64_t grain() const;                       rows that stay together, such as a group of answers to one question
+//     mine shortened(std::int64_t tokens) const;        each row's first tokens, for oom::shorten_sequence
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <keel/error.hpp>
+#include <keel/step/batch.hpp>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace keel {
+
+/// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
+template <class Batch>
+std::int64_t grain_of(Batch const& batch, std::int64_t of_recipe = 1) {
+  std::int64_t grain = std::max<std::int64_t>(1, of_recipe);
+  if constexpr (requires {
+                  { batch.grain() } -> std::convertible_to<std::int64_t>;
+                }) {
+    grain = std::max<std::int64_t>(grain, batch.grain());
+  }
+  return grain;
+}
+
+/// Into how many pieces a batch can be cut.
+template <class Batch>
+std::int64_t most_pieces(Batch const& batch, std::int64_t grain) {
+  return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / grain);
+}
+
+/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its grain allow.
+template <class Batch, class Run>
+void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t grain, Run const& run) {
+  std::int64_t const rows = batch_traits<Batch>::rows(batch);
+  std::int64_t const units = most_pieces(batch, grain);
+  std::int64_t const pieces = std::min(wanted, units);
+  if (pieces <= 1) {
+    run(batch, rows);
+  } else if constexpr (sliceable_batch<Batch>) {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      std::int64_t const begin = units * piece / pieces * grain;
+      std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * grain;
+      run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
+    }
+  }
+}
+
+namespace detail {
+
+inline bool are_token_ids(at::Tensor const& tensor) {
+  return tensor.defined() && tensor.dim() > 1 && at::isIntegralType(tensor.scalar_type(), false);
+}
+/// Dimension 1, where it runs over the tokens.
+inline at::Tensor first_tokens(at::Tensor const& tensor, std::int64_t of, std::int64_t tokens) {
+  return tensor.defined() && tensor.dim() > 1 && tensor.size(1) == of ? tensor.slice(1, 0, std::min(of, tokens)) : tensor;
+}
+inline std::int64_t length_of(at::Tensor const& ids) {
+  if (are_token_ids(ids)) return ids.size(1);
+  throw data_error("E06", c10::str("oom::shorten_sequence cuts token ids of shape [rows, tokens], and this batch is ",
+                                   ids.defined() ? ids.sizes() : at::IntArrayRef(), " of ",
+                                   ids.defined() ? c10::toString(ids.scalar_type()) : "nothing",
+                                   ". Give the batch type shortened(tokens), which knows where its tokens are."));
+}
+
+template <class Tuple>
+constexpr bool is_tuple_of_tensors() {
+  if constexpr (requires { std::tuple_size<Tuple>::value; }) {
+    return []<std::size_t... Index>(std::index_sequence<Index...>) {
+      return sizeof...(Index) > 0 && (std::same_as<std::remove_cvref_t<std::tuple_element_t<Index, Tuple>>, at::Tensor> && ...);
+    }
+    (std::make_index_sequence<std::tuple_size<Tuple>::value>{});
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+/// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
+/// is cut with them. Throws data_error (E06) for a batch without token ids.
+inline at::Tensor shortened(at::Tensor const& ids, std::int64_t tokens) {
+  return detail::first_tokens(ids, detail::length_of(ids), tokens);
+}
+inline std::vector<at::Tensor> shortened(std::vector<at::Tensor> const& batch, std::int64_t tokens) {
+  std::int64_t const length = detail::length_of(batch.empty() ? at::Tensor() : batch.front());
+  std::vector<at::Tensor> result;
+  for (at::Tensor const& one : batch) result.push_back(detail::first_tokens(one, length, tokens));
+  return result;
+}
+template <class Tuple>
+requires(detail::is_tuple_of_tensors<Tuple>()) Tuple shortened(Tuple const& batch, std::int64_t tokens) {
+  std::int64_t const length = detail::length_of(std::get<0>(batch));
+  return std::apply([&](auto const&... one) { return Tuple{detail::first_tokens(one, length, tokens)...}; }, batch);
+}
+template <class Example>
+requires requires(Example const& example) {
+  { example.data } -> std::convertible_to<at::Tensor>;
+  { example.target } -> std::convertible_to<at::Tensor>;
+}
+Example shortened(Example const& batch, std::int64_t tokens) {
+  std::int64_t const length = detail::length_of(batch.data);
+  return Example{detail::first_tokens(batch.data, length, tokens), detail::first_tokens(batch.target, length, tokens)};
+}
+template <class Batch>
+requires requires(Batch const& batch, std::int64_t tokens) {
+  { batch.shortened(tokens) } -> std::convertible_to<Batch>;
+}
+Batch shortened(Batch const& batch, std::int64_t tokens) { return batch.shortened(tokens); }
+template <class Batch>
+requires requires(Batch const& batch, std::int64_t tokens) {
+  { batch_traits<Batch>::shortened(batch, tokens) } -> std::convertible_to<Batch>;
+}
+Batch shortened(Batch const& batch, std::int64_t tokens) { return batch_traits<Batch>::shortened(batch, tokens); }
+
+/// A batch that oom::shorten_sequence can shorten.
+template <class Batch>
+concept shortenable_batch = requires(Batch const& batch, std::int64_t tokens) {
+  { shortened(batch, tokens) } -> std::convertible_to<Batch>;
+};
+
+}  // namespace keel

@@ -1,0 +1,450 @@
+// The body of keel::step (step.hpp): what happens to a micro-batch, a window and an update, in its order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <keel/collective/agreed.hpp>
+#include <keel/error.hpp>
+#include <keel/memory/memory_ladder.hpp>
+#include <keel/memory/out_of_memory.hpp>
+#include <keel/memory/phase_watch.hpp>
+#include <keel/recipe/admitted.hpp>
+#include <keel/step/batch.hpp>
+#include <keel/step/cut_batch.hpp>
+#include <keel/step/declared_batch.hpp>
+#include <keel/step/device_scale.hpp>
+#include <keel/step/device_update.hpp>
+#include <keel/step/environment.hpp>
+#include <keel/step/event.hpp>
+#include <keel/step/grad_scaler.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/step/lr_schedule.hpp>
+#include <keel/step/moving_average.hpp>
+#include <keel/step/nonfinite_guard.hpp>
+#include <keel/step/observer.hpp>
+#include <keel/step/own_policies.hpp>
+#include <keel/step/parameters.hpp>
+#include <keel/step/replay.hpp>
+#include <keel/step/spike_guard.hpp>
+#include <keel/step/told_recipe.hpp>
+#include <keel/step/window_pass.hpp>
+#include <keel/step/window_sums.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+template <class Recipe, class Environment, class Observer = no_observer>
+class step_body {
+ public:
+  static constexpr config configured = config_of<Recipe>;
+  static constexpr bool averages = configured.ema.decay > 0.0;
+  using clip_policy = policy_of<Recipe, slot::clip>;
+  using schedule_policy = policy_of<Recipe, slot::schedule>;
+
+  /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
+  /// the step.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step_body(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
+      : model_(as_module(model)),
+        optimizer_(optimizer),
+        engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
+        parameters_(collect_parameters(model_, optimizer)),
+        told_(std::addressof(model), optimizer, parameters_, updates),
+        scaler_(configured.loss_scale),
+        schedule_(optimizer, configured.schedule, updates, own_schedule<schedule_policy>()),
+        observe_(observe) {
+    // Only where a rule of the user's own refused the recipe without an error of the compiler's.
+    if constexpr (std::same_as<Recipe, inert>) throw broken_rule<recipe_error, rule::D25>();
+    require_types_fit<Recipe, module_of<Model>, Optimizer>();
+    require_own_policies_fit<Recipe>();
+  }
+  /// Refused (Z08): which of the two would be guarded?
+  template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
+  step_body(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step_body(model, first) {
+    refuse_call<rule::Z08, First, Second>();
+  }
+  // The window may be run again by functions that know this object.
+  step_body(step_body const&) = delete;
+  step_body& operator=(step_body const&) = delete;
+
+  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
+  /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
+  /// the recipe says, for an update that was decided on a device one call later. After any exception the window is dropped.
+  /// Parameters and optimizer state are as before it, unless the optimizer's own step threw, which the message then says.
+  /// With a ladder the loss function is copied, so that the window can run again; pass std::ref to one with state of its own.
+  template <class Batch, class LossOf>
+  outcome operator()(Batch const& batch, LossOf&& loss_of) {
+    if constexpr (!countable_batch<Batch>) {
+      refuse_call<rule::U14, Batch>();
+    } else if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch) && !sliceable_batch<Batch>) {
+      refuse_call<rule::U15, Batch>();
+    } else if constexpr (pass_type::shortens && !shortenable_batch<Batch>) {
+      refuse_call<rule::U34, Batch>();
+    } else if constexpr (!loss_function<LossOf, Batch>) {
+      refuse_call<rule::U16, Batch>();
+    } else {
+      constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
+      require_batch_fits<Recipe, Batch, weighted>();
+      told_.template require_data_fits<Batch, weighted>();
+      require_declared_rows(configured.accumulate, batch_traits<Batch>::rows(batch));
+      try {
+        return take(batch, loss_of);
+      } catch (...) {
+        drop_window();
+        throw;
+      }
+    }
+    return outcome::accumulated{0, configured.accumulate.count};
+  }
+
+  /// Applies a window that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
+  std::optional<outcome> flush() {
+    std::optional<outcome> last;
+    if (open_) {
+      try {
+        last = advance(true, [] {});
+      } catch (...) {
+        drop_window();
+        throw;
+      }
+    }
+    if (auto settled = settle()) last = settled;
+    return last;
+  }
+
+  /// Waits for an update that is under way on a device; throws as its call would have.
+  std::optional<outcome> settle() {
+    if (!pending_) return std::nullopt;
+    average_.require_parameters_in_place();
+    pending_update update = std::move(*pending_);
+    pending_.reset();
+    raised const closing(closing_);
+    return close_pending(std::move(update));
+  }
+  /// An update is under way on a device, and the counts below are those before it.
+  bool is_pending() const { return pending_.has_value(); }
+  std::int64_t updates() const { return updates_; }
+  std::int64_t skipped() const { return skipped_; }
+  /// The share of the applied updates that the clip policy changed; 0 before the first.
+  double clip_fraction() const { return updates_ == 0 ? 0.0 : static_cast<double>(clipped_) / static_cast<double>(updates_); }
+  /// Into how many pieces each micro-batch is cut, after rungs that were taken.
+  std::int64_t pieces() const { return ladder_.relief().pieces; }
+  /// What the recipe, and the rungs that were taken, do for memory.
+  memory_relief const& relief() const { return ladder_.relief(); }
+  /// Where an optimizer's state goes when it is offloaded from parameters on the CPU: a directory on a disk.
+  void offload_to(std::filesystem::path directory) { ladder_.offload_to(std::move(directory)); }
+  double learning_rate() const { return schedule_.rate(); }
+  double loss_scale() const { return scaler_.factor(); }
+  /// Of the parameters, where the recipe has keel::ema.
+  moving_average& average() requires(averages) {
+    settle();
+    return average_;
+  }
+  bool has_window() const { return open_; }
+  /// No window is open and no update is being closed: everything that a checkpoint holds belongs together.
+  bool at_boundary() const { return !open_ && !closing_; }
+  parameter_list const& parameters() const { return parameters_; }
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  torch::nn::Module& model() const { return model_; }
+  run_facts const& facts() const { return told_.run(); }
+  lr_schedule& schedule() { return schedule_; }
+  /// What the source of the batches says of itself; asked with the first batch.
+  void tell(data::settings const& data) { told_.tell(data); }
+
+  /// Everything that a resumed run needs of the step itself, apart from the model and the optimizer.
+  template <class Archive>
+  void visit(Archive& archive) {
+    settle();
+    device_scale_.reset();
+    archive("updates", updates_);
+    archive("skipped", skipped_);
+    archive("clipped", clipped_);
+    archive("nonfinite", guard_);
+    archive("ladder", ladder_);
+    archive("scaler", scaler_);
+    archive("schedule", schedule_);
+    archive("clip", clip_state_);
+    archive("spike", spike_);
+    if constexpr (averages) archive("average", average_);
+  }
+
+ private:
+  static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
+  using pass_type = window_pass<Recipe, Environment>;
+  static constexpr reason bad_gradient =
+      configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
+  template <class Batch, class LossOf>
+  outcome take(Batch const& batch, LossOf& loss_of) {
+    average_.require_parameters_in_place();
+    if (!open_) begin();
+    std::int64_t const index = micro_batches_++;
+    bool const complete = micro_batches_ == configured.accumulate.count;
+    if constexpr (has_ladder) {
+      // The window may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
+      replay_.add(most_pieces(batch, grain_of(batch, pass_type::grain)),
+                  [this, batch, loss_of](std::int64_t place) mutable { run(batch, loss_of, place); });
+      return advance(complete, [this] { replay_.run_rest(); });
+    } else {
+      return advance(complete, [&] { run(batch, loss_of, index); });
+    }
+  }
+
+  /// Before a window's first micro-batch; what follows may happen again.
+  void begin() {
+    decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
+    if (!decides_on_device_) settle();
+    if constexpr (has_ladder) change_rungs();
+    ladder_.prepare();
+    open_ = true;
+    pass_.memory().begin(watches_memory(observe_));
+    observe_(event::update_begin{begun()});
+  }
+
+  /// Between windows: a rung for an allocator that loses time, or one that is not needed any more.
+  void change_rungs() {
+    auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
+    if (agree(world_, ladder_.thrashes(retries)).value()) {
+      take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates");
+    } else if (given_back_) {
+      observe_(event::rung_given_back{begun(), to_string(*given_back_), ladder_.relief().pieces});
+    }
+    given_back_.reset();
+  }
+
+  /// Runs what is left of the window's micro-batches, and closes a window that is `complete`. Until the optimizer steps all
+  /// of it may begin again on the next rung.
+  template <class RunRest>
+  outcome advance(bool complete, RunRest const& run_rest) {
+    std::optional<window_conclusion> conclusion;
+    auto const attempt = [&] {
+      if (!pass_.is_open()) open_window();
+      run_rest();
+      if (complete) conclusion.emplace(conclude());
+    };
+    if constexpr (has_ladder) {
+      auto const next = [this](std::string const& message) -> std::optional<outcome> {
+        pass_.step_back();
+        replay_.rewind();
+        if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
+        drop_window();
+        return outcome::gave_up{reason::out_of_memory, message};
+      };
+      if (auto gave_up = replay_.attempt_until_it_fits(world_, complete, attempt, next)) return *gave_up;
+    } else {
+      name_out_of_memory(begun(), attempt);
+    }
+    if (!complete) return outcome::accumulated{micro_batches_, configured.accumulate.count};
+    return decides_on_device_ ? finish_on_device(std::move(conclusion->window)) : finish(std::move(*conclusion));
+  }
+
+  void open_window() {
+    if (!pending_) average_.begin();
+    if (decides_on_device_ && !device_scale_ && configured.loss_scale.kind == loss_scale::kind::dynamic) {
+      device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
+    }
+    bool const on_device = decides_on_device_ && device_scale_;
+    pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), decides_on_device_);
+  }
+
+  oom::rung_kind take_rung(std::string const& message) {
+    auto const rung = ladder_.take_next(agree(world_, replay_.most_pieces()).value(), begun());
+    observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
+    return rung;
+  }
+
+  void end_window() {
+    open_ = false;
+    micro_batches_ = 0;
+    pass_.close();
+    replay_.clear();
+  }
+  void drop_window() {
+    clear_gradients(parameters_.tensors);
+    settled_.reset();
+    end_window();
+  }
+
+  template <class Batch, class LossOf>
+  void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
+    observe_(event::micro_batch_begin{begun(), index});
+    loss_tally const tally = pass_.run(batch, loss_of, ladder_.relief());
+    observe_(event::micro_batch_end{begun(), index, tally.mean(), tally.weight});
+  }
+
+  /// What a complete window came to, and everything that its update may allocate; nothing has changed yet.
+  window_conclusion conclude() {
+    average_.require_parameters_in_place();
+    pass_.memory().enter(memory::phase::update);
+    window_sums const& sums = pass_.sums();
+    bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
+    require_declared_window(configured.accumulate, micro_batches_, sums.rows * told_.run().world_size, first);
+    // The update before this one may change the scale, the rate and the limits.
+    if (decides_on_device_) {
+      if (auto const before = settle()) settled_ = before;
+    }
+    window_conclusion found{{scaler_.factor(), schedule_.rate(), sums.tokens, sums.rows, decides_on_device_}};
+    if (decides_on_device_) {
+      engine_->prepare();
+      return found;
+    }
+    found.loss = found.norm = sums.loss.mean();
+    if (!std::isfinite(found.loss)) {
+      found.left_out = reason::nonfinite_loss;
+      return found;
+    }
+    auto result = pass_.complete().unscale().check();
+    if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
+      found.left_out = bad_gradient;
+      found.where = parameters_.names[nonfinite->parameter];
+      found.norm = nonfinite->norm;
+      return found;
+    }
+    auto& checked = std::get<gradients<stage::checked>>(result);
+    found.norm = checked.norm();
+    found.left_out = std::isfinite(found.norm) ? spike_.judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
+    if (found.left_out) return found;
+    // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
+    if (reads_windows(observe_)) checked.write();
+    observe_(event::gradients_ready{updates_, found.norm, parameters_.tensors});
+    auto clip_state = clip_state_;
+    found.clipped.emplace(std::move(checked).template clip<clip_policy>(clip_state));
+    found.clipped->prepare(optimizer_);
+    clip_state_ = std::move(clip_state);
+    return found;
+  }
+
+  /// Updates, or leaves the window out.
+  outcome finish(window_conclusion found) {
+    if (found.left_out) {
+      pass_.leave_out();
+      return skip(found.window, *found.left_out, std::move(found.where), found.loss, found.norm);
+    }
+    bool const was_clipped = found.clipped->clipped();
+    schedule_.apply(optimizer_);
+    name_out_of_memory_inside_update(updates_, [&] { std::move(*found.clipped).step(optimizer_); });
+    return accept(found.window, found.loss, found.norm, was_clipped);
+  }
+
+  /// Launches the update and says what became of the one before it.
+  outcome finish_on_device(window_facts window) {
+    update_limits const limits{spike_.loss_limit(), spike_.gradient_norm_limit(), norm_limit<clip_policy>(clip_state_)};
+    schedule_.apply(optimizer_);
+    name_out_of_memory_inside_update(updates_, [&] {
+      at::Tensor const loss = pass_.sums().loss.mean_on_device();
+      auto launched = update_on_device(pass_.complete().unscale(), *engine_, loss, limits);
+      if (device_scale_) device_scale_->update(launched.happens, launched.overflowed);
+      pass_.buffers().restore_unless(launched.happens);
+      window.memory = pass_.memory().end();
+      pending_.emplace(pending_update{std::move(window), limits, std::move(launched.verdict)});
+    });
+    end_window();
+    return std::exchange(settled_, std::nullopt).value_or(outcome::pending{});
+  }
+
+  /// Updates that were applied, and the one that is under way.
+  std::int64_t begun() const { return updates_ + (pending_ ? 1 : 0); }
+
+  /// Everything that follows an update that took place.
+  outcome accept(window_facts const& window, double loss, double norm, bool clipped) {
+    outcome const result = outcome::updated{loss, norm, window.learning_rate, clipped};
+    scaler_.update(false);
+    schedule_.advance(result);
+    guard_.accepted();
+    spike_.accepted(result);
+    if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
+    name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
+    ++updates_;
+    if (clipped) ++clipped_;
+    if constexpr (has_ladder) {
+      if (auto const rung = ladder_.updated()) given_back_ = rung;
+    }
+    return close(window, result, loss, norm);
+  }
+
+  /// The update was left out; the policy says whether the run bears it.
+  outcome skip(window_facts const& window, reason why, std::string where, double loss, double norm) {
+    ++skipped_;
+    outcome const result = close(window, outcome::skipped{why, where}, loss, norm);
+    if (why == reason::scale_overflow) {
+      scaler_.update(true);
+    } else if (why == reason::loss_spike || why == reason::gradient_spike) {
+      spike_.left_out(why, why == reason::loss_spike ? loss : norm, updates_ + 1);
+    } else {
+      guard_.left_out(why, where, updates_ + 1);
+    }
+    return result;
+  }
+
+  outcome close(window_facts const& window, outcome result, double loss, double norm) {
+    // The window is still open: a hook is not at a boundary, where the cursor already counts this window.
+    observe_(event::update_end{updates_, result, loss, norm, window.loss_scale, window.tokens, window.rows, window.late,
+                               window.late ? window.memory : pass_.memory().end()});
+    if (!decides_on_device_) end_window();
+    return result;
+  }
+
+  /// The device's verdicts are the host's, one update later: the same numbers take the same branches.
+  outcome close_pending(pending_update update) {
+    auto const [loss, norm, applied] = update.verdict.read();
+    if (applied) return accept(update.window, loss, norm, norm > update.limits.clip);
+    engine_->take_back();
+    if (!std::isfinite(loss)) return skip(update.window, reason::nonfinite_loss, "", loss, loss);
+    if (!std::isfinite(norm)) {
+      auto const found = update.verdict.first_nonfinite();
+      return skip(update.window, bad_gradient, found ? parameters_.names[*found] : "", loss, norm);
+    }
+    reason const why = loss > update.limits.loss ? reason::loss_spike : reason::gradient_spike;
+    return skip(update.window, why, "", loss, norm);
+  }
+
+  bool can_decide_on_device() const {
+    if constexpr (looks_at_elements<clip_policy>) return false;
+    return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
+  }
+
+  torch::nn::Module& model_;
+  torch::optim::Optimizer& optimizer_;
+  update_engine* engine_;  ///< the optimizer, if it is one
+  parameter_list parameters_;
+  told_recipe<Recipe, typename Environment::autocast> told_;
+  grad_scaler scaler_;
+  lr_schedule schedule_;
+  state_of<clip_policy> clip_state_{};
+  pass_type pass_{model_, parameters_};
+  nonfinite_guard guard_{configured.nonfinite};
+  spike_guard spike_{configured.spike};
+  memory_ladder<policy_of<Recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
+  average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
+  Observer observe_;
+
+  std::int64_t updates_ = 0, skipped_ = 0, clipped_ = 0;
+
+  // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.
+  bool open_ = false;
+  std::int64_t micro_batches_ = 0;
+  window_replay replay_;
+  std::optional<oom::rung_kind> given_back_;
+  [[no_unique_address]] typename Environment::world world_{};
+
+  // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
+  bool decides_on_device_ = false;
+  bool closing_ = false;
+  std::optional<pending_update> pending_;
+  std::optional<outcome> settled_;  ///< of the update before the open window's
+  std::optional<device_scale> device_scale_;
+};
+
+}  // namespace detail
+
+}  // namespace keel

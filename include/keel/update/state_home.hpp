@@ -1,0 +1,29 @@
+// Where an optimizer's state lives if not beside its parameters: on another device, or in a file.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <span>
+
+namespace keel {
+
+class state_home {
+ public:
+  virtual ~state_home() = default;
+
+  /// A tensor of the same values, dtype and order in memory that lives here. What it costs beside that is its size at most.
+  virtual at::Tensor move_in(at::Tensor const& tensor) = 0;
+  /// Zeros, in the shape and order in memory of `like`.
+  virtual at::Tensor zeros(at::Tensor const& like, at::ScalarType type) = 0;
+  /// The tensor lives here already.
+  virtual bool holds(at::Tensor const& tensor) const = 0;
+  /// Nobody needs these tensors' bytes `begin` to `end` until the next update.
+  virtual void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) = 0;
+
+ protected:
+  state_home() = default;
+  state_home(state_home const&) = default;
+  state_home& operator=(state_home const&) = default;
+};
+
+}  // namespace keel
