@@ -34,11 +34,10 @@ struct ground {
   double held(keel::recompute_kind kind, keel::memory::budget& budget) {
     keel::unit_scope const scope(kind);
     at::Tensor x = at::randn({8, size.context, size.width}).requires_grad_();
-    at::Tensor const causal = model->mask;
     auto const before = budget.allocated();
     for (auto const& one : *model->blocks) {
       x = keel::unit(
-          [block = one->as<char_gpt::block_module>(), causal](at::Tensor const& into) { return block->forward(into, causal); },
+          [block = one->as<char_gpt::block_module>()](at::Tensor const& into) { return block->forward(into); },
           x);
     }
     auto const bytes = static_cast<double>(budget.allocated() - before);

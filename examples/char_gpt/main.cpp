@@ -62,7 +62,10 @@ int main(int count, char** words) {
   app.add_option("--console-every", told.console_every, "without a terminal, a line each so many updates")
       ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
-  app.add_flag("--faults", told.faults, "poison a batch with NaN, take memory away, and kill the process");
+  auto* const memory = app.add_option("--memory-percent", told.memory_percent,
+                                      "limit memory to so much of what the run takes by itself, and see it get along")
+                           ->check(CLI::Range(1, 1000));
+  app.add_flag("--faults", told.faults, "poison a batch with NaN, take memory away, and kill the process")->excludes(memory);
   CLI11_PARSE(app, count, words);
   return told.faults ? watch(told) : train_and_report(told);
 }

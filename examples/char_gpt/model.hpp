@@ -11,6 +11,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <keel/memory/attention.hpp>
 #include <keel/memory/unit.hpp>
 #include <keel/step/token_range.hpp>
 
@@ -36,14 +37,13 @@ struct block_module : torch::nn::Module {
         narrow(register_module("narrow", torch::nn::Linear(4 * size.width, size.width))),
         dropout(register_module("dropout", torch::nn::Dropout(size.dropout))) {}
 
-  /// `x`: [batch, time, width]; `mask`: [time, time], minus infinity where a position may not look.
-  at::Tensor forward(at::Tensor x, at::Tensor const& mask) {
+  /// `x`: [batch, time, width].
+  at::Tensor forward(at::Tensor x) {
     std::int64_t const batch = x.size(0);
     std::int64_t const time = x.size(1);
     std::int64_t const width = x.size(2);
     auto const parts = query_key_value(norm1(x)).view({batch, time, 3, heads, width / heads}).permute({2, 0, 3, 1, 4}).unbind(0);
-    at::Tensor const scores = at::matmul(parts[0] / std::sqrt(static_cast<double>(width / heads)), parts[1].transpose(-2, -1)) + mask;
-    at::Tensor const mixed = at::matmul(at::softmax(scores, -1), parts[2]);
+    at::Tensor const mixed = keel::attention(parts[0], parts[1], parts[2], {.causal = true});
     x = x + dropout(merge(mixed.transpose(1, 2).reshape({batch, time, width})));
     return x + dropout(narrow(at::gelu(widen(norm2(x)))));
   }
@@ -63,8 +63,7 @@ struct gpt_module : torch::nn::Module {
         blocks(register_module("blocks", torch::nn::ModuleList())),
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({of.width})))),
         head(register_module("head", torch::nn::Linear(torch::nn::LinearOptions(of.width, of.vocabulary).bias(false)))),
-        dropout(register_module("dropout", torch::nn::Dropout(of.dropout))),
-        mask(register_buffer("mask", at::full({of.context, of.context}, -INFINITY).triu(1))) {
+        dropout(register_module("dropout", torch::nn::Dropout(of.dropout))) {
     for (std::int64_t i = 0; i < of.layers; ++i) blocks->push_back(block(of));
     at::NoGradGuard no_grad;
     for (auto& item : named_parameters()) {
@@ -80,10 +79,9 @@ struct gpt_module : torch::nn::Module {
     keel::require_token_range(ids, size.vocabulary);
     std::int64_t const time = ids.size(1);
     at::Tensor x = dropout(tokens(ids) + positions(at::arange(time, ids.options())));
-    at::Tensor const causal = mask.slice(0, 0, time).slice(1, 0, time);
     // Each block is a unit, which a recompute policy drops and computes again; by value, because that comes later.
     for (auto const& one : *blocks) {
-      x = keel::unit([block = one->as<block_module>(), causal](at::Tensor const& into) { return block->forward(into, causal); }, x);
+      x = keel::unit([block = one->as<block_module>()](at::Tensor const& into) { return block->forward(into); }, x);
     }
     return head(norm(x));
   }
@@ -94,7 +92,6 @@ struct gpt_module : torch::nn::Module {
   torch::nn::LayerNorm norm;
   torch::nn::Linear head;
   torch::nn::Dropout dropout;
-  at::Tensor mask;
 };
 TORCH_MODULE_IMPL(gpt, gpt_module);
 

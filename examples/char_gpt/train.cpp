@@ -2,8 +2,6 @@
 
 #include <ATen/Parallel.h>
 #include <malloc.h>
-#include <torch/optim/adamw.h>
-
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -33,7 +31,9 @@ struct recipe : keel::recipe<                                                   
                     keel::schedule::cosine<keel::schedule::warmup_ratio<0.08>, keel::schedule::min_ratio<0.1>>,  //
                     keel::checkpoint::every<50_steps, keel::checkpoint::keep<2>>,                          //
                     keel::determinism::seeded<1337>,                                                       //
-                    keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+                    keel::oom::ladder<keel::oom::halve_micro_batch,                                        //
+                                      keel::oom::enable_recompute<keel::recompute::non_reentrant>,         //
+                                      keel::oom::offload_optimizer, keel::oom::give_up>> {};
 
 static_assert(keel::valid<recipe>);
 
@@ -116,6 +116,31 @@ void print_survived(std::filesystem::path const& run_directory, fault_plan const
   std::printf("  %-38s %s\n", ("SIGKILL after update " + std::to_string(faults.killed)).c_str(), killed.c_str());
 }
 
+torch::optim::AdamWOptions optimizer_options() { return torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1); }
+
+auto loss_of(gpt const& model) {
+  return [model = model.ptr()](batch const& of) {
+    at::Tensor const logits = model->forward(of.input).flatten(0, 1);
+    at::Tensor const losses = at::cross_entropy_loss(logits, of.target.flatten(), {}, at::Reduction::None);
+    return (losses * of.weight.flatten()).mean();
+  };
+}
+
+double mebibytes(std::int64_t bytes) { return static_cast<double>(bytes) / (1024.0 * 1024.0); }
+
+/// Bytes that two updates take at most without a limit, by a model that is thrown away.
+std::int64_t peak_of_updates(model_size const& size, at::Tensor const& text, keel::memory::budget& budget) {
+  struct unlimited : keel::recipe<keel::accumulate<2>, keel::clip::global_norm<1.0>> {};
+  std::int64_t const before = budget.allocated();
+  gpt model(size);
+  keel::adamw optimizer(model->parameters(), optimizer_options());
+  keel::step<unlimited> step{model, optimizer};
+  batch const some = make_batch(text, std::vector<std::int64_t>(rows, 0), size.context);
+  budget.reset_peak();
+  for (int i = 0; i < 4; ++i) step(some, loss_of(model));
+  return budget.peak() - before;
+}
+
 }  // namespace
 
 int train(settings const& told) {
@@ -131,9 +156,15 @@ int train(settings const& told) {
   split const data = split_tokens(letters.encode(text), size.context, told.text.string());
 
   keel::memory::budget budget;
+  if (told.memory_percent > 0) {
+    std::int64_t const peak = peak_of_updates(size, data.train, budget);
+    budget.limit(budget.allocated() + peak * told.memory_percent / 100);
+    std::printf("an update takes %.1f MiB at most by itself; it gets %.1f MiB, %lld %%\n", mebibytes(peak),
+                mebibytes(peak * told.memory_percent / 100), static_cast<long long>(told.memory_percent));
+  }
   keel::seed<recipe>();
   gpt model(size);
-  torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1));
+  keel::adamw optimizer(model->parameters(), optimizer_options());
 
   keel::trainer<recipe> run{
       model, optimizer, {.run_directory = told.run_directory, .updates = told.updates, .console_every = told.console_every}};
@@ -184,20 +215,15 @@ int train(settings const& told) {
                             for (std::int64_t w = index * rows; w < std::min(windows, (index + 1) * rows); ++w) starts.push_back(w * size.context);
                             return make_batch(data.validation, starts, size.context);
                           });
-  auto const loss_of = [&](batch const& of) {
-    at::Tensor const logits = model->forward(of.input).flatten(0, 1);
-    at::Tensor const losses = at::cross_entropy_loss(logits, of.target.flatten(), {}, at::Reduction::None);
-    return (losses * of.weight.flatten()).mean();
-  };
 
-  keel::outcome const result = run.fit(training, loss_of);
+  keel::outcome const result = run.fit(training, loss_of(model));
   if (result.is<keel::outcome::stopped>()) {
     std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", told.run_directory.c_str());
     return 128 + result.get<keel::outcome::stopped>().signal;
   }
   if (result.is<keel::outcome::gave_up>()) return 1;
 
-  double const loss = run.evaluate(validation, loss_of);
+  double const loss = run.evaluate(validation, loss_of(model));
   double const bigram = bigram_loss(data.train, data.validation, letters.size());
   std::printf("\nA sample:\n%s\n", sample(model, letters, text.substr(text.size() * 9 / 10, 16), 240).c_str());
   if (faults.active) print_survived(told.run_directory, faults);

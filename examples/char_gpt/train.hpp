@@ -12,6 +12,7 @@ struct settings {
   std::int64_t updates = 800;
   int threads = 0;          ///< 0: one a core
   bool faults = false;      ///< poison a batch, take memory away, kill the process
+  std::int64_t memory_percent = 0;  ///< of what the run takes by itself; 0: no limit
   std::int64_t console_every = 10;
 };
 

@@ -113,7 +113,8 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"oom": "ladder"})", "/oom", "{\"ladder\": [rungs], \"climb_back\": updates}"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "a number of updates"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "climb_back may be left out"));
-  CHECK(keel::load_config(std::istringstream(R"({"oom": {"ladder": ["give_up"], "climb_back": 500}})")).oom ==
+  file const climbs_back(R"({"oom": {"ladder": ["give_up"], "climb_back": 500}})");
+  CHECK(keel::load_config(climbs_back.path()).oom ==
         keel::oom::ladder<keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);
   CHECK(says(R"({"accept": "B06"})", "/accept", "list of rule ids"));
   CHECK(says(R"({"accept": [6]})", "/accept", "list of rule ids"));

@@ -4,14 +4,22 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
+#include <exception>
+#include <functional>
 #include <keel/error.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/loop/batch_source.hpp>
+#include <keel/memory/attention_scope.hpp>
+#include <keel/memory/out_of_memory.hpp>
 #include <keel/policy/precision.hpp>
-#include <keel/step/batch.hpp>
+#include <keel/step/cut_batch.hpp>
 #include <keel/step/loss.hpp>
+#include <keel/step/window_sums.hpp>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -42,10 +50,55 @@ class evaluation_scope {
   random_snapshot random_;
 };
 
+/// How an evaluation gets along with the memory that there is.
+struct evaluation_memory {
+  std::int64_t pieces = 1;  ///< into which each batch is cut from the beginning
+  bool may_cut = false;     ///< and into more where memory runs out
+  attention_kind attention = attention_kind::math;
+  std::function<void()> make_room = {};  ///< called where memory runs out first, if there is anything that can be spared
+};
+
+namespace detail {
+
+/// Weighted sum of one batch's losses.
+template <class Autocast, class Batch, class LossOf>
+loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
+                          evaluation_memory& memory) {
+  for (;;) {
+    loss_tally tally;
+    std::optional<std::string> starved;
+    try {
+      for_each_piece(batch, memory.pieces, grain_of(batch), [&](Batch const& piece, std::int64_t rows) {
+        Autocast autocast(device, precision);
+        attention_scope const attention(memory.attention);
+        weighted_loss const loss = as_weighted_loss(loss_of(piece), rows);
+        tally.add(host_value(loss.mean), loss.weight);
+      });
+      return tally;
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+      starved = first_line(thrown);
+    }
+    bool const can_cut = memory.may_cut && memory.pieces < most_pieces(batch, grain_of(batch));
+    if (auto const make_room = std::exchange(memory.make_room, {})) {
+      make_room();
+    } else if (can_cut) {
+      memory.pieces *= 2;
+    } else {
+      throw out_of_memory_error("E09", "memory ran out in an evaluation: " + *starved +
+                                           ". Evaluate smaller batches, or add keel::oom::ladder<keel::oom::halve_micro_batch, "
+                                           "keel::oom::give_up>, which cuts them.");
+    }
+  }
+}
+
+}  // namespace detail
+
 /// Weighted mean of `loss_of` over the batches. Nothing in it can record a graph (E01). Throws data_error (E06) without
-/// batches.
+/// batches, out_of_memory_error (E09) where a batch does not fit however it is cut.
 template <class Autocast, class Source, class LossOf>
-double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of) {
+double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of,
+                evaluation_memory memory = {}) {
   evaluation_scope scope(model, device);
   c10::InferenceMode inference;
   double sum = 0.0;
@@ -53,13 +106,9 @@ double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind
   detail::with_epoch(batches, 0, [&](auto at, auto const& end) {
     for (; at != end; ++at) {
       auto&& batch = *at;
-      weighted_loss loss;
-      {
-        Autocast autocast(device, precision);
-        loss = as_weighted_loss(loss_of(batch), batch_traits<std::remove_cvref_t<decltype(batch)>>::rows(batch));
-      }
-      sum += host_value(loss.mean) * loss.weight;
-      weight += loss.weight;
+      auto const tally = detail::evaluate_batch<Autocast>(batch, loss_of, device, precision, memory);
+      sum += tally.mean() * tally.weight;
+      weight += tally.weight;
     }
   });
   if (weight == 0.0)

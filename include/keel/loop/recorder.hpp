@@ -91,6 +91,19 @@ class recorder {
     }
   }
 
+  void evaluated(std::int64_t update, double loss) {
+    if (directory_) directory_->event("evaluated", update, {{"loss", detail::number_to_json(loss)}});
+    console_.notice(detail::formatted("evaluated at update %lld: loss %.4f", static_cast<long long>(update), loss));
+  }
+
+  /// Hears of checkpoints that are damaged and left out.
+  auto passing_over() {
+    return [this](std::int64_t update, std::string const& words) {
+      console_.notice("passed over a damaged checkpoint: " + words);
+      directory_->event("damaged", update, {{"message", words}});
+    };
+  }
+
   void rung_given_back(event::rung_given_back const& event) {
     console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": gave " + event.rung + " back");
     if (directory_) directory_->event("rung_given_back", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});

@@ -147,10 +147,14 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   template <class Batches, class LossOf>
   double evaluate(Batches&& batches, LossOf&& loss_of) {
     step_.settle();
+    // Between windows nobody needs the gradients: the next one begins without them.
+    auto const make_room = [this] {
+      if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
+    };
+    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
     double const loss = keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device,
-                                                                       configured.precision.kind, batches, loss_of);
-    if (directory_) directory_->event("evaluated", step_.updates(), {{"loss", number_to_json(loss)}});
-    console_.notice(formatted("evaluated at update %lld: loss %.4f", static_cast<long long>(step_.updates()), loss));
+                                                                       configured.precision.kind, batches, loss_of, memory);
+    recorder_.evaluated(step_.updates(), loss);
     return loss;
   }
 
@@ -189,8 +193,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     refuse_call<rule::S17, Raw>();
   }
 
-  /// Writes a metric of one's own into one line of the record: from a hook, that of the window; between windows, the next
-  /// one's.
+  /// A metric of one's own for a line of the record: from a hook the window's, between windows the next one's.
   void log(reduced_value const& value) { recorder_.log(value); }
   /// Refused (Y01): one rank's value.
   template <class... Raw>
@@ -215,6 +218,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   friend forward_events;
   template <class, class, bool>
   friend class keel::trials;
+  static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
   /// What a checkpoint holds beside model and optimizer.
@@ -368,11 +372,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
                      options_.accept_changed_recipe);
       console_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source);
     };
-    auto const passed_over = [&](std::int64_t update, std::string const& words) {
-      console_.notice("passed over a damaged checkpoint: " + words);
-      directory_->event("damaged", update, {{"message", words}});
-    };
-    if (!load_newest_whole(directory_->checkpoints(), apply, passed_over)) return false;
+    if (!load_newest_whole(directory_->checkpoints(), apply, recorder_.passing_over())) return false;
     random_.restore();
     saved_at_ = record_.attempts;
     directory_->metrics().resume_at(record_.attempts);

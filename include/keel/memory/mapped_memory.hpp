@@ -113,8 +113,6 @@ class mapped_memory final : public state_home {
         ::close(file);
         throw home.failure("map a file in");
       }
-      // Read ahead, the system would bring back what is not needed yet.
-      ::madvise(data, bytes, MADV_RANDOM);
     }
     mapping(mapping const&) = delete;
     mapping& operator=(mapping const&) = delete;
@@ -131,7 +129,9 @@ class mapped_memory final : public state_home {
       if (from >= to) return;
       auto* const where = static_cast<char*>(data) + from;
       auto const count = static_cast<std::size_t>(to - from);
-      if (::msync(where, count, MS_SYNC) != 0) return;
+      // Written so that the pages can go, and no further: nothing here outlives the process, so the disk need not flush.
+      unsigned const written = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+      if (::sync_file_range(file, from, to - from, written) != 0 && ::msync(where, count, MS_SYNC) != 0) return;
       ::madvise(where, count, MADV_DONTNEED);
       ::posix_fadvise(file, from, static_cast<off_t>(count), POSIX_FADV_DONTNEED);
     }

@@ -43,9 +43,11 @@ void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t grain,
   std::int64_t const rows = batch_traits<Batch>::rows(batch);
   std::int64_t const units = most_pieces(batch, grain);
   std::int64_t const pieces = std::min(wanted, units);
-  if (pieces <= 1) {
+  if constexpr (!sliceable_batch<Batch>) {
     run(batch, rows);
-  } else if constexpr (sliceable_batch<Batch>) {
+  } else if (pieces <= 1) {
+    run(batch, rows);
+  } else {
     for (std::int64_t piece = 0; piece < pieces; ++piece) {
       std::int64_t const begin = units * piece / pieces * grain;
       std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * grain;

@@ -104,7 +104,12 @@ class state_place {
     for (std::size_t first = 0; first < chunks.size(); first += chunks_at_home) {
       std::size_t const last = std::min(chunks.size(), first + chunks_at_home);
       chunks.for_each(first, last, work);
-      for (std::size_t i = first; i < last; ++i) release(chunks[i]);
+      // Neighbours at once: each release is a write to wherever it lives.
+      for (std::size_t i = first; i < last;) {
+        chunk together = chunks[i];
+        while (++i < last && chunks[i].tensor == together.tensor) together.count += chunks[i].count;
+        release(together);
+      }
     }
   }
 
