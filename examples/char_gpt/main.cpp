@@ -8,6 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <keel/memory/out_of_memory.hpp>
 
 #include "text.hpp"
 #include "train.hpp"
@@ -18,7 +19,8 @@ int train_and_report(char_gpt::settings const& told) {
   try {
     return char_gpt::train(told);
   } catch (std::exception const& thrown) {
-    std::fprintf(stderr, "char_gpt: %s\n", thrown.what());
+    // LibTorch's own errors carry the stack of their calls.
+    std::fprintf(stderr, "char_gpt: %s\n", keel::first_line(thrown).c_str());
     return 1;
   }
 }

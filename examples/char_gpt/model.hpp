@@ -14,6 +14,7 @@
 #include <keel/memory/attention.hpp>
 #include <keel/memory/unit.hpp>
 #include <keel/step/token_range.hpp>
+#include <memory>
 
 namespace char_gpt {
 
@@ -26,15 +27,17 @@ struct model_size {
   double dropout = 0.1;
 };
 
-struct block_module : torch::nn::Module {
-  explicit block_module(model_size const& size)
+/// `Linear`: torch::nn::Linear, or a layer that stands in its place, such as keel::lora.
+template <class Linear>
+struct block_of : torch::nn::Module {
+  explicit block_of(model_size const& size)
       : heads(size.heads),
         norm1(register_module("norm1", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size.width})))),
         norm2(register_module("norm2", torch::nn::LayerNorm(torch::nn::LayerNormOptions({size.width})))),
-        query_key_value(register_module("query_key_value", torch::nn::Linear(size.width, 3 * size.width))),
-        merge(register_module("merge", torch::nn::Linear(size.width, size.width))),
-        widen(register_module("widen", torch::nn::Linear(size.width, 4 * size.width))),
-        narrow(register_module("narrow", torch::nn::Linear(4 * size.width, size.width))),
+        query_key_value(register_module("query_key_value", Linear(size.width, 3 * size.width))),
+        merge(register_module("merge", Linear(size.width, size.width))),
+        widen(register_module("widen", Linear(size.width, 4 * size.width))),
+        narrow(register_module("narrow", Linear(4 * size.width, size.width))),
         dropout(register_module("dropout", torch::nn::Dropout(size.dropout))) {}
 
   /// `x`: [batch, time, width].
@@ -50,13 +53,14 @@ struct block_module : torch::nn::Module {
 
   std::int64_t heads;
   torch::nn::LayerNorm norm1, norm2;
-  torch::nn::Linear query_key_value, merge, widen, narrow;
+  Linear query_key_value, merge, widen, narrow;
   torch::nn::Dropout dropout;
 };
-TORCH_MODULE_IMPL(block, block_module);
+using block_module = block_of<torch::nn::Linear>;
 
-struct gpt_module : torch::nn::Module {
-  explicit gpt_module(model_size const& of)
+template <class Linear>
+struct gpt_module_of : torch::nn::Module {
+  explicit gpt_module_of(model_size const& of)
       : size(of),
         tokens(register_module("tokens", torch::nn::Embedding(of.vocabulary, of.width))),
         positions(register_module("positions", torch::nn::Embedding(of.context, of.width))),
@@ -64,7 +68,7 @@ struct gpt_module : torch::nn::Module {
         norm(register_module("norm", torch::nn::LayerNorm(torch::nn::LayerNormOptions({of.width})))),
         head(register_module("head", torch::nn::Linear(torch::nn::LinearOptions(of.width, of.vocabulary).bias(false)))),
         dropout(register_module("dropout", torch::nn::Dropout(of.dropout))) {
-    for (std::int64_t i = 0; i < of.layers; ++i) blocks->push_back(block(of));
+    for (std::int64_t i = 0; i < of.layers; ++i) blocks->push_back(std::make_shared<block_of<Linear>>(of));
     at::NoGradGuard no_grad;
     for (auto& item : named_parameters()) {
       if (item.value().dim() < 2) continue;
@@ -81,7 +85,7 @@ struct gpt_module : torch::nn::Module {
     at::Tensor x = dropout(tokens(ids) + positions(at::arange(time, ids.options())));
     // Each block is a unit, which a recompute policy drops and computes again; by value, because that comes later.
     for (auto const& one : *blocks) {
-      x = keel::unit([block = one->as<block_module>()](at::Tensor const& into) { return block->forward(into); }, x);
+      x = keel::unit([block = one->template as<block_of<Linear>>()](at::Tensor const& into) { return block->forward(into); }, x);
     }
     return head(norm(x));
   }
@@ -93,6 +97,14 @@ struct gpt_module : torch::nn::Module {
   torch::nn::Linear head;
   torch::nn::Dropout dropout;
 };
-TORCH_MODULE_IMPL(gpt, gpt_module);
+
+/// A module holder, as LibTorch's are.
+template <class Linear>
+struct gpt_of : torch::nn::ModuleHolder<gpt_module_of<Linear>> {
+  using torch::nn::ModuleHolder<gpt_module_of<Linear>>::ModuleHolder;
+  using Impl = gpt_module_of<Linear>;
+};
+using gpt_module = gpt_module_of<torch::nn::Linear>;
+using gpt = gpt_of<torch::nn::Linear>;
 
 }  // namespace char_gpt

@@ -53,6 +53,8 @@ TEST_CASE("shapes that do not fit, and a mask beside causal, are errors that nam
   CHECK_THROWS_AS(keel::attention(q, q, at::randn({2, 2, 4})), keel::data_error);
   CHECK_THROWS_AS(keel::attention(at::randn({4}), at::randn({4}), at::randn({4})), keel::data_error);
   CHECK_THROWS_AS(keel::attention(q, q, q, {.causal = true, .mask = at::zeros({3, 3})}), keel::data_error);
+  // A mask of truths would be added as ones here, and kept positions there.
+  CHECK_THROWS_AS(keel::attention(q, q, q, {.mask = at::ones({3, 3}, at::kBool)}), keel::data_error);
 }
 
 TEST_CASE("a policy's kernel is the one that this LibTorch has, and the trainer says where it is the math path") {

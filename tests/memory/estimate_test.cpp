@@ -48,6 +48,12 @@ TEST_CASE("an estimate is within a fifth of what an update takes, for several re
 TEST_CASE("an estimate names each part, grows with the rows alone where it should, and leaves the model as it was") {
   auto const model = make_transformer();
   auto const before = copies_of(model->parameters());
+  keel::memory::budget budget;
+  {
+    auto const held = budget.allocated();
+    keel::memory::estimate<recomputing>(*model, some_ids(1, 8), next_token_loss(model));
+    CHECK(budget.allocated() == held);
+  }
   keel::libtorch::seed_random(at::kCPU, 5);
   at::Tensor const next = at::rand({2});
   keel::libtorch::seed_random(at::kCPU, 5);

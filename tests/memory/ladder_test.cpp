@@ -288,6 +288,155 @@ TEST_CASE(
 
 namespace {
 
+struct four_and_ladder : keel::recipe<keel::accumulate<4>, oom::ladder<oom::halve_micro_batch, oom::give_up>> {};
+struct in_four : keel::recipe<keel::accumulate<4>> {};
+
+}  // namespace
+
+TEST_CASE("a window that the data's end left incomplete is retried whole where its end runs out of memory, and may give up") {
+  keel::memory::budget budget;
+  auto const reference = make_small();
+  keel::adamw plain(reference->parameters(), 0.01);
+  keel::step<in_four> in_halves{reference, plain};
+  auto const batch = make_pair_batch(1);
+  for (std::int64_t half = 0; half < 2; ++half)
+    in_halves(keel::batch_traits<pair_batch>::slice(batch, 4 * half, 4 * half + 4), mean_squared_error(reference));
+  in_halves.flush();
+
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::step<four_and_ladder> step{model, optimizer};
+  step(batch, mean_squared_error(model));
+  budget.refuse_allocation(1);  // of the moments
+  auto const outcome = step.flush();
+  budget.refuse_allocation(0);
+  REQUIRE(outcome->is<keel::outcome::updated>());
+  CHECK(step.pieces() == 2);
+  CHECK(same_bits(model->parameters(), reference->parameters()));
+
+  auto const other = make_small();
+  keel::adamw starved(other->parameters(), 0.01);
+  keel::trainer<four_and_ladder> run{other, starved, quiet()};
+  std::vector<pair_batch> const batches{batch, make_pair_batch(2)};
+  // Nothing that begins again fits.
+  bool end = false;
+  run.on([&](keel::event::micro_batch_end const& e) { end = e.micro_batch == 1; });
+  run.on([&](keel::event::gradients_ready const&) { run_out_of_memory(); });
+  auto const result = run.fit(batches, mean_squared_error(other));
+  CHECK(end);
+  CHECK(result.is<keel::outcome::gave_up>());
+  CHECK(run.cursor().consumed == 0);
+}
+
+namespace {
+
+struct needs_memory_itself {
+  static constexpr oom::rung_settings rung{.kind = rung_kind::custom};
+  static bool take(torch::nn::Module&) { run_out_of_memory(); }
+};
+struct own_and_halves : keel::recipe<oom::ladder<oom::halve_micro_batch, needs_memory_itself, oom::give_up>> {};
+
+}  // namespace
+
+TEST_CASE("a rung that runs out of memory itself is passed over") {
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::step<own_and_halves> step{model, optimizer};
+  CHECK(
+      step(make_pair_batch(1, 1), [&](pair_batch const&) -> at::Tensor { run_out_of_memory(); }).is<keel::outcome::gave_up>());
+}
+
+TEST_CASE("a run that came to offloading, or to shorter rows, is not resumed where that cannot go on: U33, E03") {
+  scratch_directory directory;
+  struct offloads_and_saves
+      : keel::recipe<oom::ladder<oom::offload_optimizer, oom::give_up>, keel::checkpoint::every<1_steps>> {};
+  struct shortens_and_saves
+      : keel::recipe<oom::ladder<oom::shorten_sequence<4>, oom::give_up>, keel::checkpoint::every<1_steps>> {};
+  struct saves : keel::recipe<keel::checkpoint::every<1_steps>> {};
+  {
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::trainer<offloads_and_saves> run{model, optimizer, quiet({.run_directory = directory / "offloads"})};
+    bool starve = true;
+    run.step(make_pair_batch(1), starving(mean_squared_error(model), [&] { return std::exchange(starve, false); }));
+    CHECK(run.relief().offload);
+  }
+  auto const model = make_small();
+  torch::optim::AdamW stock(model->parameters(), torch::optim::AdamWOptions(0.01));
+  keel::trainer<saves> resumed{model, stock, quiet({.run_directory = directory / "offloads"})};
+  CHECK(id_of_refusal([&] { resumed.step(make_pair_batch(1), mean_squared_error(model)); }) == "U33");
+  {
+    auto const text = make_transformer();
+    keel::adamw optimizer(keel::trained_parameters(*text), 0.01);
+    keel::trainer<shortens_and_saves> run{*text, optimizer, quiet({.run_directory = directory / "shortens"})};
+    bool starve = true;
+    run.step(some_ids(1), starving(next_token_loss(text), [&] { return std::exchange(starve, false); }));
+    CHECK(run.relief().length == 4);
+  }
+  auto const text = make_transformer();
+  keel::adamw optimizer(keel::trained_parameters(*text), 0.01);
+  keel::trainer<saves> other{*text, optimizer, quiet({.run_directory = directory / "shortens"})};
+  try {
+    other.resume();
+    FAIL("rows became longer without a word");
+  } catch (keel::checkpoint_error const& thrown) {
+    CHECK(thrown.id() == "E03");
+  }
+}
+
+TEST_CASE(
+    "a trial runs on the rungs that its run took, takes none that changes the experiment, and leaves state where it lives") {
+  scratch_directory directory;
+  struct trying : keel::recipe<keel::model::has<keel::model::adapters>,
+                               oom::ladder<oom::offload_optimizer, oom::quantize_base, oom::give_up>> {};
+  auto const model = make_transformer();
+  keel::freeze_base(*model);
+  keel::adamw optimizer(keel::trained_parameters(*model), 0.01);
+  keel::trainer<trying> run{*model, optimizer, quiet({.run_directory = directory / "run"})};
+  run.step(some_ids(1), next_token_loss(model));
+  auto const moment_of = [&] {
+    auto& state = *optimizer.state()[keel::libtorch::state_key(optimizer.param_groups()[0].params()[0])];
+    return static_cast<torch::optim::AdamWParamState&>(state).exp_avg().data_ptr();
+  };
+  auto const before = moment_of();
+  int calls = 0;
+  auto const starved = starving(next_token_loss(model), [&] { return ++calls == 1; });
+  run.overfit_one_batch(some_ids(2), starved, 3);
+  run.step(some_ids(1), next_token_loss(model));
+  CHECK(moment_of() == before);
+  CHECK_FALSE(run.relief().offload);
+  CHECK_FALSE(model->blocks[0]->wide->is_quantized());
+  CHECK_THROWS_AS(run.overfit_one_batch(
+                      some_ids(2), [&](at::Tensor const&) -> at::Tensor { run_out_of_memory(); }, 3),
+                  keel::out_of_memory_error);
+  CHECK_FALSE(model->blocks[0]->wide->is_quantized());
+}
+
+TEST_CASE("an evaluation that does not fit is cut like a micro-batch, and without a ladder is an error that says so") {
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<halves> run{model, optimizer, quiet()};
+  std::vector<pair_batch> const batches{make_pair_batch(1), make_pair_batch(2)};
+  double const whole = run.evaluate(batches, mean_squared_error(model));
+  run.step(batches[0], mean_squared_error(model));
+  CHECK(optimizer.param_groups()[0].params()[0].grad().defined());
+  auto const at_most = [&](std::int64_t rows) {
+    return [&, rows](pair_batch const& batch) {
+      if (keel::batch_traits<pair_batch>::rows(batch) > rows) run_out_of_memory();
+      return mean_squared_error(model)(batch);
+    };
+  };
+  double const expected = run.evaluate(batches, mean_squared_error(model));
+  CHECK(whole != expected);
+  CHECK(run.evaluate(batches, at_most(2)) == Approx(expected).epsilon(1e-6));
+  CHECK_FALSE(optimizer.param_groups()[0].params()[0].grad().defined());
+  CHECK_THROWS_AS(run.evaluate(batches, at_most(0)), keel::out_of_memory_error);
+  keel::trainer<keel::recipe<>> plain{model, optimizer, quiet()};
+  CHECK_THROWS_AS(plain.evaluate(batches, at_most(2)), keel::out_of_memory_error);
+}
+
+namespace {
+
 /// Ranks that are threads of this process and meet in every combine().
 struct thread_world {
   struct meeting {

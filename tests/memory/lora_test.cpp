@@ -109,6 +109,36 @@ TEST_CASE("a dense checkpoint fits under the same names, and one that does not c
   CHECK_THROWS_AS(keel::lora(keel::lora_options(3, 4).rank(0)), keel::error);
 }
 
+TEST_CASE("under autocast a layer of eight bits gives the dtype that a dense one gives, and a moved weight is refused") {
+  keel::libtorch::seed_random(at::kCPU, 1);
+  keel::lora layer(keel::lora_options(8, 4));
+  at::Tensor const x = at::randn({2, 8});
+  keel::autocast_scope const autocast(at::kCPU, keel::precision::kind::bf16);
+  auto const dense = layer->forward(x).scalar_type();
+  layer->quantize();
+  CHECK(layer->forward(x).scalar_type() == dense);
+  layer->to(at::kBFloat16);
+  CHECK_THROWS_AS(layer->forward(x), keel::error);
+}
+
+TEST_CASE("quantizing that runs out of memory leaves every weight as it was") {
+  keel::memory::budget budget;
+  auto const model = make_transformer();
+  for (std::int64_t nth = 1;; ++nth) {
+    auto const before = copies_of(model->parameters());
+    auto const refused = budget.refused();
+    budget.refuse_allocation(nth);
+    try {
+      keel::quantize_base(*model);
+    } catch (c10::OutOfMemoryError const&) {
+      CHECK(same_bits(model->parameters(), before));
+    }
+    budget.refuse_allocation(0);
+    if (budget.refused() == refused) break;
+  }
+  CHECK(model->blocks[1]->narrow->is_quantized());
+}
+
 namespace {
 
 struct fine_tunes : keel::recipe<keel::model::has<keel::model::adapters>, keel::checkpoint::every<keel::steps{5}>,

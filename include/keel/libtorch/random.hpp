@@ -42,7 +42,8 @@ class random_snapshot {
 class deterministic_scope {
  public:
   explicit deterministic_scope(bool active)
-      : active_(active), before_(at::globalContext().deterministicAlgorithms()),
+      : active_(active),
+        before_(at::globalContext().deterministicAlgorithms()),
         warn_only_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
     if (active_) at::globalContext().setDeterministicAlgorithms(true, false);
   }

@@ -30,8 +30,8 @@ namespace detail {
 
 /// Slots that decide what the parameters become. The others may change between a run and its resume.
 inline bool shapes_the_result(std::string const& slot) {
-  static std::set<std::string> const others = {"checkpoint", "oom",       "health", "evaluation", "profile", "timeout",
-                                               "model",      "optimizer", "data",   "device",     "world"};
+  static std::set<std::string> const others = {"checkpoint", "oom",   "recompute", "offload", "health", "evaluation", "profile",
+                                               "timeout",    "model", "optimizer", "data",    "device", "world"};
   return others.count(slot) == 0;
 }
 
@@ -139,9 +139,11 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
   if (!accept_changed_recipe) detail::require_same_recipe(value, content.state, source);
-  // What a rung of the ladder did before the run's first update.
-  quantize_as(model, content.model);
-  require_same_model(model_tensors(model), content.model, source);
+  // What a rung of the ladder did before the run's first update is no other model.
+  auto const to_quantize = quantized_in(content.model, model);
+  tensor_map expected = model_tensors(model);
+  for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
+  require_same_model(expected, content.model, source);
   snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
   if (!accept_changed_recipe) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
@@ -152,6 +154,7 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
     part.state->visit(reader);
   });
   load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);
+  for (auto const& [name, layer] : to_quantize) layer->quantize();
   load_model(model, content.model, source);
 }
 

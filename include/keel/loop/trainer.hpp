@@ -16,6 +16,7 @@
 #include <keel/loop/environment.hpp>
 #include <keel/loop/epoch.hpp>
 #include <keel/loop/evaluate.hpp>
+#include <keel/loop/figures.hpp>
 #include <keel/loop/hooks.hpp>
 #include <keel/loop/options.hpp>
 #include <keel/loop/progress.hpp>
@@ -40,7 +41,8 @@ namespace detail {
 
 template <class Recipe, class Environment>
 class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<Recipe, Environment>,
-                                   config_of<Recipe>.determinism.kind == determinism::kind::strict> {
+                                   config_of<Recipe>.determinism.kind == determinism::kind::strict>,
+                     public run_figures<trainer_body<Recipe, Environment>> {
   /// The step's observer. It may hold a plain pointer because a trainer neither copies nor moves.
   struct forward_events {
     trainer_body* to;
@@ -69,7 +71,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
         console_(options_.console, options_.mode, options_.console_every) {
     require_sound(options_, saves);
     if (!options_.run_directory.empty()) {
-      step_.offload_to(options_.run_directory);
+      step_.ladder().offload_to(options_.run_directory);
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, configured.checkpoint.keep, file_system);
     }
     if constexpr (saves) {
@@ -103,6 +105,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
         outcome const result = run_epochs(batches, loss_of, listener);
         return end_run(result);
       } catch (std::exception const& thrown) {
+        // Its batches hold on to this call's loss function.
+        if (step_.has_window()) cursor_ = window_began_at_;
+        step_.drop_window();
         record_failure(thrown);
         throw;
       }
@@ -136,7 +141,11 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// Applies what the data's end left incomplete.
   std::optional<outcome> flush() {
     auto last = step_.flush();
-    if (last) after_window(*last);
+    if (last && last->template is<outcome::gave_up>()) {
+      cursor_ = window_began_at_;
+    } else if (last) {
+      after_window(*last);
+    }
     return last;
   }
 
@@ -204,20 +213,11 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// Saves a checkpoint at the next step boundary; for hooks, in which no step is at its boundary yet.
   void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
 
-  std::int64_t updates() const { return step_.updates(); }
-  std::int64_t skipped() const { return step_.skipped(); }
-  std::int64_t rungs_taken() const { return record_.rungs; }
-  double clip_fraction() const { return step_.clip_fraction(); }
-  /// What the recipe and the rungs taken do for memory, and its peaks since this trainer was made, where somebody counts.
-  memory_relief const& relief() const { return step_.relief(); }
-  memory::timeline const& memory_timeline() const { return recorder_.timeline(); }
-  double learning_rate() const { return step_.learning_rate(); }
-  double loss_scale() const { return step_.loss_scale(); }
-
  private:
   friend forward_events;
   template <class, class, bool>
   friend class keel::trials;
+  friend run_figures<trainer_body>;
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
@@ -263,8 +263,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
       if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
     }
-    flush();
-    return outcome::finished{step_.updates()};
+    auto const last = flush();
+    return last && last->template is<outcome::gave_up>() ? *last : outcome::finished{step_.updates()};
   }
 
   /// Nothing if the epoch went to its end and the run goes on.

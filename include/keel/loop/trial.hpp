@@ -246,6 +246,7 @@ class trials {
     auto& groups = own.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
     Step like_it(own.model(), own.optimizer(), trainer.options_.updates);
+    like_it.ladder().begin_like(own.ladder());
     trial(like_it);
   }
 

@@ -35,7 +35,8 @@ inline attention_kind attention_kernel(attention_kind wanted) {
 }
 
 /// `query` [.., queries, width], `key` [.., keys, width], `value` [.., keys, any], of one floating-point dtype; returns
-/// [.., queries, any]. Throws data_error (E06) for shapes that do not fit, or a mask together with causal.
+/// [.., queries, any]. Throws data_error (E06) for shapes that do not fit, a mask that is no
+/// floating-point tensor, or one together with causal.
 inline at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::Tensor const& value,
                             attention_options const& options = {}) {
   bool const fits = query.dim() >= 2 && key.dim() == query.dim() && value.dim() == query.dim() &&
@@ -49,8 +50,15 @@ inline at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::
   if (options.causal && options.mask.defined()) {
     throw data_error("E06", "attention got a mask and causal = true. Put minus infinity into the mask, or leave it out.");
   }
+  if (options.mask.defined() && !options.mask.is_floating_point()) {
+    throw data_error("E06", c10::str("attention got a mask of ", options.mask.scalar_type(),
+                                     ", and masks are added to the scores. Give it zeros, and minus infinity where a query "
+                                     "may not look."));
+  }
   if (attention_kernel(attention_scope::next()) == attention_kind::fused) {
-    return libtorch::fused_attention(query, key, value, options.mask, options.dropout, options.causal);
+    return libtorch::fused_attention(query, key, value,
+                                     options.mask.defined() ? options.mask.to(query.scalar_type()) : options.mask,
+                                     options.dropout, options.causal);
   }
   at::Tensor scores = at::matmul(query / std::sqrt(static_cast<double>(query.size(-1))), key.transpose(-2, -1));
   if (options.mask.defined()) scores = scores + options.mask;

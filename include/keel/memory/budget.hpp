@@ -25,6 +25,7 @@ class budget {
   budget& operator=(budget const&) = delete;
   ~budget() {
     limit(0);
+    refuse_allocation(0);
     counts().counting = false;
   }
 

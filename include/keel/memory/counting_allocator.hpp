@@ -43,8 +43,8 @@ struct process_counts {
 
   /// Freed blocks find their counter from a plain function, so it has the process's lifetime, as LibTorch's allocator has.
   static process_counts& instance() {
-    static process_counts counts;
-    return counts;
+    static auto* const counts = new process_counts;
+    return *counts;
   }
 
   void reached(std::int64_t now) {
@@ -79,13 +79,13 @@ class counting_allocator final : public libtorch::cpu_allocator {
   c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
 
   static void install() {
-    // Blocks outlive any scope, so it stays for good.
-    static counting_allocator allocator;
-    static bool const installed = [] {
-      c10::SetCPUAllocator(&allocator, /*priority=*/100);
-      return true;
+    // Blocks outlive any scope, and the end of main too, so it is never destroyed.
+    static counting_allocator* const allocator = [] {
+      auto* const one = new counting_allocator;
+      c10::SetCPUAllocator(one, /*priority=*/100);
+      return one;
     }();
-    static_cast<void>(installed);
+    static_cast<void>(allocator);
   }
 
  private:

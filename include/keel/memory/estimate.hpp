@@ -29,7 +29,6 @@
 #include <keel/step/parameters.hpp>
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -116,8 +115,9 @@ class kept_counter final : public unit_listener {
    public:
     explicit kept(kept_counter& counter) : counter_(counter) {}
     void call_pack_hook(at::Tensor const& tensor) override {
-      tensor_ = tensor;
-      counter_.count(tensor);
+      // With its graph it would hold the node that holds it.
+      tensor_ = tensor.detach();
+      counter_.count(tensor_);
     }
     at::Tensor call_unpack_hook() override { return tensor_; }
 
@@ -149,10 +149,23 @@ class kept_counter final : public unit_listener {
   int depth_ = 0;
 };
 
-/// The line through two points, at a third.
-inline std::int64_t drawn_out(std::int64_t at_one, std::int64_t at_two, std::int64_t units) {
-  return at_one + (at_two - at_one) * (units - 1);
-}
+/// Random numbers and buffers go back to what they were, also after an exception.
+class put_back {
+ public:
+  put_back(torch::nn::Module& model, at::DeviceType device) : random_(random_snapshot::take(device)), buffers_(model) {
+    buffers_.take();
+  }
+  put_back(put_back const&) = delete;
+  put_back& operator=(put_back const&) = delete;
+  ~put_back() {
+    random_.restore();
+    buffers_.restore();
+  }
+
+ private:
+  random_snapshot random_;
+  buffer_snapshot buffers_;
+};
 
 template <class Recipe>
 struct counted_passes {
@@ -201,30 +214,28 @@ requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch con
   }
   for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());
 
-  std::int64_t const grain = grain_of(batch);
-  std::int64_t const pieces = most_pieces(batch, grain);
-  result.rows = batch_traits<Batch>::rows(batch);
-  auto const random = random_snapshot::take(device);
-  buffer_snapshot buffers(module);
-  buffers.take();
-  auto const of = [&](std::int64_t units) {
-    return detail::counted_passes<Recipe>(module, device, batch_traits<Batch>::slice(batch, 0, units * grain), loss_of);
+  std::int64_t const grain = grain_of(batch, keel::detail::window_grain(configured));
+  std::int64_t const rows = result.rows = batch_traits<Batch>::rows(batch);
+  detail::put_back const afterwards(module, device);
+  auto const of = [&](std::int64_t grains) {
+    return detail::counted_passes<Recipe>(module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, grains * grain)),
+                                          loss_of);
   };
   auto const one = of(1);
-  auto const two = of(pieces > 1 ? 2 : 1);
-  random.restore();
-  buffers.restore();
+  auto const two = of(rows >= 2 * grain ? 2 : 1);
+  auto const all = [&](std::int64_t at_one, std::int64_t at_two) {
+    return rows >= 2 * grain ? at_one + (at_two - at_one) * (rows - grain) / grain : at_one;
+  };
 
   bool const recomputes = configured.recompute.kind != recompute_kind::none;
   for (std::size_t i = 0; i < one.without.units.size() && i < two.without.units.size(); ++i) {
-    result.units.push_back(detail::drawn_out(one.without.units[i], two.without.units[i], pieces));
+    result.units.push_back(all(one.without.units[i], two.without.units[i]));
     if (recomputes) result.recomputed = std::max(result.recomputed, result.units.back());
   }
-  result.outside = detail::drawn_out(one.without.outside, two.without.outside, pieces);
-  result.widest = detail::drawn_out(one.without.widest, two.without.widest, pieces);
-  result.logits = detail::drawn_out(one.without.largest, two.without.largest, pieces);
-  result.activations = recomputes ? detail::drawn_out(one.as_told.all(), two.as_told.all(), pieces)
-                                  : detail::drawn_out(one.without.all(), two.without.all(), pieces);
+  result.outside = all(one.without.outside, two.without.outside);
+  result.widest = all(one.without.widest, two.without.widest);
+  result.logits = all(one.without.largest, two.without.largest);
+  result.activations = recomputes ? all(one.as_told.all(), two.as_told.all()) : all(one.without.all(), two.without.all());
   return result;
 }
 

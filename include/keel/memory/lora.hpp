@@ -17,7 +17,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/round.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/module.h>
@@ -120,8 +119,9 @@ class lora_module : public torch::nn::Module {
   at::Tensor forward(at::Tensor const& x) const {
     at::Tensor base;
     if (is_quantized()) {
+      require_eight_bits();
       base = detail::int8_linear::apply(x, weight, scale);
-      if (bias.defined()) base = base + bias;
+      if (bias.defined()) base = base + bias.to(base.scalar_type());
     } else {
       base = bias.defined() ? at::linear(x, weight, bias) : at::linear(x, weight);
     }
@@ -129,22 +129,33 @@ class lora_module : public torch::nn::Module {
     return base + at::linear(at::linear(in, down), up) * (options.alpha() / static_cast<double>(options.rank()));
   }
 
-  bool is_quantized() const { return weight.scalar_type() == at::kChar; }
+  bool is_quantized() const { return quantized_; }
 
   /// Rounds the frozen weight to eight bits, each row to a scale of its own: the largest element becomes 127. What is rounded
   /// away is at most half a scale an element.
   void quantize() {
     if (is_quantized()) return;
-    at::NoGradGuard no_grad;
-    at::Tensor const largest = weight.detach().abs().amax(1).clamp_min(1e-30).to(at::kFloat) / 127.0;
-    at::Tensor const small = at::round(weight.detach().to(at::kFloat) / largest.unsqueeze(1)).clamp_(-127, 127).to(at::kChar);
-    scale.set_data(largest);
+    auto const [small, scales] = rounded();
+    put(small, scales);
+  }
+  /// The same from values that were rounded before: `small` int8 [out, in], `scales` fp32 [out].
+  void put(at::Tensor const& small, at::Tensor const& scales) {
+    scale.set_data(scales);
     weight.set_data(small);
+    quantized_ = true;
+  }
+  /// What quantize() would put.
+  std::pair<at::Tensor, at::Tensor> rounded() const {
+    at::NoGradGuard no_grad;
+    at::Tensor const scales = weight.detach().abs().amax(1).clamp_min(1e-30).to(at::kFloat) / 127.0;
+    at::Tensor small = weight.detach().to(at::kFloat).div(scales.unsqueeze(1)).round_().clamp_(-127, 127).to(at::kChar);
+    return {std::move(small), scales};
   }
 
   /// The one dense weight that does the same, [out, in], fp32: what to export.
   at::Tensor merged() const {
     at::NoGradGuard no_grad;
+    if (is_quantized()) require_eight_bits();
     at::Tensor const base =
         is_quantized() ? detail::int8_linear::wide(weight, scale, at::kFloat) : weight.detach().to(at::kFloat);
     return base +
@@ -153,6 +164,16 @@ class lora_module : public torch::nn::Module {
 
   lora_options options;
   at::Tensor weight, bias, scale, down, up;
+
+ private:
+  void require_eight_bits() const {
+    if (weight.scalar_type() == at::kChar) return;
+    throw error("E12",
+                "a keel::lora layer's weight was moved to another dtype after it had been quantized, and means nothing without "
+                "its scale. Call model.to(dtype) before keel::quantize_base.");
+  }
+
+  bool quantized_ = false;
 };
 /// A module holder, as LibTorch's are.
 class lora : public torch::nn::ModuleHolder<lora_module> {
@@ -172,27 +193,31 @@ inline std::vector<lora_module*> lora_layers(torch::nn::Module& model) {
   return found;
 }
 
-/// Rounds the frozen weights of all keel::lora layers to eight bits; returns how many there were that were not yet.
+/// Rounds the frozen weights of all keel::lora layers to eight bits, all or none where memory runs out; returns how many there
+/// were that were not yet.
 inline std::int64_t quantize_base(torch::nn::Module& model) {
-  std::int64_t changed = 0;
+  std::vector<std::pair<lora_module*, std::pair<at::Tensor, at::Tensor>>> rounded;
   for (lora_module* const layer : lora_layers(model)) {
-    if (layer->is_quantized()) continue;
-    layer->quantize();
-    ++changed;
+    if (!layer->is_quantized()) rounded.emplace_back(layer, layer->rounded());
   }
-  return changed;
+  for (auto const& [layer, values] : rounded) layer->put(values.first, values.second);
+  return static_cast<std::int64_t>(rounded.size());
 }
 
-/// Quantizes the layers whose weights are of eight bits in `saved`, by name, so that those can be loaded.
-inline void quantize_as(torch::nn::Module& model, tensor_map const& saved) {
+/// The keel::lora layers whose weights are of eight bits in `saved` and not yet in the model, by the names of their weights.
+inline std::vector<std::pair<std::string, lora_module*>> quantized_in(tensor_map const& saved, torch::nn::Module& model) {
+  std::vector<std::pair<std::string, lora_module*>> found;
   auto const match = [&](torch::nn::Module& module, std::string const& name) {
     auto* const layer = dynamic_cast<lora_module*>(&module);
-    auto const found = saved.find(name);
-    if (layer != nullptr && found != saved.end() && found->second.scalar_type() == at::kChar) layer->quantize();
+    auto const tensor = saved.find(name);
+    if (layer == nullptr || layer->is_quantized() || tensor == saved.end()) return;
+    bool const fits = tensor->second.scalar_type() == at::kChar && tensor->second.sizes() == layer->weight.sizes();
+    if (fits) found.emplace_back(name, layer);
   };
   match(model, "weight");
   for (auto const& item : model.named_modules(/*name_prefix=*/"", /*include_self=*/false))
     match(*item.value(), item.key() + ".weight");
+  return found;
 }
 
 /// Freezes every parameter that is no correction of a keel::lora layer. Build the optimizer afterwards, from

@@ -23,6 +23,7 @@
 #include <keel/update/engine.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace keel {
@@ -89,7 +90,7 @@ class memory_ladder {
     detail::own_rungs<Policy>::require_callable();
     if (oom::has_rung(ladder_, oom::rung_kind::quantize_base) && lora_layers(model).empty())
       throw broken_rule<recipe_error, rule::O20>();
-    if (may_offload() && engine_ == nullptr) throw broken_rule<recipe_error, rule::U33>();
+    require_engine();
   }
 
   memory_relief const& relief() const { return position_.relief(); }
@@ -97,10 +98,20 @@ class memory_ladder {
   /// Where offloaded state of parameters on the CPU goes; empty: see memory::mapped_memory.
   void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
 
-  /// Before a window. Throws file_error (E02) where offloading has no place to go, before memory runs out.
+  /// Stands where another one stands, for a trial: nothing that changes the experiment is taken from here on.
+  void begin_like(memory_ladder const& other) {
+    position_ = other.position_;
+    directory_ = other.directory_;
+    is_trial_ = true;
+  }
+
+  /// Before a window. Throws file_error (E02) where offloading has no place to go, before memory runs out; recipe_error (U33)
+  /// where a checkpoint brought a rung that this optimizer cannot take.
   void prepare() {
+    require_engine();
     if (may_offload() && home_ == nullptr) home_ = make_home();
     if (relief().offload && !offloaded_) offload();
+    if (!relief().offload && offloaded_) bring_back();
   }
 
   /// Takes the next rung; see ladder_position::take_next.
@@ -109,22 +120,12 @@ class memory_ladder {
   }
 
   /// An update took place; the rung that it gave back, if it did.
-  std::optional<oom::rung_kind> updated() {
-    auto const given_back = position_.updated();
-    if (!given_back || relief().offload || !offloaded_) return given_back;
-    try {
-      engine_->keep_state_in(nullptr);
-      offloaded_ = false;
-    } catch (std::exception const& thrown) {
-      // There is no room for it yet: it stays where it is, and each part of it is found there.
-      if (!is_out_of_memory(thrown)) throw;
-    }
-    return given_back;
-  }
+  std::optional<oom::rung_kind> updated() { return position_.updated(); }
 
   /// An update whose allocator had to give its cache back and try again, or had not: time is lost without an error. True in the
   /// third of ten such updates, and then not before three more (O14).
   bool thrashes(std::int64_t retries) {
+    if (seen_retries_ < 0) seen_retries_ = retries;
     history_ = (history_ << 1 | (retries > seen_retries_ ? 1U : 0U)) & 0x3FFU;
     seen_retries_ = retries;
     if (__builtin_popcount(history_) < 3) return false;
@@ -132,9 +133,15 @@ class memory_ladder {
     return true;
   }
 
+  /// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
   template <class Archive>
   void visit(Archive& archive) {
     position_.visit(archive);
+    if (relief().length > 0 && !oom::has_rung(ladder_, oom::rung_kind::shorten_sequence)) {
+      throw checkpoint_error("E03", "the run was trained on rows of " + std::to_string(relief().length) +
+                                        " tokens, to which its ladder had come, and this recipe has no "
+                                        "oom::shorten_sequence. Put that rung back, or use another run directory.");
+    }
   }
 
  private:
@@ -143,12 +150,35 @@ class memory_ladder {
     if (device_ != at::kCPU) return std::make_shared<memory::host_memory>();
     return std::make_shared<memory::mapped_memory>(directory_);
   }
+  void require_engine() const {
+    if (may_offload() && engine_ == nullptr) throw broken_rule<recipe_error, rule::U33>();
+  }
   void offload() {
+    offloaded_ = true;  // in part at least, whatever happens
     engine_->keep_state_in(home_);
-    offloaded_ = true;
+  }
+  /// Until there is room for it, it stays where it is, and each part of it is found there.
+  void bring_back() {
+    try {
+      engine_->keep_state_in(nullptr);
+      offloaded_ = false;
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+    }
   }
 
+  /// Takes the rung, where taking it is done here. One that needs memory to be taken, and does not get it, cannot be.
   bool can_take(int index) {
+    bool const semantic = ladder_.rungs[index].disturbance == oom::disturbance::semantic;
+    if (is_trial_ && semantic) return false;
+    try {
+      return take(index);
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+    }
+    return false;
+  }
+  bool take(int index) {
     switch (ladder_.rungs[index].kind) {
       case oom::rung_kind::fused_attention:
         return libtorch::has_fused_attention;
@@ -172,8 +202,9 @@ class memory_ladder {
   std::filesystem::path directory_;
   std::shared_ptr<state_home> home_;
   bool offloaded_ = false;
-  unsigned history_ = 0;  ///< bit i: the allocator tried again in the update so many ago
-  std::int64_t seen_retries_ = 0;
+  bool is_trial_ = false;
+  unsigned history_ = 0;            ///< bit i: the allocator tried again in the update so many ago
+  std::int64_t seen_retries_ = -1;  ///< none yet
 };
 
 }  // namespace keel

@@ -38,6 +38,7 @@ class phase_watch {
   /// A window begins. `wanted`: somebody will read what it took.
   void begin(bool wanted) {
     wanted_ = wanted;
+    now_ = phase::forward;
     peaks_ = {};
     if (wanted_) peak_.take();
   }

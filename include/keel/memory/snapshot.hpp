@@ -17,6 +17,7 @@
 #include <keel/memory/counting_allocator.hpp>
 #include <map>
 #include <mutex>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -181,8 +182,7 @@ class recording final : private detail::allocation_listener {
 
   // Called under the lock.
   void allocated(void const* at, std::int64_t bytes) override {
-    live_[address_of(at)] = {bytes, phase_};
-    add("alloc", address_of(at), bytes);
+    if (keeping([&] { live_[address_of(at)] = {bytes, phase_}; })) add("alloc", address_of(at), bytes);
   }
   void freed(void const* at, std::int64_t bytes) override {
     // A block from before the recording says nothing.
@@ -193,11 +193,21 @@ class recording final : private detail::allocation_listener {
   void refused(std::int64_t bytes) override { add("oom", 0, bytes); }
 
   static std::int64_t address_of(void const* at) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(at)); }
+  /// The recorder's own memory may run out, and whoever allocates or frees must not hear of it: the snapshot lacks an event.
+  template <class Keep>
+  static bool keeping(Keep const& keep) {
+    try {
+      keep();
+    } catch (std::bad_alloc const&) {
+      return false;
+    }
+    return true;
+  }
   void add(char const* action, std::int64_t address, std::int64_t bytes) {
     auto const now = std::chrono::system_clock::now().time_since_epoch();
     event const one{action, address, bytes, std::chrono::duration_cast<std::chrono::microseconds>(now).count(), phase_};
     if (events_.size() < most_) {
-      events_.push_back(one);
+      keeping([&] { events_.push_back(one); });
     } else if (most_ > 0) {
       events_[oldest_] = one;
       oldest_ = (oldest_ + 1) % most_;

@@ -49,8 +49,8 @@ class timeline {
   std::int64_t peak_update() const { return peak_update_; }
   phase peak_phase() const { return peak_phase_; }
 
-  /// By the least of each of eight stretches of the last updates: a peak here and there does not count, and what grows in every
-  /// stretch by chance is one case in forty thousand.
+  /// By the least of each of eight stretches of the last updates, so that a peak here and there does not count. Eight numbers
+  /// rise by chance in one case of forty thousand.
   growth judge() const {
     if (recent_.size() < 2 * stretches) return growth::unknown;
     if (rises([](sample const& one) { return one.held; }, page)) return growth::staircase;

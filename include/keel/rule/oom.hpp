@@ -134,7 +134,7 @@ struct O15 {
 struct O20 {
   KEEL_RULE_TEXT("O20", "",
                  "no layer of this model is a keel::lora, so oom::quantize_base would free nothing. Fix: "
-                 "keel::add_lora(model), or a ladder without it.");
+                 "keel::lora for its linear layers, or a ladder without it.");
   static constexpr auto decided = rule::decided::running;
 };
 

@@ -12,12 +12,23 @@
 #include <cstddef>
 #include <cstdint>
 #include <keel/error.hpp>
+#include <keel/recipe/config.hpp>
 #include <keel/step/batch.hpp>
+#include <numeric>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
 namespace keel {
+
+namespace detail {
+
+/// Rows of a group stay together, unless the batch sees to that.
+constexpr std::int64_t window_grain(config const& c) {
+  return c.objective.kind == objective::kind::supervised || c.data.grouped ? 1 : c.objective.group;
+}
+
+}  // namespace detail
 
 /// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
 template <class Batch>
@@ -26,7 +37,7 @@ std::int64_t grain_of(Batch const& batch, std::int64_t of_recipe = 1) {
   if constexpr (requires {
                   { batch.grain() } -> std::convertible_to<std::int64_t>;
                 }) {
-    grain = std::max<std::int64_t>(grain, batch.grain());
+    grain = std::lcm(grain, std::max<std::int64_t>(1, batch.grain()));
   }
   return grain;
 }
@@ -87,46 +98,59 @@ constexpr bool is_tuple_of_tensors() {
 
 }  // namespace detail
 
-/// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
-/// is cut with them. Throws data_error (E06) for a batch without token ids.
-inline at::Tensor shortened(at::Tensor const& ids, std::int64_t tokens) {
-  return detail::first_tokens(ids, detail::length_of(ids), tokens);
-}
-inline std::vector<at::Tensor> shortened(std::vector<at::Tensor> const& batch, std::int64_t tokens) {
-  std::int64_t const length = detail::length_of(batch.empty() ? at::Tensor() : batch.front());
-  std::vector<at::Tensor> result;
-  for (at::Tensor const& one : batch) result.push_back(detail::first_tokens(one, length, tokens));
-  return result;
-}
-template <class Tuple>
-requires(detail::is_tuple_of_tensors<Tuple>()) Tuple shortened(Tuple const& batch, std::int64_t tokens) {
-  std::int64_t const length = detail::length_of(std::get<0>(batch));
-  return std::apply([&](auto const&... one) { return Tuple{detail::first_tokens(one, length, tokens)...}; }, batch);
-}
-template <class Example>
-requires requires(Example const& example) {
-  { example.data } -> std::convertible_to<at::Tensor>;
-  { example.target } -> std::convertible_to<at::Tensor>;
-}
-Example shortened(Example const& batch, std::int64_t tokens) {
-  std::int64_t const length = detail::length_of(batch.data);
-  return Example{detail::first_tokens(batch.data, length, tokens), detail::first_tokens(batch.target, length, tokens)};
-}
+namespace detail {
+
+/// How a batch type is shortened: as it says itself, or as its batch_traits say, or as what it is made of.
 template <class Batch>
-requires requires(Batch const& batch, std::int64_t tokens) {
+constexpr bool says_shortened = requires(Batch const& batch, std::int64_t tokens) {
   { batch.shortened(tokens) } -> std::convertible_to<Batch>;
-}
-Batch shortened(Batch const& batch, std::int64_t tokens) { return batch.shortened(tokens); }
+};
 template <class Batch>
-requires requires(Batch const& batch, std::int64_t tokens) {
+constexpr bool traits_say_shortened = requires(Batch const& batch, std::int64_t tokens) {
   { batch_traits<Batch>::shortened(batch, tokens) } -> std::convertible_to<Batch>;
-}
-Batch shortened(Batch const& batch, std::int64_t tokens) { return batch_traits<Batch>::shortened(batch, tokens); }
+};
+template <class Batch>
+constexpr bool has_data_and_target = requires(Batch const& batch) {
+  Batch{batch.data, batch.target};
+  { batch.data } -> std::convertible_to<at::Tensor>;
+  { batch.target } -> std::convertible_to<at::Tensor>;
+};
+template <class Batch>
+constexpr bool is_made_of_tensors = std::same_as<Batch, at::Tensor> || std::same_as<Batch, std::vector<at::Tensor>> ||
+                                    is_tuple_of_tensors<Batch>() || has_data_and_target<Batch>;
+
+}  // namespace detail
 
 /// A batch that oom::shorten_sequence can shorten.
 template <class Batch>
-concept shortenable_batch = requires(Batch const& batch, std::int64_t tokens) {
-  { shortened(batch, tokens) } -> std::convertible_to<Batch>;
-};
+concept shortenable_batch =
+    detail::says_shortened<Batch> || detail::traits_say_shortened<Batch> || detail::is_made_of_tensors<Batch>;
+
+/// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
+/// is cut with them. Throws data_error (E06) for a batch without token ids.
+template <shortenable_batch Batch>
+Batch shortened(Batch const& batch, std::int64_t tokens) {
+  if constexpr (detail::says_shortened<Batch>) {
+    return batch.shortened(tokens);
+  } else if constexpr (detail::traits_say_shortened<Batch>) {
+    return batch_traits<Batch>::shortened(batch, tokens);
+  } else if constexpr (std::same_as<Batch, at::Tensor>) {
+    return detail::first_tokens(batch, detail::length_of(batch), tokens);
+  } else if constexpr (std::same_as<Batch, std::vector<at::Tensor>>) {
+    std::int64_t const length = detail::length_of(batch.empty() ? at::Tensor() : batch.front());
+    Batch result;
+    for (at::Tensor const& one : batch) result.push_back(detail::first_tokens(one, length, tokens));
+    return result;
+  } else if constexpr (detail::has_data_and_target<Batch>) {
+    std::int64_t const length = detail::length_of(batch.data);
+    Batch result = batch;
+    result.data = detail::first_tokens(batch.data, length, tokens);
+    result.target = detail::first_tokens(batch.target, length, tokens);
+    return result;
+  } else {
+    std::int64_t const length = detail::length_of(std::get<0>(batch));
+    return std::apply([&](auto const&... one) { return Batch{detail::first_tokens(one, length, tokens)...}; }, batch);
+  }
+}
 
 }  // namespace keel

@@ -18,7 +18,7 @@
 #include <cstddef>
 #include <keel/step/gradient_norm.hpp>
 #include <keel/step/gradients.hpp>
-#include <keel/update/engine.hpp>
+#include <keel/step/outcome.hpp>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -82,16 +82,24 @@ class device_verdict {
   std::optional<c10::Event> arrived_;
 };
 
-/// An update that was asked for, as the host and as the device know it.
-struct device_update {
+/// Why an update did not take place. `bad_gradient`: what a norm that is not finite is called.
+inline reason why_left_out(double loss, double norm, update_limits const& limits, reason bad_gradient) {
+  if (!std::isfinite(loss)) return reason::nonfinite_loss;
+  if (!std::isfinite(norm)) return bad_gradient;
+  return loss > limits.loss ? reason::loss_spike : reason::gradient_spike;
+}
+
+/// Whether and how an update takes place, as the host and as the device know it.
+struct device_decision {
   device_verdict verdict;
+  at::Tensor factor;      ///< on the gradients, a double scalar
   at::Tensor happens;     ///< bool scalar
   at::Tensor overflowed;  ///< bool scalar: the loss was finite and a gradient not
 };
 
-/// Checks, clips and updates on the device. `loss`: the window's mean, a double scalar there.
-inline device_update update_on_device(gradients<stage::unscaled> unscaled, update_engine& engine, at::Tensor const& loss,
-                                      update_limits const& limits) {
+/// Checks and clips on the device, where nothing has changed yet. `loss`: the window's mean, a double scalar there.
+inline device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
+                                        update_limits const& limits) {
   at::NoGradGuard no_grad;
   auto const window = detail::gradient_access::open(std::move(unscaled));
   std::vector<at::Tensor> defined;
@@ -111,11 +119,8 @@ inline device_update update_on_device(gradients<stage::unscaled> unscaled, updat
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
   at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  device_update update{device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)),
-                       happens, loss_is_finite.logical_and(norm_is_finite.logical_not())};
-  // Last: what can fail has not changed anything yet.
-  engine.update_where(happens, factor);
-  return update;
+  return {device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)), factor, happens,
+          loss_is_finite.logical_and(norm_is_finite.logical_not())};
 }
 
 }  // namespace keel

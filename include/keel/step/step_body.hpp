@@ -31,6 +31,7 @@
 #include <keel/step/replay.hpp>
 #include <keel/step/spike_guard.hpp>
 #include <keel/step/told_recipe.hpp>
+#include <keel/step/update_counts.hpp>
 #include <keel/step/window_pass.hpp>
 #include <keel/step/window_sums.hpp>
 #include <memory>
@@ -45,7 +46,7 @@ namespace keel {
 namespace detail {
 
 template <class Recipe, class Environment, class Observer = no_observer>
-class step_body {
+class step_body : public update_counts {
  public:
   static constexpr config configured = config_of<Recipe>;
   static constexpr bool averages = configured.ema.decay > 0.0;
@@ -113,14 +114,23 @@ class step_body {
     std::optional<outcome> last;
     if (open_) {
       try {
-        last = advance(true, [] {});
+        last = advance(true, [this] { replay_.run_rest(); });
       } catch (...) {
         drop_window();
         throw;
       }
     }
+    if (last && last->is<outcome::gave_up>()) return last;
     if (auto settled = settle()) last = settled;
     return last;
+  }
+
+  /// Drops an open window; nothing of it was or will be applied.
+  void drop_window() {
+    clear_gradients(parameters_.tensors);
+    if (engine_ != nullptr) engine_->forget_prepared();
+    settled_.reset();
+    end_window();
   }
 
   /// Waits for an update that is under way on a device; throws as its call would have.
@@ -134,16 +144,11 @@ class step_body {
   }
   /// An update is under way on a device, and the counts below are those before it.
   bool is_pending() const { return pending_.has_value(); }
-  std::int64_t updates() const { return updates_; }
-  std::int64_t skipped() const { return skipped_; }
-  /// The share of the applied updates that the clip policy changed; 0 before the first.
-  double clip_fraction() const { return updates_ == 0 ? 0.0 : static_cast<double>(clipped_) / static_cast<double>(updates_); }
   /// Into how many pieces each micro-batch is cut, after rungs that were taken.
   std::int64_t pieces() const { return ladder_.relief().pieces; }
   /// What the recipe, and the rungs that were taken, do for memory.
   memory_relief const& relief() const { return ladder_.relief(); }
-  /// Where an optimizer's state goes when it is offloaded from parameters on the CPU: a directory on a disk.
-  void offload_to(std::filesystem::path directory) { ladder_.offload_to(std::move(directory)); }
+  auto& ladder() { return ladder_; }
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
   /// Of the parameters, where the recipe has keel::ema.
@@ -167,9 +172,7 @@ class step_body {
   void visit(Archive& archive) {
     settle();
     device_scale_.reset();
-    archive("updates", updates_);
-    archive("skipped", skipped_);
-    archive("clipped", clipped_);
+    visit_counts(archive);
     archive("nonfinite", guard_);
     archive("ladder", ladder_);
     archive("scaler", scaler_);
@@ -205,7 +208,7 @@ class step_body {
     decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
     if (!decides_on_device_) settle();
     if constexpr (has_ladder) change_rungs();
-    ladder_.prepare();
+    name_out_of_memory(begun(), [&] { ladder_.prepare(); });
     open_ = true;
     pass_.memory().begin(watches_memory(observe_));
     observe_(event::update_begin{begun()});
@@ -213,13 +216,13 @@ class step_body {
 
   /// Between windows: a rung for an allocator that loses time, or one that is not needed any more.
   void change_rungs() {
-    auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
-    if (agree(world_, ladder_.thrashes(retries)).value()) {
-      take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates");
-    } else if (given_back_) {
-      observe_(event::rung_given_back{begun(), to_string(*given_back_), ladder_.relief().pieces});
+    if (auto const rung = std::exchange(given_back_, std::nullopt)) {
+      observe_(event::rung_given_back{begun(), to_string(*rung), ladder_.relief().pieces});
     }
-    given_back_.reset();
+    auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
+    if (!agree(world_, ladder_.thrashes(retries)).value()) return;
+    // Where no rung is left the run goes on as slowly as it did.
+    take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
   }
 
   /// Runs what is left of the window's micro-batches, and closes a window that is `complete`. Until the optimizer steps all
@@ -245,7 +248,7 @@ class step_body {
       name_out_of_memory(begun(), attempt);
     }
     if (!complete) return outcome::accumulated{micro_batches_, configured.accumulate.count};
-    return decides_on_device_ ? finish_on_device(std::move(conclusion->window)) : finish(std::move(*conclusion));
+    return decides_on_device_ ? finish_on_device(std::move(*conclusion)) : finish(std::move(*conclusion));
   }
 
   void open_window() {
@@ -257,9 +260,11 @@ class step_body {
     pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), decides_on_device_);
   }
 
-  oom::rung_kind take_rung(std::string const& message) {
+  oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
+    given_back_.reset();
     auto const rung = ladder_.take_next(agree(world_, replay_.most_pieces()).value(), begun());
-    observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
+    if (rung != oom::rung_kind::give_up || may_give_up)
+      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
     return rung;
   }
 
@@ -268,11 +273,6 @@ class step_body {
     micro_batches_ = 0;
     pass_.close();
     replay_.clear();
-  }
-  void drop_window() {
-    clear_gradients(parameters_.tensors);
-    settled_.reset();
-    end_window();
   }
 
   template <class Batch, class LossOf>
@@ -291,11 +291,15 @@ class step_body {
     require_declared_window(configured.accumulate, micro_batches_, sums.rows * told_.run().world_size, first);
     // The update before this one may change the scale, the rate and the limits.
     if (decides_on_device_) {
-      if (auto const before = settle()) settled_ = before;
+      name_out_of_memory_inside_update(updates_, [&] {
+        if (auto const before = settle()) settled_ = before;
+      });
     }
     window_conclusion found{{scaler_.factor(), schedule_.rate(), sums.tokens, sums.rows, decides_on_device_}};
     if (decides_on_device_) {
       engine_->prepare();
+      found.limits = {spike_.loss_limit(), spike_.gradient_norm_limit(), norm_limit<clip_policy>(clip_state_)};
+      found.decided.emplace(decide_on_device(pass_.complete().unscale(), sums.loss.mean_on_device(), found.limits));
       return found;
     }
     found.loss = found.norm = sums.loss.mean();
@@ -317,10 +321,9 @@ class step_body {
     // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
     if (reads_windows(observe_)) checked.write();
     observe_(event::gradients_ready{updates_, found.norm, parameters_.tensors});
-    auto clip_state = clip_state_;
-    found.clipped.emplace(std::move(checked).template clip<clip_policy>(clip_state));
+    next_clip_state_ = clip_state_;
+    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
     found.clipped->prepare(optimizer_);
-    clip_state_ = std::move(clip_state);
     return found;
   }
 
@@ -331,23 +334,22 @@ class step_body {
       return skip(found.window, *found.left_out, std::move(found.where), found.loss, found.norm);
     }
     bool const was_clipped = found.clipped->clipped();
+    clip_state_ = next_clip_state_;
     schedule_.apply(optimizer_);
     name_out_of_memory_inside_update(updates_, [&] { std::move(*found.clipped).step(optimizer_); });
     return accept(found.window, found.loss, found.norm, was_clipped);
   }
 
   /// Launches the update and says what became of the one before it.
-  outcome finish_on_device(window_facts window) {
-    update_limits const limits{spike_.loss_limit(), spike_.gradient_norm_limit(), norm_limit<clip_policy>(clip_state_)};
+  outcome finish_on_device(window_conclusion found) {
     schedule_.apply(optimizer_);
     name_out_of_memory_inside_update(updates_, [&] {
-      at::Tensor const loss = pass_.sums().loss.mean_on_device();
-      auto launched = update_on_device(pass_.complete().unscale(), *engine_, loss, limits);
-      if (device_scale_) device_scale_->update(launched.happens, launched.overflowed);
-      pass_.buffers().restore_unless(launched.happens);
-      window.memory = pass_.memory().end();
-      pending_.emplace(pending_update{std::move(window), limits, std::move(launched.verdict)});
+      engine_->update_where(found.decided->happens, found.decided->factor);
+      if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
+      pass_.buffers().restore_unless(found.decided->happens);
     });
+    found.window.memory = pass_.memory().end();
+    pending_.emplace(pending_update{std::move(found.window), found.limits, std::move(found.decided->verdict)});
     end_window();
     return std::exchange(settled_, std::nullopt).value_or(outcome::pending{});
   }
@@ -375,10 +377,11 @@ class step_body {
   /// The update was left out; the policy says whether the run bears it.
   outcome skip(window_facts const& window, reason why, std::string where, double loss, double norm) {
     ++skipped_;
+    // Before hooks hear of it, which may throw: the device's scale has backed off too.
+    if (why == reason::scale_overflow) scaler_.update(true);
     outcome const result = close(window, outcome::skipped{why, where}, loss, norm);
-    if (why == reason::scale_overflow) {
-      scaler_.update(true);
-    } else if (why == reason::loss_spike || why == reason::gradient_spike) {
+    if (why == reason::scale_overflow) return result;
+    if (why == reason::loss_spike || why == reason::gradient_spike) {
       spike_.left_out(why, why == reason::loss_spike ? loss : norm, updates_ + 1);
     } else {
       guard_.left_out(why, where, updates_ + 1);
@@ -399,13 +402,9 @@ class step_body {
     auto const [loss, norm, applied] = update.verdict.read();
     if (applied) return accept(update.window, loss, norm, norm > update.limits.clip);
     engine_->take_back();
-    if (!std::isfinite(loss)) return skip(update.window, reason::nonfinite_loss, "", loss, loss);
-    if (!std::isfinite(norm)) {
-      auto const found = update.verdict.first_nonfinite();
-      return skip(update.window, bad_gradient, found ? parameters_.names[*found] : "", loss, norm);
-    }
-    reason const why = loss > update.limits.loss ? reason::loss_spike : reason::gradient_spike;
-    return skip(update.window, why, "", loss, norm);
+    reason const why = why_left_out(loss, norm, update.limits, bad_gradient);
+    auto const found = why == bad_gradient ? update.verdict.first_nonfinite() : std::nullopt;
+    return skip(update.window, why, found ? parameters_.names[*found] : "", loss, norm);
   }
 
   bool can_decide_on_device() const {
@@ -420,15 +419,13 @@ class step_body {
   told_recipe<Recipe, typename Environment::autocast> told_;
   grad_scaler scaler_;
   lr_schedule schedule_;
-  state_of<clip_policy> clip_state_{};
+  state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
   pass_type pass_{model_, parameters_};
   nonfinite_guard guard_{configured.nonfinite};
   spike_guard spike_{configured.spike};
   memory_ladder<policy_of<Recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
   average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
   Observer observe_;
-
-  std::int64_t updates_ = 0, skipped_ = 0, clipped_ = 0;
 
   // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.
   bool open_ = false;

@@ -34,9 +34,7 @@ class window_pass {
       configured.recompute.kind != recompute_kind::none || oom::has_rung(configured.oom, oom::rung_kind::enable_recompute);
   static constexpr bool may_fuse =
       configured.attention.kind == attention_kind::fused || oom::has_rung(configured.oom, oom::rung_kind::fused_attention);
-  /// Rows of a group stay together, unless the batch sees to that.
-  static constexpr std::int64_t grain =
-      configured.objective.kind == objective::kind::supervised || configured.data.grouped ? 1 : configured.objective.group;
+  static constexpr std::int64_t grain = window_grain(configured);
 
   /// Both outlive this.
   window_pass(torch::nn::Module& model, parameter_list const& parameters)

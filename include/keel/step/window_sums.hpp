@@ -82,6 +82,8 @@ struct window_conclusion {
   double loss = 0.0;
   double norm = 0.0;
   std::optional<gradients<stage::clipped>> clipped = {};
+  std::optional<device_decision> decided = {};  ///< in the place of the rest, where the device decides
+  update_limits limits = {};
   std::optional<reason> left_out = {};
   std::string where = {};  ///< the first parameter with a non-finite gradient
 };

@@ -92,6 +92,9 @@ class adam_engine : public Base, public update_engine {
     }
   }
 
+  // Moments of zero are those of an optimizer that has not begun.
+  void forget_prepared() override { entries_.clear(); }
+
   void update_with(double factor) override {
     at::NoGradGuard no_grad;
     jobs_.clear();
@@ -163,7 +166,10 @@ class adam_engine : public Base, public update_engine {
 
   std::function<void()> take_aside() override {
     counted_.clear();
-    return [this, masters = std::exchange(masters_, {})]() mutable { masters_ = std::move(masters); };
+    return [this, masters = std::exchange(masters_, {}), place = std::exchange(place_, {})]() mutable {
+      masters_ = std::move(masters);
+      place_ = std::move(place);
+    };
   }
 
   at::Tensor master_of(at::Tensor const& parameter) const override { return masters_.saved(parameter); }

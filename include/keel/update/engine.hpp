@@ -15,9 +15,12 @@ class update_engine {
   virtual ~update_engine() = default;
 
   /// Everything that an update will need, such as moments of parameters that had no gradient before. An out-of-memory comes
-  /// from here, where nothing has changed yet, and not from update_with, unless a parameter's dtype or layout makes it go by
-  /// LibTorch's operators.
+  /// from here, where nothing has changed yet, and not from update_with or update_where, unless a parameter's device, dtype or
+  /// layout makes it go by LibTorch's operators, which take memory of the parameter's size for as long as they run.
   virtual void prepare() = 0;
+
+  /// The update that was prepared is not to come: what says that it had begun goes.
+  virtual void forget_prepared() = 0;
 
   /// One update with every gradient multiplied by `factor`, which holds the loss scale, the window's weight and the clip. The
   /// gradients themselves stay as they are.

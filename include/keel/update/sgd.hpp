@@ -58,6 +58,16 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
   }
 
+  void forget_prepared() override {
+    for (auto const& group : param_groups()) {
+      for (at::Tensor const& parameter : group.params()) {
+        if (fresh_.erase(parameter.unsafeGetTensorImpl()) == 0) continue;
+        // Saved as it is, a momentum of zero would be one that has begun.
+        static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());
+      }
+    }
+  }
+
   void update_with(double factor) override {
     at::NoGradGuard no_grad;
     jobs_.clear();
@@ -127,8 +137,10 @@ class sgd : public torch::optim::SGD, public update_engine {
 
   std::function<void()> take_aside() override {
     begun_.clear();
-    return [this, masters = std::exchange(masters_, {}), fresh = std::exchange(fresh_, {})]() mutable {
+    return [this, masters = std::exchange(masters_, {}), fresh = std::exchange(fresh_, {}),
+            place = std::exchange(place_, {})]() mutable {
       masters_ = std::move(masters);
+      place_ = std::move(place);
       fresh_ = std::move(fresh);
     };
   }
