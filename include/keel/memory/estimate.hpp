@@ -43,6 +43,8 @@ struct estimate_options {
 
 /// In bytes.
 struct breakdown {
+  std::int64_t trained = 0;     ///< numbers that require grad, and no bytes
+  int state_per_parameter = 0;  ///< as the options say
   std::int64_t parameters = 0;
   std::int64_t buffers = 0;
   std::int64_t gradients = 0;
@@ -67,11 +69,14 @@ struct breakdown {
       std::snprintf(start, sizeof start, "%-12s %10.2f MiB  ", name, static_cast<double>(bytes) / (1024.0 * 1024.0));
       table += start + words + "\n";
     };
-    line("parameters", parameters, "");
+    line("parameters", parameters, std::to_string(trained) + " trained numbers, and those that are frozen");
     line("buffers", 2 * buffers, "and the copies that a window begins with");
     line("gradients", gradients, "of trained parameters");
-    line("optimizer", optimizer, "");
-    if (average > 0) line("average", average, "");
+    line("optimizer", optimizer,
+         optimizer == 0 ? "offloaded, or none"
+                        : std::to_string(state_per_parameter) + " x " + std::to_string(trained) +
+                              " numbers of fp32, and copies of narrow ones");
+    if (average > 0) line("average", average, "of trained parameters, fp32");
     line("activations", activations, "of " + std::to_string(rows) + " rows, as the recipe keeps them");
     for (std::size_t i = 0; i < units.size(); ++i) line("", units[i], "unit " + std::to_string(i) + " without recompute");
     line("", outside, "outside of units");
@@ -198,12 +203,14 @@ requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch con
   constexpr config configured = config_of<Recipe>;
   torch::nn::Module& module = as_module(model);
   breakdown result;
+  result.state_per_parameter = options.state_per_parameter;
   at::DeviceType device = at::kCPU;
   for (at::Tensor const& one : module.parameters()) {
     device = one.device().type();
     auto const bytes = static_cast<std::int64_t>(one.nbytes());
     result.parameters += bytes;
     if (!one.requires_grad()) continue;
+    result.trained += one.numel();
     bool const narrow = keel::detail::is_narrow(one);
     std::int64_t const wide = 4 * one.numel();
     // Summed up in fp32 once there is a second micro-batch.
