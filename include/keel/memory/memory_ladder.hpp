@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <bit>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
@@ -128,7 +129,7 @@ class memory_ladder {
     if (seen_retries_ < 0) seen_retries_ = retries;
     history_ = (history_ << 1 | (retries > seen_retries_ ? 1U : 0U)) & 0x3FFU;
     seen_retries_ = retries;
-    if (__builtin_popcount(history_) < 3) return false;
+    if (std::popcount(history_) < 3) return false;
     history_ = 0;
     return true;
   }

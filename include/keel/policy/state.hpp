@@ -6,7 +6,8 @@
 //       ..
 //     };
 // A public state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05). A private one is not
-// seen by anybody, keel included: it is no state of the policy.
+// seen by anybody, keel included: it is no state of the policy. A state is copied before every update, so that one that begins
+// again for want of memory finds it as it was: a tensor in it is assigned anew and not changed in place.
 #pragma once
 
 #include <keel/policy/slot.hpp>

@@ -187,6 +187,7 @@ class step_body : public update_counts {
   using pass_type = window_pass<Recipe, Environment>;
   static constexpr reason bad_gradient =
       configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
+
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf& loss_of) {
     average_.require_parameters_in_place();
@@ -260,6 +261,7 @@ class step_body : public update_counts {
     pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), decides_on_device_);
   }
 
+  /// The next rung, which all ranks take together; hooks hear of it.
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
     given_back_.reset();
     auto const rung = ladder_.take_next(agree(world_, replay_.most_pieces()).value(), begun());
