@@ -64,8 +64,8 @@ int run(std::string const& path, std::int64_t updates) {
   std::string const text = char_gpt::read_corpus(path);
   char_gpt::vocabulary const letters(text + rotated(text));
   char_gpt::model_size const size{.vocabulary = letters.size(), .width = 192, .layers = 3, .dropout = 0.0};
-  at::Tensor const known = letters.encode(text);
-  at::Tensor const unknown = letters.encode(rotated(text));
+  at::Tensor const known = char_gpt::split_tokens(letters.encode(text), size.context, path).train;
+  auto const [unknown, unseen] = char_gpt::split_tokens(letters.encode(rotated(text)), size.context, path);
   auto const batches = [&](at::Tensor const& of) {
     return [&of, &size, number = std::int64_t{0}](std::int64_t) mutable {
       std::vector<at::Tensor> some;
@@ -73,7 +73,7 @@ int run(std::string const& path, std::int64_t updates) {
       return some;
     };
   };
-  auto const held_out = std::vector<at::Tensor>{batch_of(unknown, size.context, 1000003), batch_of(unknown, size.context, 1000033)};
+  auto const held_out = std::vector<at::Tensor>{batch_of(unseen, size.context, 0), batch_of(unseen, size.context, 1)};
 
   at::manual_seed(1);
   keel::tensor_map dense;

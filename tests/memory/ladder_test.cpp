@@ -435,6 +435,46 @@ TEST_CASE("an evaluation that does not fit is cut like a micro-batch, and withou
   CHECK_THROWS_AS(plain.evaluate(batches, at_most(2)), keel::out_of_memory_error);
 }
 
+TEST_CASE("a batch or a piece of weight nothing counts nothing in an evaluation, however it is cut") {
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<halves> run{model, optimizer, quiet()};
+  std::vector<pair_batch> const batches{make_pair_batch(1), make_pair_batch(2)};
+  auto const of_positive = [&](pair_batch const& batch, bool starve) -> keel::weighted_loss {
+    auto const rows = batch.second.squeeze(1).gt(0.0).nonzero().squeeze(1);
+    if (starve && batch.first.size(0) > 1) run_out_of_memory();
+    if (rows.numel() == 0) return {at::full({}, NAN), 0.0};
+    return {at::mse_loss(model->forward(batch.first.index_select(0, rows)), batch.second.index_select(0, rows)),
+            static_cast<double>(rows.numel())};
+  };
+  double const whole = run.evaluate(batches, [&](pair_batch const& batch) { return of_positive(batch, false); });
+  double const by_rows = run.evaluate(batches, [&](pair_batch const& batch) { return of_positive(batch, true); });
+  CHECK(std::isfinite(whole));
+  CHECK(by_rows == Approx(whole).epsilon(1e-6));
+}
+
+TEST_CASE("the cursor after an exception stands before the window that was dropped, and after one that was applied") {
+  struct in_three : keel::recipe<keel::accumulate<3>> {};
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<in_three> run{model, optimizer, quiet()};
+  auto const loss = mean_squared_error(model);
+  auto const throws = [](pair_batch const&) -> at::Tensor { throw std::runtime_error("a loss"); };
+  for (int i = 0; i < 3; ++i) run.step(make_pair_batch(1), loss);
+  run.step(make_pair_batch(1), loss);
+  CHECK(run.cursor().consumed == 4);
+  CHECK_THROWS_AS(run.step(make_pair_batch(1), throws), std::runtime_error);
+  CHECK(run.cursor().consumed == 3);
+  bool angry = true;
+  run.on([&](keel::event::update_end const&) {
+    if (std::exchange(angry, false)) throw std::runtime_error("a hook");
+  });
+  for (int i = 0; i < 2; ++i) run.step(make_pair_batch(1), loss);
+  CHECK_THROWS_AS(run.step(make_pair_batch(1), loss), std::runtime_error);
+  CHECK(run.updates() == 2);
+  CHECK(run.cursor().consumed == 6);
+}
+
 namespace {
 
 /// Ranks that are threads of this process and meet in every combine().

@@ -72,22 +72,25 @@ loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType de
         Autocast autocast(device, precision);
         attention_scope const attention(memory.attention);
         weighted_loss const loss = as_weighted_loss(loss_of(piece), rows);
-        tally.add(host_value(loss.mean), loss.weight);
+        // A piece that counts nothing may have no mean.
+        if (loss.weight > 0.0) tally.add(host_value(loss.mean), loss.weight);
       });
       return tally;
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
       starved = first_line(thrown);
     }
-    bool const can_cut = memory.may_cut && memory.pieces < most_pieces(batch, grain_of(batch));
+    bool const can_cut = sliceable_batch<Batch> && memory.may_cut && memory.pieces < most_pieces(batch, grain_of(batch));
     if (auto const make_room = std::exchange(memory.make_room, {})) {
       make_room();
     } else if (can_cut) {
       memory.pieces *= 2;
     } else {
-      throw out_of_memory_error("E09", "memory ran out in an evaluation: " + *starved +
-                                           ". Evaluate smaller batches, or add keel::oom::ladder<keel::oom::halve_micro_batch, "
-                                           "keel::oom::give_up>, which cuts them.");
+      throw out_of_memory_error("E09",
+                                "memory ran out in an evaluation: " + *starved +
+                                    (memory.may_cut ? ". Evaluate smaller batches, or give the process more memory."
+                                                    : ". Evaluate smaller batches, or add keel::oom::ladder<"
+                                                      "keel::oom::halve_micro_batch, keel::oom::give_up>, which cuts them."));
     }
   }
 }
@@ -107,7 +110,7 @@ double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind
     for (; at != end; ++at) {
       auto&& batch = *at;
       auto const tally = detail::evaluate_batch<Autocast>(batch, loss_of, device, precision, memory);
-      sum += tally.mean() * tally.weight;
+      if (tally.weight > 0.0) sum += tally.mean() * tally.weight;
       weight += tally.weight;
     }
   });

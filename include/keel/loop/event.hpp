@@ -13,8 +13,8 @@
 // An update that is decided on a device is read one later: its update_end comes before the next one's gradients are complete,
 // with `late` set, and may come after the end of its epoch. Until then the numbers of other events count it as applied.
 // out_of_memory comes where memory ran out, at the latest before the optimizer steps; the window then begins again with micro
-// batch 0, and gradients_ready may come again. Taken for time that the allocator loses, it comes before update_begin, as
-// rung_given_back does.
+// batch 0, and gradients_ready may come again. Taken for time that the allocator loses, it comes before update_begin.
+// rung_given_back comes before the update_end of the update after which memory was enough for so long.
 // A window may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
 // from a hook ends the run as one from the loss would.
 #pragma once

@@ -25,6 +25,47 @@ struct data_cursor {
   }
 };
 
+/// Moves a data cursor by windows: what a window that is dropped had taken was not consumed.
+class window_cursor {
+ public:
+  /// The cursor outlives this.
+  explicit window_cursor(data_cursor& cursor) : cursor_(cursor) {}
+  void begin() {
+    began_at_ = cursor_;
+    closed_ = false;
+  }
+  /// A window was applied or left out; `late`: it is the one before this.
+  void close(bool late) { closed_ = closed_ || !late; }
+  /// One micro-batch was taken.
+  void advance() {
+    ++cursor_.position;
+    ++cursor_.consumed;
+  }
+  /// Runs what takes a micro-batch or closes a window, and may throw.
+  template <class Run>
+  auto watched(Run const& run) {
+    try {
+      return run();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+  /// The window is dropped; if it was closed already, it has consumed what it took.
+  void abandon() {
+    if (closed_) {
+      advance();
+    } else {
+      cursor_ = began_at_;
+    }
+  }
+
+ private:
+  data_cursor& cursor_;
+  data_cursor began_at_;
+  bool closed_ = true;
+};
+
 /// What the record of a run remembers from update to update.
 struct run_record {
   std::int64_t attempts = 0;  ///< windows, the skipped ones included; as many lines has metrics.jsonl

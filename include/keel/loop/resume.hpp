@@ -16,6 +16,7 @@
 #include <keel/version.hpp>
 #include <set>
 #include <string>
+#include <vector>
 
 namespace keel {
 
@@ -44,6 +45,18 @@ inline nlohmann::json recipe_to_json(config const& value) {
 inline bool depends_on_length(config const& value) {
   bool const own = value.schedule.kind == schedule::kind::custom;
   return value.schedule.total == 0 && (own || schedule::depends_on_length(value.schedule));
+}
+
+/// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
+inline void require_rungs_fit(config const& value, nlohmann::json const& state, std::string const& source) {
+  nlohmann::json const taken = state.value(nlohmann::json::json_pointer("/run/step/ladder/taken"), nlohmann::json::array());
+  bool shortened = false;
+  for (auto const& kind : taken) shortened |= kind == static_cast<int>(oom::rung_kind::shorten_sequence);
+  if (!shortened || oom::has_rung(value.oom, oom::rung_kind::shorten_sequence)) return;
+  throw checkpoint_error("E03", source +
+                                    " is of a run whose ladder had come to oom::shorten_sequence, and this recipe has no such "
+                                    "rung, so that rows would be longer again. Put it back, use another run directory, or "
+                                    "options.accept_changed_recipe.");
 }
 
 /// Throws checkpoint_error (E03) that names every slot that differs.
@@ -138,7 +151,10 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
                     bool accept_changed_recipe) {
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
-  if (!accept_changed_recipe) detail::require_same_recipe(value, content.state, source);
+  if (!accept_changed_recipe) {
+    detail::require_same_recipe(value, content.state, source);
+    detail::require_rungs_fit(value, content.state, source);
+  }
   // What a rung of the ladder did before the run's first update is no other model.
   auto const to_quantize = quantized_in(content.model, model);
   tensor_map expected = model_tensors(model);
@@ -153,8 +169,11 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accept_changed_recipe);
     part.state->visit(reader);
   });
+  // Room for all of them first; the values come with the model's.
+  std::vector<at::Tensor> rooms;
+  for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
+  for (std::size_t i = 0; i < rooms.size(); ++i) to_quantize[i].second->put(rooms[i], to_quantize[i].second->scale.detach());
   load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);
-  for (auto const& [name, layer] : to_quantize) layer->quantize();
   load_model(model, content.model, source);
 }
 

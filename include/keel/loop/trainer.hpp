@@ -106,7 +106,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
         return end_run(result);
       } catch (std::exception const& thrown) {
         // Its batches hold on to this call's loss function.
-        if (step_.has_window()) cursor_ = window_began_at_;
+        if (step_.has_window()) window_.abandon();
         step_.drop_window();
         record_failure(thrown);
         throw;
@@ -140,9 +140,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   std::optional<outcome> settle() { return step_.settle(); }
   /// Applies what the data's end left incomplete.
   std::optional<outcome> flush() {
-    auto last = step_.flush();
+    auto last = window_.watched([&] { return step_.flush(); });
     if (last && last->template is<outcome::gave_up>()) {
-      cursor_ = window_began_at_;
+      window_.abandon();
     } else if (last) {
       after_window(*last);
     }
@@ -296,7 +296,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   outcome take(Batch const& batch, LossOf&& loss_of) {
     if (step_.at_boundary()) {
       timer_.begin_window(cursor_.epoch);
-      window_began_at_ = cursor_;
+      window_.begin();
     }
     if constexpr (countable_batch<Batch>) {
       if (!console_begun_) {
@@ -306,13 +306,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       }
     }
     // A window that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
-    outcome const result = step_(batch, loss_of);
+    outcome const result = window_.watched([&] { return step_(batch, loss_of); });
     if (result.template is<outcome::gave_up>()) {
-      cursor_ = window_began_at_;
+      window_.abandon();
       return result;
     }
-    ++cursor_.position;
-    ++cursor_.consumed;
+    window_.advance();
     if (!step_.at_boundary()) return result;
     outcome const known = known_now(result);
     after_window(known);
@@ -339,6 +338,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   void on_event(Event const& event) {
     if constexpr (std::is_same_v<Event, event::out_of_memory>) recorder_.out_of_memory(event);
     if constexpr (std::is_same_v<Event, event::rung_given_back>) recorder_.rung_given_back(event);
+    if constexpr (std::is_same_v<Event, event::update_end>) window_.close(event.late);
     hooks_(event);
     // After the hooks, so that what they log stands in this window's line.
     if constexpr (std::is_same_v<Event, event::update_end>) record_update(event);
@@ -414,7 +414,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   step_type step_;
   console console_;
   data_cursor cursor_;
-  data_cursor window_began_at_;
+  window_cursor window_{cursor_};
   run_record record_;
   recorder<files> recorder_{directory_, console_, record_};
   random_snapshot random_;

@@ -61,7 +61,7 @@ inline at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::
                                      options.dropout, options.causal);
   }
   at::Tensor scores = at::matmul(query / std::sqrt(static_cast<double>(query.size(-1))), key.transpose(-2, -1));
-  if (options.mask.defined()) scores = scores + options.mask;
+  if (options.mask.defined()) scores = scores + options.mask.to(scores.scalar_type());
   if (options.causal) {
     double const never = -std::numeric_limits<double>::infinity();
     scores = scores + at::full({query.size(-2), key.size(-2)}, never, scores.options()).triu(1);

@@ -129,7 +129,7 @@ class lora_module : public torch::nn::Module {
     return base + at::linear(at::linear(in, down), up) * (options.alpha() / static_cast<double>(options.rank()));
   }
 
-  bool is_quantized() const { return quantized_; }
+  bool is_quantized() const { return quantized_ || weight.scalar_type() == at::kChar; }
 
   /// Rounds the frozen weight to eight bits, each row to a scale of its own: the largest element becomes 127. What is rounded
   /// away is at most half a scale an element.
@@ -168,9 +168,10 @@ class lora_module : public torch::nn::Module {
  private:
   void require_eight_bits() const {
     if (weight.scalar_type() == at::kChar) return;
-    throw error("E12",
-                "a keel::lora layer's weight was moved to another dtype after it had been quantized, and means nothing without "
-                "its scale. Call model.to(dtype) before keel::quantize_base.");
+    throw error(
+        "E12",
+        "a keel::lora layer was quantized, and its weight is no int8 any more: it was moved to another dtype, or a dense "
+        "file was loaded into it. Do both before keel::quantize_base, on a model that is built anew.");
   }
 
   bool quantized_ = false;

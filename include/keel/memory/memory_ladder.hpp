@@ -24,7 +24,6 @@
 #include <keel/update/engine.hpp>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 
 namespace keel {
@@ -134,15 +133,9 @@ class memory_ladder {
     return true;
   }
 
-  /// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
   template <class Archive>
   void visit(Archive& archive) {
     position_.visit(archive);
-    if (relief().length > 0 && !oom::has_rung(ladder_, oom::rung_kind::shorten_sequence)) {
-      throw checkpoint_error("E03", "the run was trained on rows of " + std::to_string(relief().length) +
-                                        " tokens, to which its ladder had come, and this recipe has no "
-                                        "oom::shorten_sequence. Put that rung back, or use another run directory.");
-    }
   }
 
  private:
@@ -158,20 +151,29 @@ class memory_ladder {
     offloaded_ = true;  // in part at least, whatever happens
     engine_->keep_state_in(home_);
   }
-  /// Until there is room for it, it stays where it is, and each part of it is found there.
+  /// Where there is no room for it, it stays where it is, and is tried again some updates later.
   void bring_back() {
+    if (wait_ > 0) {
+      --wait_;
+      return;
+    }
     try {
       engine_->keep_state_in(nullptr);
       offloaded_ = false;
+      return;
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
     }
+    engine_->keep_state_in(home_);
+    wait_ = ladder_.climb_back;
   }
 
   /// Takes the rung, where taking it is done here. One that needs memory to be taken, and does not get it, cannot be.
   bool can_take(int index) {
-    bool const semantic = ladder_.rungs[index].disturbance == oom::disturbance::semantic;
-    if (is_trial_ && semantic) return false;
+    // What a trial could not undo.
+    auto const& rung = ladder_.rungs[index];
+    bool const lasts = rung.disturbance == oom::disturbance::semantic || rung.kind == oom::rung_kind::custom;
+    if (is_trial_ && lasts) return false;
     try {
       return take(index);
     } catch (std::exception const& thrown) {
@@ -204,6 +206,7 @@ class memory_ladder {
   std::shared_ptr<state_home> home_;
   bool offloaded_ = false;
   bool is_trial_ = false;
+  long long wait_ = 0;              ///< updates before state that had no room is brought back
   unsigned history_ = 0;            ///< bit i: the allocator tried again in the update so many ago
   std::int64_t seen_retries_ = -1;  ///< none yet
 };

@@ -208,18 +208,15 @@ class step_body : public update_counts {
   void begin() {
     decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
     if (!decides_on_device_) settle();
-    if constexpr (has_ladder) change_rungs();
+    if constexpr (has_ladder) relieve_allocator();
     name_out_of_memory(begun(), [&] { ladder_.prepare(); });
     open_ = true;
     pass_.memory().begin(watches_memory(observe_));
     observe_(event::update_begin{begun()});
   }
 
-  /// Between windows: a rung for an allocator that loses time, or one that is not needed any more.
-  void change_rungs() {
-    if (auto const rung = std::exchange(given_back_, std::nullopt)) {
-      observe_(event::rung_given_back{begun(), to_string(*rung), ladder_.relief().pieces});
-    }
+  /// Between windows: a rung for an allocator that loses time.
+  void relieve_allocator() {
     auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
     if (!agree(world_, ladder_.thrashes(retries)).value()) return;
     // Where no rung is left the run goes on as slowly as it did.
@@ -263,7 +260,6 @@ class step_body : public update_counts {
 
   /// The next rung, which all ranks take together; hooks hear of it.
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
-    given_back_.reset();
     auto const rung = ladder_.take_next(agree(world_, replay_.most_pieces()).value(), begun());
     if (rung != oom::rung_kind::give_up || may_give_up)
       observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
@@ -370,8 +366,10 @@ class step_body : public update_counts {
     name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
     ++updates_;
     if (clipped) ++clipped_;
+    // While the window is open, as for update_end: a hook is at no boundary yet.
     if constexpr (has_ladder) {
-      if (auto const rung = ladder_.updated()) given_back_ = rung;
+      if (auto const rung = ladder_.updated())
+        observe_(event::rung_given_back{updates_, to_string(*rung), ladder_.relief().pieces});
     }
     return close(window, result, loss, norm);
   }
@@ -433,7 +431,6 @@ class step_body : public update_counts {
   bool open_ = false;
   std::int64_t micro_batches_ = 0;
   window_replay replay_;
-  std::optional<oom::rung_kind> given_back_;
   [[no_unique_address]] typename Environment::world world_{};
 
   // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
