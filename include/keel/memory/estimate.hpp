@@ -27,6 +27,7 @@
 #include <keel/step/cut_batch.hpp>
 #include <keel/step/loss.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/update/parameter_state.hpp>
 #include <memory>
 #include <string>
 #include <unordered_set>

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <fcntl.h>
 #include <linux/magic.h>
@@ -28,6 +29,17 @@
 
 namespace keel::memory {
 
+/// Files there take memory. Throws file_error (E02) for a directory that does not exist.
+inline bool is_kept_in_memory(std::filesystem::path const& directory) {
+  struct statfs system {};
+  if (::statfs(directory.c_str(), &system) != 0) {
+    throw file_error("E02", "cannot look at " + directory.string() + ": " + std::strerror(errno) +
+                                ". Name a directory on a disk by options.run_directory, or by TMPDIR.");
+  }
+  auto const type = static_cast<unsigned long>(system.f_type);
+  return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
+}
+
 class mapped_memory final : public state_home {
  public:
   /// `directory`: on a disk, and not in memory as /tmp often is; empty: what TMPDIR says, or /var/tmp. Throws file_error (E02).
@@ -36,9 +48,7 @@ class mapped_memory final : public state_home {
       char const* const named = std::getenv("TMPDIR");
       directory_ = named != nullptr && *named != '\0' ? named : "/var/tmp";
     }
-    struct statfs system {};
-    if (::statfs(directory_.c_str(), &system) != 0) throw failure("look at");
-    if (static_cast<unsigned long>(system.f_type) == TMPFS_MAGIC || static_cast<unsigned long>(system.f_type) == RAMFS_MAGIC) {
+    if (is_kept_in_memory(directory_)) {
       throw file_error("E02", directory_.string() +
                                   " is kept in memory, so that offloading to it frees nothing. Name a directory on a disk with "
                                   "options.run_directory, or with TMPDIR.");

@@ -95,7 +95,7 @@ class memory_ladder {
 
   memory_relief const& relief() const { return position_.relief(); }
   std::size_t taken() const { return position_.taken(); }
-  /// Where offloaded state of parameters on the CPU goes; empty: see memory::mapped_memory.
+  /// Where offloaded state of parameters on the CPU goes; empty, or a directory in memory: see memory::mapped_memory.
   void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
 
   /// Stands where another one stands, for a trial: nothing that changes the experiment is taken from here on.
@@ -105,11 +105,10 @@ class memory_ladder {
     is_trial_ = true;
   }
 
-  /// Before a window. Throws file_error (E02) where offloading has no place to go, before memory runs out; recipe_error (U33)
-  /// where a checkpoint brought a rung that this optimizer cannot take.
+  /// Before a window. Throws file_error (E02) where a recipe that offloads has no disk to offload to; recipe_error (U33) where
+  /// a checkpoint brought a rung that this optimizer cannot take.
   void prepare() {
     require_engine();
-    if (may_offload() && home_ == nullptr) home_ = make_home();
     if (relief().offload && !offloaded_) offload();
     if (!relief().offload && offloaded_) bring_back();
   }
@@ -142,12 +141,15 @@ class memory_ladder {
   bool may_offload() const { return relief().offload || oom::has_rung(ladder_, oom::rung_kind::offload_optimizer); }
   std::shared_ptr<state_home> make_home() const {
     if (device_ != at::kCPU) return std::make_shared<memory::host_memory>();
-    return std::make_shared<memory::mapped_memory>(directory_);
+    if (!directory_.empty() && !memory::is_kept_in_memory(directory_))
+      return std::make_shared<memory::mapped_memory>(directory_);
+    return std::make_shared<memory::mapped_memory>();
   }
   void require_engine() const {
     if (may_offload() && engine_ == nullptr) throw broken_rule<recipe_error, rule::U33>();
   }
   void offload() {
+    if (home_ == nullptr) home_ = make_home();
     offloaded_ = true;  // in part at least, whatever happens
     engine_->keep_state_in(home_);
   }
@@ -176,6 +178,8 @@ class memory_ladder {
     if (is_trial_ && lasts) return false;
     try {
       return take(index);
+    } catch (file_error const&) {
+      // No disk, or none with room: what is offloaded already is brought back, and the ladder goes on.
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
     }
