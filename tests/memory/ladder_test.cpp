@@ -473,6 +473,12 @@ TEST_CASE("the cursor after an exception stands before the window that was dropp
   CHECK_THROWS_AS(run.step(make_pair_batch(1), loss), std::runtime_error);
   CHECK(run.updates() == 2);
   CHECK(run.cursor().consumed == 6);
+  // A flush takes nothing, whether the update that it made is followed by an exception or it never came to one.
+  run.step(make_pair_batch(1), loss);
+  angry = true;
+  CHECK_THROWS_AS(run.flush(), std::runtime_error);
+  CHECK(run.updates() == 3);
+  CHECK(run.cursor().consumed == 7);
 }
 
 namespace {

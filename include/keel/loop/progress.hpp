@@ -41,26 +41,34 @@ class window_cursor {
     ++cursor_.position;
     ++cursor_.consumed;
   }
-  /// Runs what takes a micro-batch or closes a window, and may throw.
+  /// The window is dropped.
+  void rewind() { cursor_ = began_at_; }
+  /// Runs what takes a micro-batch. What throws after the window was closed has consumed it.
   template <class Run>
-  auto watched(Run const& run) {
-    try {
-      return run();
-    } catch (...) {
-      abandon();
-      throw;
-    }
+  auto taking(Run const& run) {
+    return watched(run, [this] { advance(); });
   }
-  /// The window is dropped; if it was closed already, it has consumed what it took.
-  void abandon() {
-    if (closed_) {
-      advance();
-    } else {
-      cursor_ = began_at_;
-    }
+  /// Runs what closes the open window and takes nothing.
+  template <class Run>
+  auto closing(Run const& run) {
+    return watched(run, [] {});
   }
 
  private:
+  template <class Run, class AfterClosing>
+  auto watched(Run const& run, AfterClosing const& after_closing) {
+    try {
+      return run();
+    } catch (...) {
+      if (closed_) {
+        after_closing();
+      } else {
+        rewind();
+      }
+      throw;
+    }
+  }
+
   data_cursor& cursor_;
   data_cursor began_at_;
   bool closed_ = true;

@@ -105,8 +105,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
         outcome const result = run_epochs(batches, loss_of, listener);
         return end_run(result);
       } catch (std::exception const& thrown) {
-        // Its batches hold on to this call's loss function.
-        if (step_.has_window()) window_.abandon();
+        if (step_.has_window()) window_.rewind();
         step_.drop_window();
         record_failure(thrown);
         throw;
@@ -140,9 +139,10 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   std::optional<outcome> settle() { return step_.settle(); }
   /// Applies what the data's end left incomplete.
   std::optional<outcome> flush() {
-    auto last = window_.watched([&] { return step_.flush(); });
+    auto const run = [this] { return step_.flush(); };
+    auto last = step_.has_window() ? window_.closing(run) : run();
     if (last && last->template is<outcome::gave_up>()) {
-      window_.abandon();
+      window_.rewind();
     } else if (last) {
       after_window(*last);
     }
@@ -306,9 +306,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       }
     }
     // A window that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
-    outcome const result = window_.watched([&] { return step_(batch, loss_of); });
+    outcome const result = window_.taking([&] { return step_(batch, loss_of); });
     if (result.template is<outcome::gave_up>()) {
-      window_.abandon();
+      window_.rewind();
       return result;
     }
     window_.advance();

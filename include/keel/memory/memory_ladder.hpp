@@ -179,10 +179,13 @@ class memory_ladder {
     try {
       return take(index);
     } catch (file_error const&) {
-      // No disk, or none with room: what is offloaded already is brought back, and the ladder goes on.
+      // No disk, or none with room: the ladder goes on without it.
+      if (rung.kind != oom::rung_kind::offload_optimizer) throw;
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
     }
+    // What was moved already: the engine must not go on moving.
+    if (offloaded_ && !relief().offload) bring_back();
     return false;
   }
   bool take(int index) {

@@ -332,7 +332,7 @@ class step_body : public update_counts {
       return skip(found.window, *found.left_out, std::move(found.where), found.loss, found.norm);
     }
     bool const was_clipped = found.clipped->clipped();
-    clip_state_ = next_clip_state_;
+    std::swap(clip_state_, next_clip_state_);
     schedule_.apply(optimizer_);
     name_out_of_memory_inside_update(updates_, [&] { std::move(*found.clipped).step(optimizer_); });
     return accept(found.window, found.loss, found.norm, was_clipped);
