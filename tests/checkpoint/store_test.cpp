@@ -11,6 +11,7 @@ struct faulty_files : keel::posix_files {
   struct plan {
     int calls = 0;
     int fail_at = -1;
+    int fail_from = 1 << 30;
     int code = ENOSPC;
   };
   explicit faulty_files(std::shared_ptr<plan> shared) : shared_(std::move(shared)) {}
@@ -24,11 +25,12 @@ struct faulty_files : keel::posix_files {
   void sync(keel::file_handle const& file, path const& name) { next("sync", name), posix_files::sync(file, name); }
   void sync_directory(path const& name) { next("sync", name), posix_files::sync_directory(name); }
   void rename(path const& from, path const& to) { next("rename", from), posix_files::rename(from, to); }
+  void remove_all(path const& name) { next("remove", name), posix_files::remove_all(name); }
 
  private:
-  bool will_fail() const { return shared_->calls + 1 == shared_->fail_at; }
+  bool will_fail() const { return shared_->calls + 1 == shared_->fail_at || shared_->calls + 1 >= shared_->fail_from; }
   void next(char const* doing, path const& name) {
-    if (++shared_->calls == shared_->fail_at) keel::detail::throw_file_error(doing, name, shared_->code);
+    if (++shared_->calls == shared_->fail_at || shared_->calls >= shared_->fail_from) keel::detail::throw_file_error(doing, name, shared_->code);
   }
   std::shared_ptr<plan> shared_;
 };
@@ -46,9 +48,9 @@ keel::snapshot content(double value) {
 
 TEST_CASE("a checkpoint comes back as it was saved") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory, 2);
+  keel::checkpoint_store<> store(directory);
   store.prepare();
-  store.save(7, content(1.5));
+  store.save(7, content(1.5), {});
   auto const loaded = store.load(7);
   CHECK(same_bits(loaded.model.at("weight"), content(1.5).model["weight"]));
   CHECK(same_bits(loaded.optimizer.at("weight.exp_avg"), content(1.5).optimizer["weight.exp_avg"]));
@@ -59,9 +61,9 @@ TEST_CASE("a checkpoint comes back as it was saved") {
 TEST_CASE("rotation keeps the newest, also where the number of digits grows") {
   scratch_directory const directory;
   for (std::int64_t keep = 1; keep <= 4; ++keep) {
-    keel::checkpoint_store<> store(directory / std::to_string(keep), keep);
+    keel::checkpoint_store<> store(directory / std::to_string(keep));
     store.prepare();
-    for (std::int64_t const update : {9998, 9999, 10000, 10001, 999999999, 1000000000}) store.save(update, content(1.0));
+    for (std::int64_t const update : {9998, 9999, 10000, 10001, 999999999, 1000000000}) store.save(update, content(1.0), {.newest = keep});
     auto const left = store.updates();
     REQUIRE(left.size() == static_cast<std::size_t>(keep));
     CHECK(left.back() == 1000000000);
@@ -75,22 +77,22 @@ TEST_CASE("disk_full_in_the_middle_of_a_save: whichever call fails, the error na
     for (bool done = false; !done; ++fail_at) {
       scratch_directory const directory;
       auto const plan = std::make_shared<faulty_files::plan>();
-      keel::checkpoint_store<faulty_files> store(directory, 2, faulty_files(plan));
+      keel::checkpoint_store<faulty_files> store(directory, faulty_files(plan));
       store.prepare();
-      store.save(1, content(1.0));
-      store.save(2, content(2.0));
+      store.save(1, content(1.0), {});
+      store.save(2, content(2.0), {});
       plan->calls = 0;
       plan->fail_at = fail_at;
       plan->code = code;
       try {
-        store.save(3, content(3.0));
+        store.save(3, content(3.0), {});
         done = true;
       } catch (keel::file_error const& thrown) {
         CHECK(thrown.id() == "E02");
         CHECK(std::string(thrown.what()).find(directory.path().string()) != std::string::npos);
       }
       plan->fail_at = -1;
-      keel::checkpoint_store<> after(directory, 2);
+      keel::checkpoint_store<> after(directory);
       after.prepare();
       auto const left = after.updates();
       REQUIRE(left.size() >= 2);
@@ -107,9 +109,9 @@ TEST_CASE("disk_full_in_the_middle_of_a_save: whichever call fails, the error na
 
 TEST_CASE("every_bit: a flipped bit anywhere in a checkpoint is found, and so is every truncation") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory, 2);
+  keel::checkpoint_store<> store(directory);
   store.prepare();
-  store.save(1, content(1.0));
+  store.save(1, content(1.0), {});
   auto const expected = store.load(1);
   for (std::string const name : {"model.safetensors", "optimizer.safetensors", "state.safetensors", "state.json", "manifest.json"}) {
     auto const file = store.path_of(1) / name;
@@ -145,19 +147,19 @@ TEST_CASE("saved again under the same number: a kill or an error between the ren
   for (int fail_at = 1; fail_at < 60; ++fail_at) {
     scratch_directory const directory;
     auto const plan = std::make_shared<faulty_files::plan>();
-    keel::checkpoint_store<faulty_files> store(directory, 1, faulty_files(plan));
+    keel::checkpoint_store<faulty_files> store(directory, faulty_files(plan));
     store.prepare();
-    store.save(5, content(1.0));
+    store.save(5, content(1.0), {.newest = 1});
     plan->calls = 0;
     plan->fail_at = fail_at;
     bool failed = false;
     try {
-      store.save(5, content(2.0));
+      store.save(5, content(2.0), {.newest = 1});
     } catch (keel::file_error const&) {
       failed = true;
     }
     plan->fail_at = -1;
-    keel::checkpoint_store<> after(directory, 1);
+    keel::checkpoint_store<> after(directory);
     after.prepare();
     REQUIRE(after.updates() == std::vector<std::int64_t>{5});
     double const value = after.load(5).model.at("weight")[0][0].item<double>();
@@ -165,20 +167,20 @@ TEST_CASE("saved again under the same number: a kill or an error between the ren
   }
   // A kill after the first rename leaves the one under its other name.
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory, 1);
+  keel::checkpoint_store<> store(directory);
   store.prepare();
-  store.save(5, content(1.0));
+  store.save(5, content(1.0), {});
   std::filesystem::rename(directory / "step-000000005", directory / ".writing-replaced-step-000000005");
-  keel::checkpoint_store<> after(directory, 1);
+  keel::checkpoint_store<> after(directory);
   after.prepare();
   CHECK(after.updates() == std::vector<std::int64_t>{5});
 }
 
 TEST_CASE("what a killed save left behind is no checkpoint and goes away") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory, 2);
+  keel::checkpoint_store<> store(directory);
   store.prepare();
-  store.save(1, content(1.0));
+  store.save(1, content(1.0), {});
   std::filesystem::create_directory(directory / ".writing-step-000000002");
   write_file(directory / ".writing-step-000000002/model.safetensors", "half");
   std::filesystem::create_directory(directory / "step-notes");
@@ -224,33 +226,68 @@ TEST_CASE("where no checkpoint is whole the run does not begin anew over it") {
   CHECK(read_lines(directory / "run/metrics.jsonl").size() == 2);
 }
 
-TEST_CASE("a full disk ends the run with an error, whichever write it hits, and the checkpoints from before are whole") {
-  struct on_a_small_disk : keel::environment {
-    using files = faulty_files;
-  };
+namespace {
+struct on_a_small_disk : keel::environment {
+  using files = faulty_files;
+};
+/// Trains on from update 3 to 8 on a disk that fails as planned.
+void go_on(std::filesystem::path const& directory, std::shared_ptr<faulty_files::plan> const& plan, std::vector<std::int64_t>& failed) {
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.1);
+  keel::trainer<recipe, on_a_small_disk> run{model, optimizer, quiet({.run_directory = directory, .updates = 8}), faulty_files(plan)};
+  run.on([&](keel::event::checkpoint_failed const& e) { failed.push_back(e.update); });
+  run.fit([](std::int64_t epoch) { return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch))}; },
+          mean_squared_error(model));
+}
+}  // namespace
+
+TEST_CASE("disk_full_mid_save: whichever call fails, training goes on to the same end, and what failed is an event") {
+  scratch_directory const whole;
+  train(whole / "run", 8);
   int fail_at = 1;
-  for (bool done = false; !done; fail_at += 3) {
+  int heard = 0;
+  int ended = 0;
+  for (bool done = false; !done; ++fail_at) {
+    INFO("call " << fail_at);
     scratch_directory const directory;
     train(directory / "run", 3);
     auto const plan = std::make_shared<faulty_files::plan>();
     plan->fail_at = fail_at;
-    auto const model = make_small();
-    torch::optim::AdamW optimizer(model->parameters(), 0.1);
+    std::vector<std::int64_t> failed;
     try {
-      keel::trainer<recipe, on_a_small_disk> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 5}), faulty_files(plan)};
-      run.fit([](std::int64_t epoch) { return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch))}; },
-              mean_squared_error(model));
+      go_on(directory / "run", plan, failed);
       done = plan->calls < fail_at;
-      CHECK(done);
+      heard += failed.empty() ? 0 : 1;
+      CHECK(timeless_metrics(directory / "run") == timeless_metrics(whole / "run"));
+      CHECK(read_file(directory / "run/checkpoints/step-000000008/model.safetensors") ==
+            read_file(whole / "run/checkpoints/step-000000008/model.safetensors"));
     } catch (keel::file_error const& thrown) {
+      // Before the first update, or in the last save: nobody could go on.
       CHECK(thrown.id() == "E02");
+      ++ended;
     }
-    keel::checkpoint_store<> store(directory / "run/checkpoints", 3);
+    keel::checkpoint_store<> store(directory / "run/checkpoints");
     auto const left = store.updates();
     REQUIRE(left.size() >= 3);
     for (std::int64_t const update : left) CHECK_NOTHROW(store.load(update));
   }
-  CHECK(fail_at > 30);
+  CHECK(fail_at > 100);
+  CHECK(heard > 60);
+  CHECK(ended < 40);
+}
+
+TEST_CASE("a disk that stays full ends the run at the third save in a row that fails, and the checkpoints from before are whole") {
+  scratch_directory const directory;
+  train(directory / "run", 3);
+  auto const plan = std::make_shared<faulty_files::plan>();
+  plan->fail_from = 30;
+  std::vector<std::int64_t> failed;
+  CHECK_THROWS_AS(go_on(directory / "run", plan, failed), keel::file_error);
+  REQUIRE(failed.size() == 3);
+  CHECK(failed[2] - failed[0] == 2);
+  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  REQUIRE(store.updates().size() == 3);
+  for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }
 
 TEST_CASE("a run that would overwrite another one's directory is refused") {

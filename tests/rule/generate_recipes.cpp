@@ -72,6 +72,11 @@ std::vector<slot_spellings> const slots = {
       {"keel::checkpoint::every<10_min, keel::checkpoint::keep<1>, keel::checkpoint::asynchronous>",
        "{\"every_seconds\": {\"interval\": \"10_min\", \"keep\": 1, \"asynchronous\": true}}"},
       {"keel::checkpoint::young_daly<>", "\"young_daly\""},
+      {"keel::checkpoint::every<100_steps, keel::checkpoint::keep_every<1000_steps>, keel::checkpoint::asynchronous, "
+       "keel::checkpoint::drop_when_busy, keel::checkpoint::failures<1>>",
+       "{\"every_steps\": {\"interval\": 100, \"keep_every\": 1000, \"asynchronous\": true, \"drop_when_busy\": true, \"failures\": 1}}"},
+      {"keel::checkpoint::every<10_min, keel::checkpoint::on_best, keel::checkpoint::by_evaluation_loss>",
+       "{\"every_seconds\": {\"interval\": \"10_min\", \"keep_best\": true, \"on_best\": true, \"metric\": \"evaluation_loss\"}}"},
       {"keel::checkpoint::young_daly<keel::checkpoint::mean_time_between_failures<24_h>>", "{\"young_daly\": \"24_h\"}"},
       {"keel::checkpoint::every<100_steps, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation_loss>",
        "{\"every_steps\": {\"interval\": 100, \"keep_best\": true, \"metric\": \"evaluation_loss\"}}"}}},

@@ -27,7 +27,7 @@ class random_config {
     if (changed()) c.nonfinite = nonfinite();
     if (changed())
       c.spike = {of({keel::spike::kind::skip, keel::spike::kind::rollback}), of({0.0, 6.0, 1.79e308}),
-                 of({1LL, 2LL, 128LL, 2000LL}), of({0LL, 1LL, 10LL}), chance(0.7)};
+                 of({1LL, 2LL, 128LL, 2000LL}), of({0LL, 1LL, 10LL}), chance(0.7), of({0LL, 0LL, 3LL})};
     if (changed()) c.schedule = schedule();
     if (changed()) c.checkpoint = checkpoint();
     if (changed()) c.recompute.kind = recompute();
@@ -121,7 +121,11 @@ class random_config {
             flag(),
             of({0LL, 0LL, 3600LL}),
             flag(),
-            of({metric::none, metric::training_loss, metric::evaluation_loss})};
+            of({metric::none, metric::training_loss, metric::evaluation_loss}),
+            of({0LL, 0LL, 1000LL, 1250LL, -1LL}),
+            flag(),
+            flag(),
+            of({3LL, 3LL, 1LL, 0LL})};
   }
   keel::recompute_kind recompute() { return of({keel::recompute_kind::reentrant, keel::recompute_kind::non_reentrant}); }
   keel::shard::settings shard() {

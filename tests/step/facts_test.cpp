@@ -278,7 +278,7 @@ TEST_CASE("a checkpoint of parameters that are not finite is refused by rule N13
     CHECK(thrown.id() == "N13");
     CHECK(std::string(thrown.what()).find("second.weight") != std::string::npos);
   }
-  keel::checkpoint_store<> store(directory / "run" / "checkpoints", 2);
+  keel::checkpoint_store<> store(directory / "run" / "checkpoints");
   CHECK(store.updates() == std::vector<std::int64_t>{1});
   CHECK_NOTHROW(store.load(1));
 }

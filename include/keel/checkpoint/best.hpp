@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <keel/collective/agreed.hpp>
 #include <keel/step/finite.hpp>
+#include <optional>
 
 namespace keel {
 

@@ -73,7 +73,8 @@ class posix_files {
   }
 
   void sync(file_handle const& file, path const& name) {
-    if (::fsync(file.get()) != 0) detail::throw_file_error("sync", name, errno);
+    // What is no file on a disk, such as a pipe, has nothing to sync.
+    if (::fsync(file.get()) != 0 && errno != EINVAL) detail::throw_file_error("sync", name, errno);
   }
 
   void sync_directory(path const& directory) {
@@ -117,6 +118,23 @@ class posix_files {
     }
     if (code) detail::throw_file_error("list", directory, code.value());
     return names;
+  }
+
+  file_handle open_for_read(path const& name) { return open(name, O_RDONLY, "open"); }
+
+  /// Fewer than `count` at the end of the file only. Several threads may read one file.
+  std::size_t read_at(file_handle const& file, path const& name, char* to, std::size_t count, std::uint64_t offset) {
+    std::size_t done = 0;
+    while (done < count) {
+      ssize_t const got = ::pread(file.get(), to + done, count - done, static_cast<off_t>(offset + done));
+      if (got == 0) break;
+      if (got < 0) {
+        if (errno == EINTR) continue;
+        detail::throw_file_error("read", name, errno);
+      }
+      done += static_cast<std::size_t>(got);
+    }
+    return done;
   }
 
   std::string read(path const& name) {

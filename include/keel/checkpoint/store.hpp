@@ -3,35 +3,38 @@
 //     optimizer.safetensors  moments, by parameter name
 //     state.safetensors      random state and what else is a tensor
 //     state.json             recipe, counters, schedule, scaler, data cursor, optimizer options
-//     manifest.json          length and XXH3 of the files above, computed while they were written
+//     manifest.json          lengths and checksums of the files above and of their tensors, and who wrote them
 // A save writes into a temporary directory, syncs every file and the directory, renames it, and syncs the parent; only
 // then are older ones removed. So there are never fewer good checkpoints than before a save began, wherever it is killed.
 #pragma once
-
-#include <xxhash.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
 #include <keel/checkpoint/files.hpp>
-#include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/error.hpp>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace keel {
 
-/// All that one checkpoint holds.
-struct snapshot {
-  tensor_map model;
-  tensor_map optimizer;
-  tensor_map tensors;  ///< of the state
-  nlohmann::json state;
+/// Which finished checkpoints stay when a new one is durable.
+struct retention {
+  std::int64_t newest = 2;
+  std::int64_t every = 0;              ///< also those of updates that are a multiple of it; 0: none
+  std::optional<std::int64_t> best{};  ///< also this one
+};
+
+struct saved_checkpoint {
+  std::filesystem::path path;
+  std::uint64_t bytes = 0;
+  std::string not_removed;  ///< why an older one could not be removed; empty: all is as it should be
 };
 
 template <class Files = posix_files>
@@ -39,9 +42,7 @@ class checkpoint_store {
  public:
   using path = std::filesystem::path;
 
-  /// `keep`: how many of the newest stay.
-  checkpoint_store(path directory, std::int64_t keep, Files files = {})
-      : directory_(std::move(directory)), keep_(keep), files_(std::move(files)) {}
+  explicit checkpoint_store(path directory, Files files = {}) : directory_(std::move(directory)), files_(std::move(files)) {}
 
   /// Makes the directory and removes what a killed save left behind.
   void prepare() {
@@ -53,33 +54,34 @@ class checkpoint_store {
     }
   }
 
-  /// Returns when the checkpoint is durable. Throws file_error (E02); older checkpoints are then untouched.
-  void save(std::int64_t update, snapshot const& content) {
-    path const final_name = directory_ / name_of(update);
+  /// Returns when the checkpoint is durable. Throws file_error (E02), nonfinite_error (N13), data_error (E05) for a tensor that
+  /// cannot be saved; older checkpoints are then untouched.
+  saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep) {
+    saved_checkpoint saved;
+    saved.path = path_of(update);
     path const temporary = directory_ / (temporary_prefix + name_of(update));
     try {
       put_back();
       files_.remove_all(temporary);
       files_.make_directories(temporary);
-      nlohmann::json manifest = {{"format", 1}, {"files", nlohmann::json::object()}};
-      write_tensors(temporary, "model.safetensors", content.model, manifest);
-      write_tensors(temporary, "optimizer.safetensors", content.optimizer, manifest);
-      write_tensors(temporary, "state.safetensors", content.tensors, manifest);
-      write_text(temporary, "state.json", content.state.dump(2) + "\n", &manifest);
-      write_text(temporary, "manifest.json", manifest.dump(2) + "\n", nullptr);
-      files_.sync_directory(temporary);
+      saved.bytes = detail::write_checkpoint(files_, temporary, update, content);
       // A finished step with this number steps aside and is not removed; put_back finds it after a kill between the renames.
-      path const replaced = directory_ / (std::string(temporary_prefix) + "replaced-" + name_of(update));
+      path const replaced = directory_ / (std::string(replaced_prefix) + name_of(update));
       files_.remove_all(replaced);
-      if (files_.exists(final_name)) files_.rename(final_name, replaced);
-      files_.rename(temporary, final_name);
+      if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
+      files_.rename(temporary, saved.path);
       files_.sync_directory(directory_);
-      files_.remove_all(replaced);
-    } catch (file_error const&) {
+    } catch (error const&) {
       clean_up_quietly(temporary);
       throw;
     }
-    remove_old(update);
+    try {
+      remove_old(update, keep);
+    } catch (file_error const& thrown) {
+      // The save itself is durable; that a disk fills with old ones is the caller's to say.
+      saved.not_removed = thrown.what();
+    }
+    return saved;
   }
 
   /// The updates of all finished checkpoints, oldest first.
@@ -97,29 +99,16 @@ class checkpoint_store {
 
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
   snapshot load(std::int64_t update) {
-    path const from = path_of(update);
-    for (char const* const name :
-         {"manifest.json", "model.safetensors", "optimizer.safetensors", "state.safetensors", "state.json"}) {
-      if (!files_.exists(from / name)) {
-        throw checkpoint_error("E05", (from / name).string() + " is missing. Take an older checkpoint, and look at the disk.");
-      }
-    }
-    nlohmann::json const manifest = parse(from / "manifest.json", files_.read(from / "manifest.json"));
-    if (!manifest.is_object() || manifest.value("format", nlohmann::json()) != 1) {
-      throw checkpoint_error("E05", (from / "manifest.json").string() +
-                                        " is of a format that this version does not know. Take an older "
-                                        "checkpoint, or the version of keel that wrote it.");
-    }
-    snapshot content;
-    content.model = read_tensors(from, "model.safetensors", manifest);
-    content.optimizer = read_tensors(from, "optimizer.safetensors", manifest);
-    content.tensors = read_tensors(from, "state.safetensors", manifest);
-    content.state = parse(from / "state.json", read_verified(from, "state.json", manifest));
-    return content;
+    auto const all = read_manifest(path_of(update), files_);
+    if (all.update != update)
+      detail::refuse_checkpoint(path_of(update), "holds update " + std::to_string(all.update) + ": somebody renamed it");
+    return read_checkpoint(path_of(update), files_);
   }
 
  private:
   static constexpr char const* temporary_prefix = ".writing-";
+  static constexpr char const* replaced_prefix = ".writing-replaced-";
+  static constexpr char const* removed_prefix = ".writing-removed-";
 
   static std::string name_of(std::int64_t update) {
     char name[32];
@@ -136,85 +125,38 @@ class checkpoint_store {
     return update;
   }
 
-  struct hash_state {
-    hash_state() : state(XXH3_createState()) { XXH3_64bits_reset(state.get()); }
-    struct free_state {
-      void operator()(XXH3_state_t* of) const { XXH3_freeState(of); }
-    };
-    std::unique_ptr<XXH3_state_t, free_state> state;
-    void add(char const* bytes, std::size_t count) { XXH3_64bits_update(state.get(), bytes, count); }
-    std::string digest() const {
-      char hex[17];
-      std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits_digest(state.get())));
-      return hex;
-    }
-  };
-
-  template <class Fill>
-  void write_file(path const& directory, char const* name, nlohmann::json* manifest, Fill&& fill) {
-    path const full = directory / name;
-    file_handle const file = files_.create(full);
-    hash_state hash;
-    std::uint64_t size = 0;
-    fill([&](char const* bytes, std::size_t count) {
-      files_.write(file, full, bytes, count);
-      hash.add(bytes, count);
-      size += count;
-    });
-    files_.sync(file, full);
-    if (manifest != nullptr) (*manifest)["files"][name] = {{"bytes", size}, {"xxh3", hash.digest()}};
-  }
-  void write_tensors(path const& directory, char const* name, tensor_map const& tensors, nlohmann::json& manifest) {
-    write_file(directory, name, &manifest, [&](auto&& sink) { write_safetensors(tensors, {}, sink); });
-  }
-  void write_text(path const& directory, char const* name, std::string const& text, nlohmann::json* manifest) {
-    write_file(directory, name, manifest, [&](auto&& sink) { sink(text.data(), text.size()); });
-  }
-
-  std::string read_verified(path const& directory, char const* name, nlohmann::json const& manifest) {
-    path const full = directory / name;
-    std::string bytes = files_.read(full);
-    hash_state hash;
-    hash.add(bytes.data(), bytes.size());
-    nlohmann::json const expected = {{"bytes", bytes.size()}, {"xxh3", hash.digest()}};
-    bool const listed =
-        manifest.is_object() && manifest.contains("files") && manifest["files"].is_object() && manifest["files"].contains(name);
-    if (!listed || manifest["files"][name] != expected) {
-      throw checkpoint_error("E05", full.string() +
-                                        " is not what was saved: its length or checksum differs from manifest.json. Take "
-                                        "an older checkpoint, and look at the disk.");
-    }
-    return bytes;
-  }
-  tensor_map read_tensors(path const& directory, char const* name, nlohmann::json const& manifest) {
-    std::string const bytes = read_verified(directory, name, manifest);
-    return parse_safetensors(std::span<char const>(bytes.data(), bytes.size()), (directory / name).string()).tensors;
-  }
-  static nlohmann::json parse(path const& name, std::string const& words) {
-    try {
-      return nlohmann::json::parse(words);
-    } catch (nlohmann::json::exception const& thrown) {
-      throw checkpoint_error("E05", name.string() + " is not JSON (" + thrown.what() + "). Take an older checkpoint.");
-    }
-  }
-
-  void remove_old(std::int64_t newest) {
+  void remove_old(std::int64_t newest, retention const& keep) {
     auto found = updates();
+    std::vector<std::int64_t> leave;
     // Higher numbers than the newest are from an abandoned future and no part of this run any more.
-    std::erase_if(found, [&](std::int64_t update) {
-      if (update <= newest) return false;
-      files_.remove_all(path_of(update));
-      return true;
-    });
-    while (static_cast<std::int64_t>(found.size()) > keep_) {
-      files_.remove_all(path_of(found.front()));
-      found.erase(found.begin());
+    while (!found.empty() && found.back() > newest) {
+      leave.push_back(found.back());
+      found.pop_back();
+    }
+    auto const stays = [&](std::size_t index) {
+      std::int64_t const update = found[index];
+      bool const young = static_cast<std::int64_t>(found.size() - index) <= keep.newest;
+      return young || (keep.every > 0 && update % keep.every == 0) || keep.best == update;
+    };
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (!stays(i)) leave.push_back(found[i]);
+    }
+    // First under another name, so that a kill while its files go away leaves no half of a checkpoint.
+    for (std::int64_t const update : leave) {
+      path const aside = directory_ / (std::string(removed_prefix) + name_of(update));
+      files_.remove_all(aside);
+      files_.rename(path_of(update), aside);
+    }
+    if (!leave.empty()) files_.sync_directory(directory_);
+    for (path const& entry : files_.list(directory_)) {
+      std::string const name = entry.filename().string();
+      if (name.starts_with(removed_prefix) || name.starts_with(replaced_prefix)) files_.remove_all(entry);
     }
   }
 
   /// A checkpoint that stepped aside for one that never came takes its place again.
   void put_back() {
-    std::string const prefix = std::string(temporary_prefix) + "replaced-";
+    std::string const prefix = replaced_prefix;
     for (path const& entry : files_.list(directory_)) {
       std::string const name = entry.filename().string();
       if (!name.starts_with(prefix)) continue;
@@ -233,7 +175,6 @@ class checkpoint_store {
   }
 
   path directory_;
-  std::int64_t keep_;
   Files files_;
 };
 

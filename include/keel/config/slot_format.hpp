@@ -89,13 +89,15 @@ struct nonfinite_format {
 struct spike_format {
   static constexpr char const* slot = "spike";
   static auto& of(auto& c) { return c.spike; }
-  static constexpr policy_format<spike::settings> policies[] = {{"ignore", spike::ignore::configured},
-                                                                {"skip", spike::skip<>::configured, "*", "zscore"},
-                                                                {"rollback", spike::rollback<>::configured, "*", "zscore"}};
+  static constexpr policy_format<spike::settings> policies[] = {
+      {"ignore", spike::ignore::configured},
+      {"skip", spike::skip<>::configured, " zscore window limit agreed ", "zscore"},
+      {"rollback", spike::rollback<>::configured, "*", "zscore"}};
   static void fields(auto& s, auto& field) {
     field.number("zscore", s.zscore);
     field.updates("window", s.window);
     field.number("limit", s.limit);
+    field.number("attempts", s.attempts);
     field.truth("agreed", s.agreed);
   }
 };
@@ -131,15 +133,16 @@ struct checkpoint_format {
       {"never", checkpoint::never::configured},
       {"every_steps",
        {.kind = checkpoint::kind::every_steps},
-       " interval keep asynchronous keep_best metric ",
+       " interval keep keep_every asynchronous drop_when_busy failures keep_best on_best metric ",
        "interval",
        true},
       {"every_seconds",
        {.kind = checkpoint::kind::every_seconds},
-       " interval keep asynchronous keep_best metric ",
+       " interval keep keep_every asynchronous drop_when_busy failures keep_best on_best metric ",
        "interval",
        true},
-      {"young_daly", checkpoint::young_daly<>::configured, " mean_time_between_failures keep asynchronous keep_best metric ",
+      {"young_daly", checkpoint::young_daly<>::configured,
+       " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best on_best metric ",
        "mean_time_between_failures"}};
   static void fields(auto& s, auto& field) {
     if (s.kind == checkpoint::kind::every_seconds) {
@@ -151,6 +154,10 @@ struct checkpoint_format {
     field.truth("asynchronous", s.asynchronous);
     field.seconds("mean_time_between_failures", s.mean_time_between_failures);
     field.truth("keep_best", s.best);
+    field.updates("keep_every", s.keep_every);
+    field.truth("drop_when_busy", s.drop_when_busy);
+    field.number("failures", s.failures);
+    field.truth("on_best", s.on_best);
     field.choice("metric", s.metric, {"none", "training_loss", "evaluation_loss"});
   }
 };

@@ -1,19 +1,45 @@
-// When a run saves: after so many updates, or after so much time.
+// When a run saves: after so many updates, after so much time, or as often as failures and the cost of a save make it best.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <keel/policy/checkpoint.hpp>
+#include <optional>
 
 namespace keel {
+
+/// Seconds between two saves that lose the least time, for a save that costs `cost` seconds and failures every `mean` seconds:
+/// Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37; its first term is
+/// Young's of 1974.
+inline double daly_interval(double cost, double mean) {
+  if (cost >= 2.0 * mean) return mean;
+  double const share = cost / (2.0 * mean);
+  return std::sqrt(2.0 * cost * mean) * (1.0 + std::sqrt(share) / 3.0 + share / 9.0) - cost;
+}
 
 template <class Clock>
 class checkpoint_cadence {
  public:
   explicit checkpoint_cadence(checkpoint::settings const& settings) : settings_(settings) {}
 
-  /// The run begins, or a checkpoint was saved.
+  /// The run begins, or a save began.
   void restart() { last_ = Clock::now(); }
+
+  /// A save took training `stood_still` seconds and the disk `written`.
+  void measured(double stood_still, double written) {
+    // The mean of the recent ones: one slow write is no slow disk.
+    stood_still_ = stood_still_ ? 0.75 * *stood_still_ + 0.25 * stood_still : stood_still;
+    written_ = std::max(written, 0.75 * written_ + 0.25 * written);
+  }
+  /// Seconds between two saves of young_daly; nothing before a save was measured.
+  std::optional<double> interval() const {
+    if (!stood_still_) return std::nullopt;
+    double const best = daly_interval(*stood_still_, static_cast<double>(settings_.mean_time_between_failures));
+    // More often than they can be written, saves would only wait for each other.
+    return std::max(best, written_);
+  }
 
   /// After so many updates; `updated`: the last window brought one more. Time passes anyhow.
   bool is_due(std::int64_t updates, bool updated) const {
@@ -22,6 +48,8 @@ class checkpoint_cadence {
         return updated && updates % settings_.interval == 0;
       case checkpoint::kind::every_seconds:
         return Clock::now() - last_ >= std::chrono::seconds(settings_.interval);
+      case checkpoint::kind::young_daly:
+        return interval() ? std::chrono::duration<double>(Clock::now() - last_).count() >= *interval() : updated;
       default:
         return false;
     }
@@ -30,6 +58,8 @@ class checkpoint_cadence {
  private:
   checkpoint::settings settings_;
   typename Clock::time_point last_{};
+  std::optional<double> stood_still_;
+  double written_ = 0.0;
 };
 
 }  // namespace keel

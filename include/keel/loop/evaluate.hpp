@@ -97,17 +97,18 @@ loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType de
 
 }  // namespace detail
 
-/// Weighted mean of `loss_of` over the batches. Nothing in it can record a graph (E01). Throws data_error (E06) without
-/// batches, out_of_memory_error (E09) where a batch does not fit however it is cut.
+/// Weighted mean of `loss_of` over the batches, or over the first `most` of them, if that is above 0. Nothing in it can record
+/// a graph (E01). Throws data_error (E06) without batches, out_of_memory_error (E09) where a batch does not fit however it is
+/// cut.
 template <class Autocast, class Source, class LossOf>
 double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of,
-                evaluation_memory memory = {}) {
+                evaluation_memory memory = {}, std::int64_t most = 0) {
   evaluation_scope scope(model, device);
   c10::InferenceMode inference;
   double sum = 0.0;
   double weight = 0.0;
   detail::with_epoch(batches, 0, [&](auto at, auto const& end) {
-    for (; at != end; ++at) {
+    for (std::int64_t seen = 0; at != end && (most == 0 || seen < most); ++at, ++seen) {
       auto&& batch = *at;
       auto const tally = detail::evaluate_batch<Autocast>(batch, loss_of, device, precision, memory);
       if (tally.weight > 0.0) sum += tally.mean() * tally.weight;

@@ -6,7 +6,8 @@
 //           micro_batch_begin, micro_batch_end      accumulate<N>: N times
 //           gradients_ready                         not in a skipped update
 //         update_end
-//         checkpoint_saved                          when the cadence says so
+//         rolled_back                               where the recipe goes back
+//         checkpoint_saved, checkpoint_failed       when the cadence says so; of an asynchronous save a later update
 //       epoch_end
 //     run_end                                       with the outcome
 //
@@ -23,7 +24,9 @@
 #include <boost/hana/type.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <keel/policy/nonfinite.hpp>
 #include <keel/step/event.hpp>
+#include <string>
 
 namespace keel::event {
 
@@ -44,12 +47,26 @@ struct checkpoint_saved {
   std::int64_t update;
   std::filesystem::path path;
 };
+/// A save came to nothing; older checkpoints are as they were. The run ends at the policy's failures<N> of them in a row.
+struct checkpoint_failed {
+  std::int64_t update;
+  std::string message;
+};
+/// The run is back at an older checkpoint, and what the recipe changes is changed and saved. In a loop of one's own the data
+/// continues at trainer::cursor().
+struct rolled_back {
+  std::int64_t from;   ///< updates before
+  std::int64_t to;     ///< updates now
+  std::int64_t count;  ///< rollbacks of this run, from 1
+  std::string why;
+  nonfinite::change change;
+};
 struct run_end {
   outcome const& result;
 };
 
 inline constexpr auto all =
     boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
-                         out_of_memory, rung_given_back, checkpoint_saved, epoch_end, run_end>;
+                         out_of_memory, rung_given_back, rolled_back, checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
 
 }  // namespace keel::event

@@ -76,7 +76,8 @@ class window_cursor {
 
 /// What the record of a run remembers from update to update.
 struct run_record {
-  std::int64_t attempts = 0;  ///< windows, the skipped ones included; as many lines has metrics.jsonl
+  std::int64_t attempts = 0;  ///< windows, the skipped ones included
+  std::int64_t lines = 0;     ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;  ///< rungs taken
   double first_loss = 0.0;
@@ -87,6 +88,7 @@ struct run_record {
   template <class Archive>
   void visit(Archive& archive) {
     archive("attempts", attempts);
+    archive("lines", lines);
     archive("tokens", tokens);
     archive("rungs", rungs);
     archive("first_loss", first_loss);

@@ -2,7 +2,10 @@
 // console's line.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <keel/loop/checkpointer.hpp>
+#include <keel/loop/event.hpp>
 #include <keel/loop/progress.hpp>
 #include <keel/loop/run_directory.hpp>
 #include <keel/loop/summary.hpp>
@@ -38,6 +41,7 @@ class recorder {
   /// A run that is no continued one begins: an empty record, and its recipe.
   void begin(config const& recipe) {
     if (!directory_) return;
+    record_.lines = 0;
     directory_->metrics().resume_at(0);
     nlohmann::ordered_json slots;
     for_each_slot(recipe, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
@@ -64,6 +68,8 @@ class recorder {
     bool const left_out = !m.skipped_because.empty();
     if (directory_) {
       directory_->metrics().add(to_json(m));
+      ++record_.lines;
+      say_what_waits();
       if (left_out) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
     }
     if (left_out && warns) {
@@ -73,10 +79,62 @@ class recorder {
     if (m.memory) memory(m.update, *m.memory);
   }
 
+  /// What became of a save.
+  void saved(save_report const& report) {
+    auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
+    if (report.dropped) {
+      directory_->event("checkpoint_dropped", report.update);
+      console_.notice("no checkpoint at update " + std::to_string(report.update) +
+                      ": the one before it is still being written");
+    } else if (!report.failure.empty()) {
+      directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
+      console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
+    } else {
+      directory_->event("checkpoint", report.update,
+                        {{"bytes", report.saved.bytes},
+                         {"stood_still_ms", milliseconds(report.stood_still)},
+                         {"written_ms", milliseconds(report.written)}});
+    }
+    if (report.saved.not_removed.empty()) return;
+    directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.not_removed}});
+    console_.notice("an old checkpoint stays: " + report.saved.not_removed);
+  }
+  /// A signal would end the run before its checkpoint is written (H04).
+  void grace_too_short(std::int64_t update, double grace, double needed) {
+    std::string const words =
+        detail::formatted("a signal leaves %.0f s, and an update with its save takes %.1f s", grace, needed);
+    console_.notice("warning: " + words + "; save asynchronously, use a faster disk, or ask for a longer grace");
+    if (directory_) directory_->event("grace_too_short", update, {{"message", words}});
+  }
+  /// The updates after `to` up to `from` are no part of the run any more.
+  void rolled_back(event::rolled_back const& event, char const* change) {
+    console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" +
+                    change + "): " + event.why);
+    nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
+    directory_->event("rolled_back", event.from, details);
+    nlohmann::ordered_json mark;
+    mark["rolled_back"] = event.count;
+    mark["update"] = event.to;
+    mark["abandoned"] = event.from - event.to;
+    mark["attempt"] = record_.attempts;
+    directory_->metrics().add(mark);
+    ++record_.lines;
+  }
+  void migrated(std::string const& name, std::string const& source) {
+    console_.notice("migrated " + source + ": " + name);
+    directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
+  }
+  void stopped_early(std::int64_t update, std::int64_t evaluations) {
+    std::string const words = std::to_string(evaluations) + " evaluations in a row without a better loss";
+    console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
+    if (directory_) directory_->event("stopped_early", update, {{"message", words}});
+  }
+
   /// The run ends as `words` say.
   void ended(outcome const& result, std::int64_t update, std::string const& words) {
     if (!directory_) return;
     directory_->event(event_of_ending(result), update, {{"words", words}});
+    directory_->metrics().flush();
     directory_->metrics().sync();
   }
 
@@ -133,12 +191,20 @@ class recorder {
   }
 
  private:
+  /// Once for every time that a disk does not take the record.
+  void say_what_waits() {
+    std::string const& trouble = directory_->metrics().trouble();
+    if (!trouble.empty() && !lines_wait_) console_.notice("the record waits in memory: " + trouble);
+    lines_wait_ = !trouble.empty();
+  }
+
   std::unique_ptr<run_directory<Files>> const& directory_;
   console& console_;
   run_record& record_;
   std::vector<std::pair<std::string, double>> own_;
   memory::timeline timeline_;
   bool warned_ = false;
+  bool lines_wait_ = false;
 };
 
 }  // namespace keel

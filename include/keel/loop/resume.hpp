@@ -12,7 +12,6 @@
 #include <keel/checkpoint/store.hpp>
 #include <keel/memory/lora.hpp>
 #include <keel/recipe/describe.hpp>
-#include <keel/step/gradient_norm.hpp>
 #include <keel/version.hpp>
 #include <set>
 #include <string>
@@ -117,13 +116,27 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
 
 }  // namespace detail
 
-/// Throws nonfinite_error (N13) for parameters that are not finite: such a checkpoint would take a good one's place.
-inline void require_healthy(parameter_list const& parameters) {
-  auto const measure = measure_gradients(parameters.tensors);
-  if (measure.first_nonfinite < 0) return;
-  throw broken_rule<nonfinite_error, rule::N13>(parameters.names[static_cast<std::size_t>(measure.first_nonfinite)] +
-                                                " is not finite");
+namespace detail {
+
+/// Throws checkpoint_error (E04) that names a parameter which was frozen and is not, or the other way about.
+inline void require_same_frozen(torch::nn::Module& model, snapshot const& content, std::string const& source) {
+  nlohmann::json const saved = content.state.value("frozen", nlohmann::json::array());
+  auto const fail = [&](std::string const& name, char const* now) {
+    throw checkpoint_error("E04", source + ": " + name + " is " + now +
+                                      " frozen in this program. Freeze the same parameters, or use another run directory.");
+  };
+  std::set<std::string> const before = saved.is_array() ? saved.get<std::set<std::string>>() : std::set<std::string>();
+  for (auto const& item : model.named_parameters()) {
+    // What a rung of the ladder has in eight bits is no parameter there.
+    auto const found = content.model.find(item.key());
+    if (found == content.model.end() || found->second.scalar_type() != item.value().scalar_type()) continue;
+    bool const was = before.count(item.key()) > 0;
+    bool const is = !item.value().requires_grad();
+    if (was != is) fail(item.key(), is ? "now" : "no longer");
+  }
 }
+
+}  // namespace detail
 
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
 template <class Parts>
@@ -131,6 +144,14 @@ snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::opt
                        parameter_list const& parameters, Parts const& parts) {
   snapshot content;
   content.model = model_tensors(model);
+  content.state["frozen"] = nlohmann::json::array();
+  for (auto const& item : model.named_parameters()) {
+    if (item.value().requires_grad()) {
+      content.finite.push_back(item.key());
+    } else {
+      content.state["frozen"].push_back(item.key());
+    }
+  }
   content.state["keel"] = version;
   content.state["libtorch"] = TORCH_VERSION;
   content.state["recipe"] = detail::recipe_to_json(value);
@@ -160,6 +181,7 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
   tensor_map expected = model_tensors(model);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
   require_same_model(expected, content.model, source);
+  if (!accept_changed_recipe) detail::require_same_frozen(model, content, source);
   snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
   if (!accept_changed_recipe) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <keel/checkpoint/store.hpp>
 #include <keel/error.hpp>
-#include <keel/observe/metrics.hpp>
+#include <keel/observe/json_lines.hpp>
 #include <string>
 
 namespace keel {
@@ -15,11 +15,11 @@ template <class Files = posix_files>
 class run_directory {
  public:
   /// Makes the directory. Throws file_error: E01 if another run holds it, E02 if it cannot be written.
-  run_directory(std::filesystem::path root, std::int64_t keep, Files files)
+  run_directory(std::filesystem::path root, Files files)
       : root_(std::move(root)),
         files_(std::move(files)),
         lock_(make_and_lock()),
-        store_(root_ / "checkpoints", keep, files_),
+        store_(root_ / "checkpoints", files_),
         metrics_(root_ / "metrics.jsonl", files_),
         events_(root_ / "events.jsonl", files_) {}
 
@@ -36,6 +36,14 @@ class run_directory {
     line["time"] = duration<double>(system_clock::now().time_since_epoch()).count();
     line.update(details);
     events_.add(line);
+  }
+
+  /// True once for a file `save` that somebody made here, which then goes.
+  bool take_save_request() {
+    auto const name = root_ / "save";
+    if (!files_.exists(name)) return false;
+    files_.remove_all(name);
+    return true;
   }
 
   /// A run that begins anew would cut the record and, in time, remove the checkpoints of the one before it. `saves`: this one

@@ -1,10 +1,12 @@
-// Turns SIGTERM, SIGINT and SIGUSR1 into a flag that a run polls at its step boundaries. The handler only writes that flag
-// (H06); a second signal of the same run ends the process as it would have without keel.
+// Turns SIGTERM, SIGINT and SIGUSR1 into a flag that a run polls at its step boundaries, and SIGUSR2 into another one, which
+// asks for a checkpoint and lets the run go on. The handlers only write those flags (H06); a second signal to stop ends the
+// process as it would have without keel. A program that handles SIGUSR2 itself keeps it.
 #pragma once
 
 #include <atomic>
 #include <csignal>
 #include <mutex>
+#include <utility>
 
 namespace keel {
 
@@ -32,16 +34,24 @@ class process_signals {
       // What the process was told to ignore, as under nohup, it goes on ignoring.
       if (before_[i].sa_handler == SIG_IGN) ::sigaction(numbers[i], &before_[i], nullptr);
     }
+    saves().store(0);
+    action.sa_handler = &on_save;
+    ::sigaction(SIGUSR2, &action, &save_before_);
+    if (save_before_.sa_handler != SIG_DFL) ::sigaction(SIGUSR2, &save_before_, nullptr);
   }
 
   void leave() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--listeners_ > 0) return;
     for (int i = 0; i < count; ++i) ::sigaction(numbers[i], &before_[i], nullptr);
+    ::sigaction(SIGUSR2, &save_before_, nullptr);
     // One that came after the last poll was for the program, which has its handlers back.
     int const unseen = pending().exchange(0);
     if (unseen != 0 && !seen_) std::raise(unseen);
   }
+
+  /// How many checkpoints SIGUSR2 asked for so far.
+  int saves_asked() const { return saves().load(std::memory_order_relaxed); }
 
   int received() {
     int const number = pending().load(std::memory_order_relaxed);
@@ -59,6 +69,12 @@ class process_signals {
     return number;
   }
 
+  static std::atomic<int>& saves() {
+    static std::atomic<int> count{0};
+    return count;
+  }
+  static void on_save(int /*number*/) { saves().fetch_add(1); }
+
   static void on_signal(int number) {
     if (pending().exchange(number) == 0) return;
     std::signal(number, SIG_DFL);
@@ -69,6 +85,7 @@ class process_signals {
   std::atomic<bool> seen_{false};
   int listeners_ = 0;
   struct sigaction before_[count] = {};
+  struct sigaction save_before_ = {};
 };
 
 }  // namespace detail
@@ -77,7 +94,9 @@ class process_signals {
 class signal_listener {
  public:
   explicit signal_listener(bool active) : active_(active) {
-    if (active_) detail::process_signals::instance().listen();
+    if (!active_) return;
+    detail::process_signals::instance().listen();
+    saves_seen_ = detail::process_signals::instance().saves_asked();
   }
   signal_listener(signal_listener const&) = delete;
   signal_listener& operator=(signal_listener const&) = delete;
@@ -86,9 +105,16 @@ class signal_listener {
   }
   /// The signal that asks for a stop, or 0.
   int received() const { return active_ ? detail::process_signals::instance().received() : 0; }
+  /// A signal asked for a checkpoint since the last call.
+  bool take_save_request() const {
+    if (!active_) return false;
+    int const asked = detail::process_signals::instance().saves_asked();
+    return std::exchange(saves_seen_, asked) != asked;
+  }
 
  private:
   bool active_;
+  mutable int saves_seen_ = 0;
 };
 
 }  // namespace keel

@@ -5,14 +5,14 @@
 #pragma once
 
 #include <atomic>
-#include <boost/hana/tuple.hpp>
 #include <chrono>
 #include <concepts>
 #include <cstdint>
 #include <functional>
 #include <keel/collective/agreed.hpp>
 #include <keel/loop/batch_source.hpp>
-#include <keel/loop/cadence.hpp>
+#include <keel/loop/checkpointer.hpp>
+#include <keel/loop/checkpointing.hpp>
 #include <keel/loop/environment.hpp>
 #include <keel/loop/epoch.hpp>
 #include <keel/loop/evaluate.hpp>
@@ -42,6 +42,7 @@ namespace detail {
 template <class Recipe, class Environment>
 class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<Recipe, Environment>,
                                    config_of<Recipe>.determinism.kind == determinism::kind::strict>,
+                     public checkpointing<trainer_body<Recipe, Environment>, Recipe, Environment>,
                      public run_figures<trainer_body<Recipe, Environment>> {
   /// The step's observer. It may hold a plain pointer because a trainer neither copies nor moves.
   struct forward_events {
@@ -57,6 +58,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   };
   using clock = typename Environment::clock;
   using files = typename Environment::files;
+  using keeper = checkpointing<trainer_body<Recipe, Environment>, Recipe, Environment>;
   using step_type = step_body<Recipe, Environment, forward_events>;
 
  public:
@@ -72,12 +74,15 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     require_sound(options_, saves);
     if (!options_.run_directory.empty()) {
       step_.ladder().offload_to(options_.run_directory);
-      directory_ = std::make_unique<run_directory<files>>(options_.run_directory, configured.checkpoint.keep, file_system);
+      directory_ = std::make_unique<run_directory<files>>(options_.run_directory, file_system);
     }
     if constexpr (saves) {
       // An optimizer that cannot be saved is better refused now than at the first checkpoint.
       with_optimizer_codec(optimizer, [](auto) {});
       directory_->checkpoints().prepare();
+      saver_ =
+          std::make_unique<checkpointer<files, clock>>(configured.checkpoint, directory_->checkpoints(), directory_->metrics(),
+                                                       [this](save_report const& report) { this->on_save(report); });
     }
   }
   /// Refused (Z08).
@@ -99,6 +104,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     } else {
       step_.tell(source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
+      listening const heard(listener_, listener);
       deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
       try {
         begin_run();
@@ -120,19 +126,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
     if (!begun_) begin_run();
     return take(batch, loss_of);
-  }
-
-  /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
-  /// Throws checkpoint_error if there are checkpoints but none that this run can use.
-  bool resume() {
-    if (resumed_) return *resumed_;
-    bool loaded = false;
-    if constexpr (saves) {
-      if (options_.resume) loaded = load_newest();
-    }
-    if (!loaded && directory_) directory_->require_unused(saves);
-    resumed_ = loaded;
-    return loaded;
   }
 
   /// As keel::step's, for a loop of one's own: waits for an update that is under way on a device.
@@ -161,10 +154,25 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
     };
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
-    double const loss = keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device,
-                                                                       configured.precision.kind, batches, loss_of, memory);
+    double const loss =
+        keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
+                                                       batches, loss_of, memory, configured.evaluation.batches);
     recorder_.evaluated(step_.updates(), loss);
     return loss;
+  }
+
+  /// What the recipe's evaluations look at, every so many updates; both are kept by copy, or by std::ref. The batches are read
+  /// anew each time. Refused (U32) for a range that can be read once.
+  template <class Batches, class LossOf>
+  void evaluate_on(Batches batches, LossOf loss_of) {
+    if constexpr (!is_repeatable<std::unwrap_reference_t<Batches>>) {
+      refuse_call<rule::U32, Batches>();
+    } else {
+      evaluate_ = [this, batches, loss_of]() mutable {
+        return evaluate(static_cast<std::unwrap_reference_t<Batches>&>(batches),
+                        static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
+      };
+    }
   }
 
   /// Puts the moving average into the model for as long as the returned value lives: `auto scope = run.averaged();`, then
@@ -187,21 +195,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// Ends fit at the next step boundary, from a hook or from another thread.
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
-  /// Saves a checkpoint now. Throws error: E12 without a checkpoint policy, S16 inside a window.
-  void save() {
-    if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
-    if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
-    if constexpr (saves) save_checkpoint();
-  }
-  /// Saves if all ranks agreed to.
-  void save_if(agreed<bool> const& wanted) {
-    if (wanted) save();
-  }
-  template <class Raw>  // refused (S17): a rank that saves alone waits for the others
-  void save_if(Raw const&) {
-    refuse_call<rule::S17, Raw>();
-  }
-
   /// A metric of one's own for a line of the record: from a hook the window's, between windows the next one's.
   void log(reduced_value const& value) { recorder_.log(value); }
   /// Refused (Y01): one rank's value.
@@ -210,22 +203,27 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     refuse_call<rule::Y01, Raw...>();
   }
 
-  /// Saves a checkpoint at the next step boundary; for hooks, in which no step is at its boundary yet.
-  void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
-
  private:
   friend forward_events;
   template <class, class, bool>
   friend class keel::trials;
+  friend keeper;
   friend run_figures<trainer_body>;
+  /// Whom a run asks for signals while fit listens.
+  class listening {
+   public:
+    using listener = typename Environment::stop;
+    listening(listener const*& place, listener const& one) : place_(place) { place_ = &one; }
+    listening(listening const&) = delete;
+    listening& operator=(listening const&) = delete;
+    ~listening() { place_ = nullptr; }
+
+   private:
+    listener const*& place_;
+  };
+  typename Environment::world world() const { return {}; }
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
-
-  /// What a checkpoint holds beside model and optimizer.
-  auto parts() {
-    return boost::hana::make_tuple(state_part<step_type>{"step", &step_}, state_part<data_cursor>{"data", &cursor_},
-                                   state_part<run_record>{"record", &record_}, state_part<random_snapshot>{"random", &random_});
-  }
 
   config present_config() const {
     config value = configured;
@@ -234,20 +232,23 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   }
 
   void begin_run() {
-    resume();
+    this->resume();
     if (begun_) return;
     begun_ = true;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
-    if (!*resumed_ && record_.attempts == 0) {
+    if (!*this->resumed_ && record_.attempts == 0) {
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
     if (attention_kernel(configured.attention.kind) != configured.attention.kind) recorder_.no_fused_attention(step_.updates());
     started_ = clock::now();
     timer_.begin_run();
-    cadence_.restart();
     tokens_before_ = record_.tokens;
-    hooks_(event::run_begin{step_.updates(), *resumed_});
+    if (configured.evaluation.kind != evaluation::kind::none && !evaluate_)
+      throw error("E12", "the recipe evaluates every " + std::to_string(configured.evaluation.interval) +
+                             " updates, and nobody said on what. Call evaluate_on(batches, loss_of) before the run.");
+    hooks_(event::run_begin{step_.updates(), *this->resumed_});
+    this->begin_saving();
   }
 
   template <class Batches, class LossOf, class Listener>
@@ -276,13 +277,17 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       outcome const result = take(batch, std::ref(loss_of));
       if (result.template is<outcome::gave_up>()) return result;
       if (!step_.at_boundary()) return std::nullopt;
-      if (length_reached()) return outcome::finished{step_.updates()};
+      // Back in the data: the walk begins again at the cursor.
+      if (data_moved_) return result;
+      if (length_reached() || ends_early_) return outcome::finished{step_.updates()};
       int const signal = listener.received();
       if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
       step_.settle();
       return outcome::stopped{signal, step_.updates()};
     };
-    if (auto ended = walk_epoch(batches, cursor_, step_.parameters().device, begin, take_one)) return ended;
+    auto ended = walk_epoch(batches, cursor_, step_.parameters().device, begin, take_one);
+    if (std::exchange(data_moved_, false)) return std::nullopt;
+    if (ended) return ended;
     hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
     ++cursor_.epoch;
     cursor_.position = 0;
@@ -322,16 +327,22 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   outcome known_now(outcome const& result) {
     if (!step_.is_pending()) return result;
     bool const last = options_.updates > 0 && step_.updates() + 1 >= options_.updates;
-    bool const wanted = last || save_requested_.load(std::memory_order_relaxed) || cadence_.is_due(step_.updates() + 1, true);
+    bool const wanted = last || this->is_save_due(step_.updates() + 1) || is_evaluation_due(step_.updates() + 1);
     return wanted ? step_.settle().value_or(result) : result;
   }
 
-  /// The cadence, at a step boundary and whatever the step's outcome was.
+  bool is_evaluation_due(std::int64_t updates) const {
+    return configured.evaluation.kind != evaluation::kind::none && updates % configured.evaluation.interval == 0;
+  }
+
+  /// The cadences, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
-    if constexpr (saves) {
-      bool const requested = save_requested_.exchange(false);
-      if (requested || cadence_.is_due(step_.updates(), result.is<outcome::updated>())) save_checkpoint();
+    if (result.is<outcome::updated>() && is_evaluation_due(step_.updates()) && this->evaluated(evaluate_())) {
+      ends_early_ = true;
+      recorder_.stopped_early(step_.updates(), configured.evaluation.early_stop);
     }
+    bool const asked = listener_ != nullptr && listener_->take_save_request();
+    if (this->keep(result, asked)) data_moved_ = true;
   }
 
   template <class Event>
@@ -351,40 +362,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     recorder_.update(event, {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds}, warns);
   }
 
-  void save_checkpoint() {
-    step_.settle();
-    if constexpr (step_type::averages) step_.average().require_parameters_in_place();
-    require_healthy(step_.parameters());
-    random_ = random_snapshot::take(step_.parameters().device);
-    directory_->metrics().sync();
-    auto const update = step_.updates();
-    directory_->checkpoints().save(
-        update, take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts()));
-    cadence_.restart();
-    saved_at_ = record_.attempts;
-    directory_->event("checkpoint", update);
-    hooks_(event::checkpoint_saved{update, directory_->checkpoints().path_of(update)});
-  }
-
-  bool load_newest() {
-    auto const apply = [&](snapshot const& content, std::string const& source) {
-      apply_snapshot(content, present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
-                     options_.accept_changed_recipe);
-      console_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source);
-    };
-    if (!load_newest_whole(directory_->checkpoints(), apply, recorder_.passing_over())) return false;
-    random_.restore();
-    saved_at_ = record_.attempts;
-    directory_->metrics().resume_at(record_.attempts);
-    directory_->event("resumed", step_.updates());
-    return true;
-  }
-
   outcome end_run(outcome const& result) {
     step_.settle();
-    if constexpr (saves) {
-      if (step_.at_boundary() && record_.attempts != saved_at_) save_checkpoint();
-    }
+    this->end_saving();
     std::string const words = ending(result);
     recorder_.ended(result, step_.updates(), words);
     double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
@@ -405,6 +385,11 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     } catch (std::exception const&) {
       // What ends the run is the exception that is on its way.
     }
+    try {
+      this->abandon_saving();
+    } catch (std::exception const&) {
+      // Its end was told as an event; older checkpoints are whole.
+    }
     recorder_.failed(step_.updates(), first_line(thrown));
   }
 
@@ -417,17 +402,17 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   window_cursor window_{cursor_};
   run_record record_;
   recorder<files> recorder_{directory_, console_, record_};
-  random_snapshot random_;
   std::atomic<bool> stop_requested_{false};
-  std::atomic<bool> save_requested_{false};
-  std::optional<bool> resumed_;
   bool begun_ = false;
   bool console_begun_ = false;
-  std::int64_t saved_at_ = 0;  ///< attempts when the last checkpoint was saved
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   window_timer<clock> timer_;
-  checkpoint_cadence<clock> cadence_{configured.checkpoint};
+  std::function<double()> evaluate_;
+  bool ends_early_ = false;
+  bool data_moved_ = false;  ///< by a rollback
+  typename Environment::stop const* listener_ = nullptr;
+  std::unique_ptr<checkpointer<files, clock>> saver_;  ///< last: a save that is under way ends before what it works with
 };
 
 template <class Environment>

@@ -1,6 +1,7 @@
 // When a window began and how long its update took, also where the host learns of an update's end one window later.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 
@@ -15,6 +16,8 @@ class window_timer {
   };
 
   void begin_run() { began_ = ended_ = Clock::now(); }
+  /// The longest window so far, in milliseconds, the first apart: it carries what is done once.
+  double slowest() const { return slowest_; }
   void begin_window(std::int64_t epoch) {
     began_ = Clock::now();
     epoch_before_ = epoch_;
@@ -25,12 +28,15 @@ class window_timer {
     auto const now = Clock::now();
     std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);
     ended_ = now;
+    if (ends_++ > 0) slowest_ = std::max(slowest_, taken.count());
     return {in_the_next ? epoch_before_ : epoch_, taken.count()};
   }
 
  private:
   std::int64_t epoch_ = 0;
   std::int64_t epoch_before_ = 0;
+  std::int64_t ends_ = 0;
+  double slowest_ = 0.0;
   typename Clock::time_point began_{};
   typename Clock::time_point ended_{};
 };

@@ -4,9 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <keel/checkpoint/archive.hpp>
-#include <keel/checkpoint/files.hpp>
 #include <keel/memory/phase_watch.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -66,50 +64,5 @@ inline nlohmann::ordered_json to_json(update_metrics const& m) {
   line["ms"] = m.milliseconds;
   return line;
 }
-
-/// Appends JSON lines, each with one write, so that a kill tears at most the last one.
-template <class Files = posix_files>
-class json_lines {
- public:
-  json_lines(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
-
-  /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
-  void resume_at(std::int64_t lines) {
-    if (!files_.exists(name_)) return;
-    std::string const content = files_.read(name_);
-    std::size_t end = 0;
-    for (; lines > 0; --lines) {
-      std::size_t const line_end = content.find('\n', end);
-      if (line_end == std::string::npos) break;
-      end = line_end + 1;
-    }
-    if (end < content.size()) files_.truncate(name_, end);
-  }
-
-  void add(nlohmann::ordered_json const& line) {
-    if (!file_) open();
-    std::string const text = line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-    files_.write(file_, name_, text.data(), text.size());
-  }
-
-  std::uint64_t size() { return files_.exists(name_) ? files_.size(name_) : 0; }
-
-  /// Makes what was written durable.
-  void sync() {
-    if (file_) files_.sync(file_, name_);
-  }
-
- private:
-  /// A line that a kill or a full disk tore gets its end, so that the next one stands alone.
-  void open() {
-    bool const torn = size() > 0 && files_.read(name_).back() != '\n';
-    file_ = files_.open_for_append(name_);
-    if (torn) files_.write(file_, name_, "\n", 1);
-  }
-
-  std::filesystem::path name_;
-  Files files_;
-  file_handle file_;
-};
 
 }  // namespace keel

@@ -1,9 +1,14 @@
 // checkpoint: when the whole state of the run is saved, and how many saves are kept.
 //   never              the default; nothing to resume from.
 //   every<D, ..>       each `500_steps` or `10_min`.
-//   young_daly<..>     from the mean time between failures and the measured cost of a save (Young 1974, Daly 2006).
-// Options: keep<N>, synchronous, asynchronous; for young_daly: mean_time_between_failures<D>; keep_best with
-// by_evaluation_loss or by_training_loss also keeps the best one of all.
+//   young_daly<..>     from mean_time_between_failures<D> and the measured cost of a save (Young 1974, Daly 2006); the first
+//                      save follows the first update and measures.
+// What stays: keep<N>, the newest; keep_every<5000_steps>, those as well; keep_best, judged by_evaluation_loss or
+// by_training_loss (the mean since the last save). on_best also saves as soon as an evaluation is the best so far.
+// How: synchronous, the default, or asynchronous: training stands still for a copy in host memory and goes on while that is
+// written. A save that is due while the last one is written waits for it, or with drop_when_busy is left out. failures<N>: the
+// N-th save in a row that fails ends the run; those before it are events, and older checkpoints stay.
+// A run that saves also does so when a file named `save` appears in its directory, on SIGUSR2, and when it ends by a signal.
 // Left out: weights-only saves (not resumable), and two cadences at once (S14).
 #pragma once
 
@@ -23,6 +28,10 @@ struct settings {
   long long mean_time_between_failures = 0;              ///< seconds
   bool best = false;                                     ///< the best one stays beside the newest
   checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by; smaller is better
+  long long keep_every = 0;                              ///< checkpoints of multiples of so many updates stay; 0: none
+  bool on_best = false;                                  ///< a best evaluation is saved at once
+  bool drop_when_busy = false;                           ///< a save that is due while another is written is left out
+  long long failures = 3;                                ///< saves that fail in a row and end the run
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -44,6 +53,20 @@ struct mean_time_between_failures {
   static constexpr void apply(settings& to) { to.mean_time_between_failures = Duration.count; }
 };
 
+template <steps Updates>
+struct keep_every {
+  static constexpr void apply(settings& to) { to.keep_every = Updates.count; }
+};
+struct drop_when_busy {
+  static constexpr void apply(settings& to) { to.drop_when_busy = true; }
+};
+template <long long InARow>
+struct failures {
+  static constexpr void apply(settings& to) { to.failures = InARow; }
+};
+struct on_best {
+  static constexpr void apply(settings& to) { to.best = to.on_best = true; }
+};
 struct keep_best {
   static constexpr void apply(settings& to) { to.best = true; }
 };

@@ -1,7 +1,7 @@
 // spike: what happens when a finite loss or gradient norm stands far outside its recent history.
 //   ignore         the default.
 //   skip<..>       leaves that update out; in_a_row<N> of them are no spike but a run that diverges, and end it.
-//   rollback<..>   goes back to a checkpoint older than the window and skips the data.
+//   rollback<..>   goes back to a checkpoint older than the window and skips the data, attempts<N> times in a run.
 // Options: zscore<Z>, window<N>, in_a_row<N>, and rank_local, which leaves the decision to each rank (N18). Only accepted,
 // finite values enter the window (N19); it judges nothing before a quarter of it is there, and no fall. Left out: a detector on
 // a raw `x > threshold`, which NaN passes (N03).
@@ -19,6 +19,7 @@ struct settings {
   long long window = 128;  ///< accepted updates that the statistics look back on
   long long limit = 10;    ///< the run ends or rolls back at this many spikes in a row
   bool agreed = true;      ///< all ranks judge the same reduced value
+  long long attempts = 0;  ///< rollbacks in one run
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -38,6 +39,10 @@ template <long long Updates>
 struct in_a_row {
   static constexpr void apply(settings& to) { to.limit = Updates; }
 };
+template <long long Count>
+struct attempts {
+  static constexpr void apply(settings& to) { to.attempts = Count; }
+};
 struct rank_local {
   static constexpr void apply(settings& to) { to.agreed = false; }
 };
@@ -53,7 +58,7 @@ struct skip : fills<slot::spike> {
 };
 template <option... Options>
 struct rollback : fills<slot::spike> {
-  static constexpr settings start{.kind = kind::rollback, .limit = 1};
+  static constexpr settings start{.kind = kind::rollback, .limit = 1, .attempts = 3};
   static constexpr settings configured = with_options<settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };

@@ -67,6 +67,7 @@ inline slot_text describe_spike(config const& c) {
   if (c.spike.kind != spike::kind::ignore) {
     out << ", zscore " << c.spike.zscore << ", window " << c.spike.window << ", in a row " << c.spike.limit;
   }
+  if (c.spike.attempts != 0) out << ", attempts " << c.spike.attempts;
   if (!c.spike.agreed) out << ", rank local";
   return out;
 }
@@ -107,8 +108,12 @@ inline slot_text describe_checkpoint(config const& c) {
       out << "young_daly, mean time between failures " << s.mean_time_between_failures << " s";
       break;
   }
-  out << ", keep " << s.keep << (s.asynchronous ? ", asynchronous" : "");
+  out << ", keep " << s.keep;
+  if (s.keep_every != 0) out << ", and every " << s.keep_every << " steps";
+  out << (s.asynchronous ? ", asynchronous" : "") << (s.drop_when_busy ? ", dropped when busy" : "");
+  if (s.failures != 3) out << ", failures " << s.failures;
   if (s.best) out << (s.metric == checkpoint::metric::training_loss ? ", best by training loss" : ", best by evaluation loss");
+  if (s.on_best) out << " at once";
   return out;
 }
 

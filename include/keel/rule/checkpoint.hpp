@@ -30,12 +30,13 @@ struct S14 {
 
 struct S24 {
   KEEL_RULE_TEXT("S24", "",
-                 "a checkpoint interval and the number kept must be at least 1. Fix: keel::checkpoint::every<500_steps, "
-                 "keel::checkpoint::keep<2>>.");
+                 "interval, number kept and failures must be at least 1. Fix: keel::checkpoint::every<500_steps, keep<2>, "
+                 "failures<3>>.");
   static constexpr bool broken(config const& c) {
     bool const timed =
         c.checkpoint.kind == checkpoint::kind::every_steps || c.checkpoint.kind == checkpoint::kind::every_seconds;
-    return (timed && c.checkpoint.interval < 1) || (c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.keep < 1);
+    bool const kept = c.checkpoint.keep >= 1 && c.checkpoint.failures >= 1;
+    return (timed && c.checkpoint.interval < 1) || (c.checkpoint.kind != checkpoint::kind::never && !kept);
   }
 };
 
@@ -50,9 +51,25 @@ struct S25 {
 
 struct S11 {
   KEEL_RULE_TEXT("S11", "Lightning (save_top_k=1)",
-                 "keep_best has nothing to compare. Fix: keel::checkpoint::by_evaluation_loss or "
-                 "keel::checkpoint::by_training_loss.");
-  static constexpr bool broken(config const& c) { return c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none; }
+                 "keep_best has nothing to compare, or on_best no evaluation. Fix: keel::checkpoint::by_evaluation_loss, or "
+                 "keep_best by_training_loss.");
+  static constexpr bool broken(config const& c) {
+    bool const evaluates = c.checkpoint.metric == checkpoint::metric::evaluation_loss;
+    return (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none) || (c.checkpoint.on_best && !evaluates);
+  }
+};
+
+struct S13 {
+  KEEL_RULE_TEXT("S13", "torchtitan, Megatron-LM",
+                 "checkpoints that keep_every would keep are never saved. Fix: a multiple of checkpoint::every in steps, as "
+                 "keep_every<5000_steps>.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.checkpoint;
+    if (s.kind == checkpoint::kind::never || s.keep_every == 0) return false;
+    if (s.keep_every < 0 || s.kind != checkpoint::kind::every_steps) return true;
+    // An interval of nothing is S24's.
+    return s.interval > 0 && s.keep_every % s.interval != 0;
+  }
 };
 
 struct S12 {
@@ -63,7 +80,10 @@ struct S12 {
     bool const by_evaluation = (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss) ||
                                (c.evaluation.early_stop > 0 && c.checkpoint.kind != checkpoint::kind::never);
     if (!by_evaluation) return false;
-    if (c.checkpoint.kind != checkpoint::kind::every_steps || c.evaluation.kind == evaluation::kind::none) return true;
+    if (c.evaluation.kind == evaluation::kind::none) return true;
+    // A save that follows its evaluation is always judged.
+    if (c.checkpoint.on_best && c.evaluation.early_stop == 0) return false;
+    if (c.checkpoint.kind != checkpoint::kind::every_steps) return true;
     // An interval of nothing is E02's.
     return c.evaluation.interval > 0 && c.checkpoint.interval % c.evaluation.interval != 0;
   }
@@ -97,7 +117,7 @@ struct S19 {
   static constexpr auto decided = rule::decided::running;
 };
 
-using checkpoint_rules = list<S01, S05, S11, S12, S14, S24, S25, S26>;
+using checkpoint_rules = list<S01, S05, S11, S12, S13, S14, S24, S25, S26>;
 using checkpoint_order_rules = list<S16, S17, S19>;
 
 }  // namespace keel::rule

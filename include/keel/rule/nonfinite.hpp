@@ -6,10 +6,6 @@
 
 namespace keel::rule {
 
-constexpr bool rolls_back(config const& c) {
-  return c.nonfinite.kind == nonfinite::kind::rollback || c.spike.kind == spike::kind::rollback;
-}
-
 struct N01 {
   KEEL_RULE_TEXT("N01", "LibTorch, PyTorch, Lightning",
                  "ranks that skip or roll back alone drift apart or hang. Fix: remove keel::nonfinite::rank_local, or "
@@ -59,9 +55,11 @@ struct N10 {
 };
 
 struct N11 {
-  KEEL_RULE_TEXT("N11", "LibTorch", "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3>.");
+  KEEL_RULE_TEXT("N11", "LibTorch",
+                 "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3>, or keel::spike::attempts<3>.");
   static constexpr bool broken(config const& c) {
-    return c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.attempts < 1;
+    return (c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.attempts < 1) ||
+           (c.spike.kind == spike::kind::rollback && c.spike.attempts < 1);
   }
 };
 

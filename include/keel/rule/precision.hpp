@@ -129,6 +129,8 @@ struct P20 {
     bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
     bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
     return (c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) ||
+           (c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) ||
+           (!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
            (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly) ||
            (c.accumulate.reduce_once && !several_ranks(c));
   }

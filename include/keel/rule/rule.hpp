@@ -122,6 +122,11 @@ constexpr bool is_id_of_keel(rule_id id) {
   return id.packed >> 24 == 0 && letter >= 'A' && letter <= 'Z' && letter != 'Q' && digits;
 }
 
+/// What is wrong with the run may send it back to a checkpoint.
+constexpr bool rolls_back(config const& c) {
+  return c.nonfinite.kind == nonfinite::kind::rollback || c.spike.kind == spike::kind::rollback;
+}
+
 /// Several ranks, as far as it is known.
 constexpr bool several_ranks(config const& c) {
   return c.shard.kind != shard::kind::none || c.run.world_size > 1 || c.world.ranks > 1;

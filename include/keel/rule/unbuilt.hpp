@@ -8,18 +8,6 @@
 
 namespace keel::rule {
 
-struct U01 {
-  KEEL_RULE_TEXT("U01", "", "rollback after a spike has no mechanism in this version of keel. Fix: keel::spike::skip<>.");
-  static constexpr bool broken(config const& c) { return c.spike.kind == spike::kind::rollback; }
-};
-struct U02 {
-  KEEL_RULE_TEXT("U02", "",
-                 "only synchronous checkpoints at fixed intervals have a mechanism in this version. Fix: "
-                 "keel::checkpoint::every<500_steps>.");
-  static constexpr bool broken(config const& c) {
-    return c.checkpoint.kind == checkpoint::kind::young_daly || c.checkpoint.asynchronous;
-  }
-};
 struct U04 {
   KEEL_RULE_TEXT("U04", "", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
@@ -32,35 +20,25 @@ struct U09 {
   KEEL_RULE_TEXT("U09", "", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
-struct U11 {
-  KEEL_RULE_TEXT("U11", "", "rollback has no mechanism in this version of keel. Fix: keel::nonfinite::skip<10>.");
-  static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::rollback; }
-};
-struct U24 {
-  KEEL_RULE_TEXT(
-      "U24", "",
-      "evaluation at fixed intervals has no mechanism in this version. Fix: trainer::evaluate, and keel::evaluation::none.");
-  static constexpr bool broken(config const& c) { return c.evaluation.kind != evaluation::kind::none; }
-};
 struct U25 {
   KEEL_RULE_TEXT("U25", "", "profiling has no mechanism in this version of keel. Fix: keel::profile::off.");
   static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
 };
 struct U26 {
-  KEEL_RULE_TEXT("U26", "", "timeouts have no mechanism in this version of keel. Fix: keel::timeout::none.");
-  static constexpr bool broken(config const& c) { return !(c.timeout == timeout::settings{}); }
+  KEEL_RULE_TEXT("U26", "",
+                 "of timeouts only grace, longest_update and longest_save have a mechanism in this version. Fix: remove the "
+                 "others.");
+  static constexpr bool broken(config const& c) {
+    timeout::settings const built{
+        .grace = c.timeout.grace, .longest_update = c.timeout.longest_update, .longest_save = c.timeout.longest_save};
+    return !(c.timeout == built);
+  }
 };
 struct U27 {
   KEEL_RULE_TEXT("U27", "",
                  "a step reads its loss on the host, which a captured graph cannot. Fix: keel::device::cuda, without "
                  "graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
-};
-struct U28 {
-  KEEL_RULE_TEXT(
-      "U28", "",
-      "keeping the best checkpoint has no mechanism in this version of keel. Fix: remove keel::checkpoint::keep_best.");
-  static constexpr bool broken(config const& c) { return c.checkpoint.best; }
 };
 struct U29 {
   KEEL_RULE_TEXT(
@@ -73,7 +51,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using unbuilt_rules = list<U01, U02, U04, U08, U09, U11, U24, U25, U26, U27, U28, U29, U30>;
+using unbuilt_rules = list<U04, U08, U09, U25, U26, U27, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -91,8 +69,23 @@ struct U23 {
                  "a step has no console to warn on. Fix: keel::trainer, or keel::nonfinite::skip<10> and look at the outcome.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::warn; }
 };
+struct U36 {
+  KEEL_RULE_TEXT("U36", "",
+                 "a step has no checkpoint to go back to. Fix: keel::trainer, or keel::nonfinite::skip<10> and "
+                 "keel::spike::skip<>.");
+  static constexpr bool broken(config const& c) { return rolls_back(c); }
+};
+struct U37 {
+  KEEL_RULE_TEXT("U37", "",
+                 "a step evaluates nothing by itself. Fix: keel::trainer, or keel::evaluation::none and keel::evaluate.");
+  static constexpr bool broken(config const& c) { return c.evaluation.kind != evaluation::kind::none; }
+};
+struct U38 {
+  KEEL_RULE_TEXT("U38", "", "a step hears no signals. Fix: keel::trainer, or keel::timeout::none.");
+  static constexpr bool broken(config const& c) { return c.timeout.grace > 0; }
+};
 
-using trainer_only_rules = list<U13, U22, U23>;
+using trainer_only_rules = list<U13, U22, U23, U36, U37, U38>;
 
 /// What a call of a step or trainer may be refused for.
 struct U14 {

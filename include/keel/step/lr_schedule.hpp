@@ -59,10 +59,10 @@ class lr_schedule {
   double highest(std::size_t group) const { return highest_.at(group); }
   /// The learning rate of a group for the next update.
   double rate(std::size_t group = 0) const {
-    double const highest = highest_.at(group);
+    double const highest = highest_.at(group) * lowered_;
     if (highest == 0.0) return 0.0;
     if (custom_) return highest * custom_(position_, total_);
-    double const min = settings_.min_lr > 0.0 ? settings_.min_lr / highest : settings_.min_ratio;
+    double const min = settings_.min_lr > 0.0 ? std::min(1.0, settings_.min_lr / highest) : settings_.min_ratio;
     double const factor = schedule_factor(settings_, position_, total_, min);
     return settings_.kind == schedule::kind::plateau ? highest * factor * std::max(min, plateau_.factor) : highest * factor;
   }
@@ -72,6 +72,9 @@ class lr_schedule {
     auto& groups = optimizer.param_groups();
     for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) groups[i].options().set_lr(rate(i));
   }
+
+  /// Every rate of every group is `factor` times what it was, from now on.
+  void lower(double factor) { lowered_ *= factor; }
 
   /// Goes on by one if the step was applied; a plateau takes its loss in.
   void advance(outcome const& result) {
@@ -86,6 +89,7 @@ class lr_schedule {
   void visit(Archive& archive) {
     archive("position", position_);
     archive("highest_lr", highest_);
+    archive("lowered", lowered_);
     if (settings_.kind == schedule::kind::plateau) archive("plateau", plateau_);
   }
 
@@ -122,6 +126,7 @@ class lr_schedule {
   std::int64_t total_;
   std::function<double(std::int64_t, std::int64_t)> custom_;
   std::vector<double> highest_;
+  double lowered_ = 1.0;  ///< by rollbacks
   std::int64_t position_ = 0;
   plateau_state plateau_;
 };

@@ -1,10 +1,11 @@
-// The mechanism of keel::nonfinite: how many windows in a row were left out, and when that ends the run.
+// The mechanism of keel::nonfinite: how many windows in a row were left out, and when that ends the run or rolls it back.
 #pragma once
 
 #include <cstdint>
 #include <keel/error.hpp>
 #include <keel/policy/nonfinite.hpp>
 #include <keel/step/outcome.hpp>
+#include <optional>
 #include <string>
 
 namespace keel {
@@ -15,11 +16,12 @@ class nonfinite_guard {
 
   void accepted() { in_a_row_ = 0; }
 
-  /// One more window is left out. Throws nonfinite_error (E08) if the policy does not bear it; `update` counts from 1.
-  void left_out(reason why, std::string const& where, std::int64_t update) {
+  /// One more window is left out. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
+  /// what happened instead. `update` counts from 1.
+  std::optional<std::string> left_out(reason why, std::string const& where, std::int64_t update) {
     ++in_a_row_;
     bool const first_ends = settings_.kind == nonfinite::kind::raise;
-    if (!first_ends && in_a_row_ < settings_.limit) return;
+    if (!first_ends && in_a_row_ < settings_.limit) return std::nullopt;
     std::string what = to_string(why);
     if (!where.empty()) what += " in " + where;
     what += " at update " + std::to_string(update);
@@ -29,6 +31,7 @@ class nonfinite_guard {
                                 ". The parameters are as they were before it. Look at that batch, or let the run go on with "
                                 "keel::nonfinite::skip<10>.");
     }
+    if (settings_.kind == nonfinite::kind::rollback) return what + ", the " + std::to_string(in_a_row_) + ". in a row";
     throw nonfinite_error("E08",
                           what + ", the " + std::to_string(in_a_row_) +
                               ". in a row, which is this recipe's limit. The parameters are those of the last good update. "

@@ -41,14 +41,17 @@ class spike_guard {
     in_a_row_ = 0;
   }
 
-  /// One more update is left out. Throws diverged_error (E14) if the policy bears no more of them; `update` counts from 1.
-  void left_out(reason why, double value, std::int64_t update) {
-    if (++in_a_row_ < settings_.limit) return;
+  /// One more update is left out. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
+  /// returns what happened instead. `update` counts from 1.
+  std::optional<std::string> left_out(reason why, double value, std::int64_t update) {
+    if (++in_a_row_ < settings_.limit) return std::nullopt;
     double const bound = why == reason::loss_spike ? loss_limit() : gradient_norm_limit();
-    throw diverged_error("E14", std::string(to_string(why)) + " at update " + std::to_string(update) + ", " +
-                                    std::to_string(value) + " above " + std::to_string(bound) + ": the " +
-                                    std::to_string(in_a_row_) +
-                                    ". in a row, which is this recipe's limit. The parameters are those of the last good "
+    std::string const what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " +
+                             std::to_string(value) + " above " + std::to_string(bound) + ": the " + std::to_string(in_a_row_) +
+                             ". in a row";
+    if (settings_.kind == spike::kind::rollback) return what;
+    throw diverged_error("E14", what +
+                                    ", which is this recipe's limit. The parameters are those of the last good "
                                     "update. Lower the learning rate, or look at the data from here on.");
   }
 

@@ -24,14 +24,13 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/lr_schedule.hpp>
 #include <keel/step/moving_average.hpp>
-#include <keel/step/nonfinite_guard.hpp>
 #include <keel/step/observer.hpp>
 #include <keel/step/own_policies.hpp>
 #include <keel/step/parameters.hpp>
 #include <keel/step/replay.hpp>
-#include <keel/step/spike_guard.hpp>
 #include <keel/step/told_recipe.hpp>
 #include <keel/step/update_counts.hpp>
+#include <keel/step/update_guards.hpp>
 #include <keel/step/window_pass.hpp>
 #include <keel/step/window_sums.hpp>
 #include <memory>
@@ -164,6 +163,7 @@ class step_body : public update_counts {
   torch::nn::Module& model() const { return model_; }
   run_facts const& facts() const { return told_.run(); }
   lr_schedule& schedule() { return schedule_; }
+  update_guards& guards() { return guards_; }
   /// What the source of the batches says of itself; asked with the first batch.
   void tell(data::settings const& data) { told_.tell(data); }
 
@@ -173,12 +173,11 @@ class step_body : public update_counts {
     settle();
     device_scale_.reset();
     visit_counts(archive);
-    archive("nonfinite", guard_);
+    guards_.visit(archive);
     archive("ladder", ladder_);
     archive("scaler", scaler_);
     archive("schedule", schedule_);
     archive("clip", clip_state_);
-    archive("spike", spike_);
     if constexpr (averages) archive("average", average_);
   }
 
@@ -296,7 +295,8 @@ class step_body : public update_counts {
     window_conclusion found{{scaler_.factor(), schedule_.rate(), sums.tokens, sums.rows, decides_on_device_}};
     if (decides_on_device_) {
       engine_->prepare();
-      found.limits = {spike_.loss_limit(), spike_.gradient_norm_limit(), norm_limit<clip_policy>(clip_state_)};
+      found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
+                      norm_limit<clip_policy>(clip_state_)};
       found.decided.emplace(decide_on_device(pass_.complete().unscale(), sums.loss.mean_on_device(), found.limits));
       return found;
     }
@@ -314,7 +314,8 @@ class step_body : public update_counts {
     }
     auto& checked = std::get<gradients<stage::checked>>(result);
     found.norm = checked.norm();
-    found.left_out = std::isfinite(found.norm) ? spike_.judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
+    found.left_out =
+        std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
     if (found.left_out) return found;
     // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
     if (reads_windows(observe_)) checked.write();
@@ -360,8 +361,7 @@ class step_body : public update_counts {
     outcome const result = outcome::updated{loss, norm, window.learning_rate, clipped};
     scaler_.update(false);
     schedule_.advance(result);
-    guard_.accepted();
-    spike_.accepted(result);
+    guards_.accepted(result);
     if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
     name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
     ++updates_;
@@ -381,11 +381,7 @@ class step_body : public update_counts {
     if (why == reason::scale_overflow) scaler_.update(true);
     outcome const result = close(window, outcome::skipped{why, where}, loss, norm);
     if (why == reason::scale_overflow) return result;
-    if (why == reason::loss_spike || why == reason::gradient_spike) {
-      spike_.left_out(why, why == reason::loss_spike ? loss : norm, updates_ + 1);
-    } else {
-      guard_.left_out(why, where, updates_ + 1);
-    }
+    guards_.left_out(why, where, loss, norm, updates_ + 1);
     return result;
   }
 
@@ -421,8 +417,7 @@ class step_body : public update_counts {
   lr_schedule schedule_;
   state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
   pass_type pass_{model_, parameters_};
-  nonfinite_guard guard_{configured.nonfinite};
-  spike_guard spike_{configured.spike};
+  update_guards guards_{configured};
   memory_ladder<policy_of<Recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
   average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
   Observer observe_;

@@ -1,5 +1,4 @@
-// expect: U04 U04 U08 U09 U13 U22 U23 U24 U25 U26 U27 U30
-// U01, U02, U11 and U28 come with a checkpoint policy, which a step refuses with U13: see unbuilt_policies_of_a_trainer.cpp.
+// expect: U04 U04 U08 U09 U13 U13 U22 U23 U25 U26 U27 U30 U36 U37 U38
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -17,6 +16,8 @@ using skips = keel::nonfinite::skip<10>;
 using evaluates = keel::evaluation::none;
 using profiles = keel::profile::off;
 using times_out = keel::timeout::none;
+using has_grace = keel::timeout::none;
+struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 using computes_on = keel::device::cuda;
 using ranks = keel::world::size<1>;
 #else
@@ -29,6 +30,8 @@ using skips = keel::nonfinite::warn<10>;
 using evaluates = keel::evaluation::every<500_steps>;
 using profiles = keel::profile::every<1000_steps>;
 using times_out = keel::timeout::set<keel::timeout::hard<10_min>>;
+using has_grace = keel::timeout::set<keel::timeout::grace<60_s>>;
+struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
 using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
 using ranks = keel::world::size<2>;
 #endif
@@ -40,7 +43,9 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<repeats>> u22{model, optimizer};
   keel::step<keel::recipe<skips>> u23{model, optimizer};
   keel::step<keel::recipe<saves>> u13{model, optimizer};
-  keel::step<keel::recipe<evaluates>> u24{model, optimizer};
+  keel::step<keel::recipe<evaluates>> u37{model, optimizer};
+  keel::step<goes_back> u36{model, optimizer};
+  keel::step<keel::recipe<has_grace>> u38{model, optimizer};
   keel::step<keel::recipe<profiles>> u25{model, optimizer};
   keel::step<keel::recipe<times_out>> u26{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};

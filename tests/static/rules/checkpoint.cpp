@@ -65,6 +65,11 @@ static_assert(breaks<rule::S12>({.checkpoint = judged_by_evaluation::configured,
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<0_steps>>));
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<keel::steps{-300}>>));
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_s, keep_best, by_evaluation_loss>, evaluation::every<500_steps>>));
+// Saved at once, an evaluation is always judged; ending early still wants a save at its evaluations.
+using at_once = checkpoint::every<500_s, checkpoint::on_best, by_evaluation_loss>;
+static_assert(keeps(of<at_once, evaluation::every<300_steps>>) && breaks<rule::S12>(of<at_once>));
+static_assert(breaks<rule::S12>(of<at_once, evaluation::every<300_steps, evaluation::early_stop<3>>>));
+static_assert(breaks<rule::S11>(saved<checkpoint::on_best>) && breaks<rule::S11>(saved<checkpoint::on_best, by_training_loss>));
 static_assert(breaks<rule::S12>({.checkpoint = {.interval = 500, .best = true, .metric = checkpoint::metric::evaluation_loss},
                                  .evaluation = evaluation::every<500_steps>::configured}));
 // The best by training loss needs no evaluation, and a metric that nothing reads asks for none either.
@@ -82,6 +87,17 @@ struct example<rule::S14>
     : recipes<recipe<checkpoint::every<500_steps>, checkpoint::every<10_min>>, recipe<checkpoint::every<500_steps>>> {};
 
 template <>
+struct example<rule::S13>
+    : recipes<recipe<checkpoint::every<500_steps, checkpoint::keep_every<1200_steps>>>,
+              recipe<checkpoint::every<500_steps, checkpoint::keep_every<1500_steps>>>> {};
+static_assert(breaks<rule::S13>(of<checkpoint::every<10_min, checkpoint::keep_every<500_steps>>>));
+static_assert(breaks<rule::S13>(of<checkpoint::young_daly<mean_time_between_failures<1_h>, checkpoint::keep_every<500_steps>>>));
+static_assert(breaks<rule::S13>({.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 500, .keep_every = -500}}));
+static_assert(keeps({.checkpoint = {.keep_every = 7}}));
+// An interval of nothing divides nothing, and is S24's.
+static_assert(breaks<rule::S24>(of<checkpoint::every<0_steps, checkpoint::keep_every<500_steps>>>));
+
+template <>
 struct example<rule::S24> : recipes<recipe<checkpoint::every<0_steps>>, recipe<checkpoint::every<1_steps>>> {};
 static_assert(breaks<rule::S24>(of<checkpoint::every<0_s>>) && keeps(of<checkpoint::every<1_s>>));
 static_assert(breaks<rule::S24>(saved<keep<0>>) && keeps(saved<keep<1>>));
@@ -89,6 +105,8 @@ using often_enough = mean_time_between_failures<1_s>;
 static_assert(breaks<rule::S24>(of<checkpoint::young_daly<often_enough, keep<0>>>) &&
               keeps(of<checkpoint::young_daly<often_enough, keep<1>>>));
 static_assert(keeps({.checkpoint = {.interval = -1, .keep = 0}}));
+
+static_assert(breaks<rule::S24>(saved<checkpoint::failures<0>>) && keeps(saved<checkpoint::failures<1>>));
 
 template <>
 struct example<rule::S25> : recipes<recipe<checkpoint::young_daly<mean_time_between_failures<0_s>>>,

@@ -55,6 +55,8 @@ struct example<rule::N11> : recipes<recipe<saves, nonfinite::rollback<10, nonfin
                                     recipe<saves, nonfinite::rollback<10, nonfinite::attempts<1>>>> {};
 
 // Two checkpoints are kept unless the recipe says otherwise, and the newest may be of the last update.
+static_assert(breaks<rule::N11>(of<saves, spike::rollback<spike::attempts<0>>>) && keeps(of<saves, spike::rollback<spike::attempts<1>>>));
+
 template <>
 struct example<rule::N12> : recipes<recipe<saves, nonfinite::rollback<501>>, recipe<saves, nonfinite::rollback<500>>> {};
 template <long long Kept>

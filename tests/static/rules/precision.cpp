@@ -139,6 +139,9 @@ using failures = keel::checkpoint::mean_time_between_failures<1_s>;
 static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, failures>>));
 static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_s, failures>>));
 static_assert(keeps(of<keel::checkpoint::young_daly<failures>>));
+static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, keel::checkpoint::drop_when_busy>>));
+static_assert(keeps(of<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::drop_when_busy>>));
+static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::attempts<3>>>));
 static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>>) &&
               keeps(of<accumulate<1, keel::reduce_once>, keel::shard::replicate>));
 // A ladder that cuts the micro-batch changes nothing in that.

@@ -1,0 +1,87 @@
+// One thread that does one task at a time, for work that must not stand in training's way. What a task throws is kept and
+// thrown to whoever asks for its end.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+namespace keel {
+
+class background_task {
+ public:
+  background_task() = default;
+  background_task(background_task const&) = delete;
+  background_task& operator=(background_task const&) = delete;
+  /// Waits for a task that is under way; what it throws nobody can hear any more.
+  ~background_task() {
+    {
+      std::lock_guard<std::mutex> const lock(mutex_);
+      closing_ = true;
+    }
+    wake_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// Begins a task; the one before it must have been collected. The thread is made with the first task.
+  void begin(std::function<void()> task) {
+    if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+    {
+      std::lock_guard<std::mutex> const lock(mutex_);
+      task_ = std::move(task);
+      begun_ = true;
+      done_.store(false, std::memory_order_relaxed);
+    }
+    wake_.notify_all();
+  }
+  /// A task was begun and its end not collected.
+  bool is_begun() const { return begun_; }
+  /// It has come to its end, and `collect` will not wait. Costs one read.
+  bool is_done() const { return begun_ && done_.load(std::memory_order_acquire); }
+
+  /// Waits for the task's end, and throws what it threw.
+  void collect() {
+    if (!begun_) return;
+    std::unique_lock<std::mutex> lock(mutex_);
+    wake_.wait(lock, [this] { return done_.load(std::memory_order_relaxed); });
+    begun_ = false;
+    if (auto const failed = std::exchange(failed_, nullptr)) std::rethrow_exception(failed);
+  }
+
+ private:
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      wake_.wait(lock, [this] { return task_ || closing_; });
+      if (!task_) return;
+      auto const task = std::exchange(task_, nullptr);
+      lock.unlock();
+      std::exception_ptr failed;
+      try {
+        task();
+      } catch (...) {
+        // Kept for the thread that collects.
+        failed = std::current_exception();
+      }
+      lock.lock();
+      failed_ = failed;
+      done_.store(true, std::memory_order_release);
+      wake_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::thread thread_;
+  std::function<void()> task_;
+  std::exception_ptr failed_;
+  std::atomic<bool> done_{false};
+  bool begun_ = false;  ///< of the thread that begins and collects
+  bool closing_ = false;
+};
+
+}  // namespace keel

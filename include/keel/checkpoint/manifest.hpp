@@ -1,0 +1,105 @@
+// manifest.json, the last file of a checkpoint to be written: which files there are, their lengths, and the checksums of every
+// file and tensor, taken from the bytes in memory while they were written and never by reading them back. Its last line is
+// the checksum of all text before it.
+#pragma once
+
+#include <cstdint>
+#include <keel/checkpoint/checksum.hpp>
+#include <keel/error.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace keel {
+
+struct file_record {
+  std::uint64_t bytes = 0;
+  std::string checksum;
+  /// Of a safetensors file: up to its data, and of each stored tensor. Together they cover the file, and readers share the
+  /// work.
+  std::string header_checksum;
+  std::map<std::string, std::string> tensor_checksums;
+};
+
+struct manifest {
+  static constexpr int format = 2;
+  std::int64_t update = 0;
+  std::string keel;                                  ///< the version that wrote it
+  std::string libtorch;                              ///< the version that wrote it
+  nlohmann::json recipe = nlohmann::json::object();  ///< slot by slot
+  std::map<std::string, file_record> files;
+};
+
+namespace detail {
+
+inline constexpr std::string_view manifest_seal = ",\n  \"xxh3\": \"";
+inline constexpr std::string_view manifest_end = "\"\n}\n";
+
+[[noreturn]] inline void refuse_manifest(std::string const& name, std::string const& what) {
+  throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
+}
+
+}  // namespace detail
+
+/// The text of manifest.json.
+inline std::string manifest_text(manifest const& of) {
+  nlohmann::json files = nlohmann::json::object();
+  for (auto const& [name, record] : of.files) {
+    nlohmann::json& entry = files[name] = {{"bytes", record.bytes}, {"xxh3", record.checksum}};
+    if (record.header_checksum.empty()) continue;
+    entry["header"] = record.header_checksum;
+    entry["tensors"] = record.tensor_checksums;
+  }
+  nlohmann::json const all = {{"files", files},          {"format", manifest::format}, {"keel", of.keel},
+                              {"libtorch", of.libtorch}, {"recipe", of.recipe},        {"update", of.update}};
+  std::string text = all.dump(2);
+  text.resize(text.size() - 2);  // the line break and the brace
+  std::string const digest = checksum_of(text);
+  text += detail::manifest_seal;
+  text += digest;
+  text += detail::manifest_end;
+  return text;
+}
+
+/// Throws checkpoint_error (E05) if one bit of it is not what was written, or if it is of another format.
+inline manifest parse_manifest(std::string const& text, std::string const& name) {
+  using namespace detail;
+  auto const fail = [&](std::string const& what) { refuse_manifest(name, what); };
+  std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
+  if (text.size() < tail) fail("is cut short");
+  std::string const body = text.substr(0, text.size() - tail);
+  if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
+    // What another version of keel wrote is no damage; its own words say which it is.
+    nlohmann::json const other = nlohmann::json::parse(text, nullptr, false);
+    if (other.is_object() && !other.contains("xxh3") && other.contains("format"))
+      fail("is of format " + other["format"].dump() + ", and this version of keel reads format " +
+           std::to_string(manifest::format));
+    fail("is not what was saved: its checksum differs");
+  }
+  manifest read;
+  try {
+    nlohmann::json const all = nlohmann::json::parse(body + "\n}");
+    if (all.at("format") != manifest::format) fail("is of format " + all.at("format").dump());
+    read.update = all.at("update").get<std::int64_t>();
+    read.keel = all.at("keel").get<std::string>();
+    read.libtorch = all.at("libtorch").get<std::string>();
+    read.recipe = all.at("recipe");
+    for (auto const& [file, entry] : all.at("files").items()) {
+      file_record record;
+      record.bytes = entry.at("bytes").get<std::uint64_t>();
+      record.checksum = entry.at("xxh3").get<std::string>();
+      if (entry.contains("tensors")) {
+        record.header_checksum = entry.at("header").get<std::string>();
+        record.tensor_checksums = entry.at("tensors").get<std::map<std::string, std::string>>();
+      }
+      read.files.emplace(file, std::move(record));
+    }
+  } catch (nlohmann::json::exception const& thrown) {
+    fail(std::string("does not say what a manifest says (") + thrown.what() + ")");
+  }
+  return read;
+}
+
+}  // namespace keel

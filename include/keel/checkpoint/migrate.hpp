@@ -1,0 +1,98 @@
+// A checkpoint of an older program, changed to what this one expects before it is compared with it:
+//     run.migrate({"the head was called fc", [](keel::migration& old) { old.rename("fc", "head"); }});
+// Every migration sees every checkpoint that is loaded; one that finds nothing of its own changes nothing.
+#pragma once
+
+#include <functional>
+#include <keel/checkpoint/snapshot.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace keel {
+
+/// A loaded checkpoint in the hands of a migration. Names are those of parameters and buffers: `head.weight`, or a module's,
+/// `head`, which stands for all within it.
+class migration {
+ public:
+  explicit migration(snapshot& content) : content_(content) {}
+
+  /// The checkpoint itself, for what the calls below cannot say.
+  snapshot& content() { return content_; }
+
+  /// Gives the tensors of `from`, with their moments and their place in the optimizer, the name `to`.
+  void rename(std::string_view from, std::string_view to) {
+    auto const moved = [&](std::string const& name) {
+      return belongs(name, from) ? std::string(to) + name.substr(from.size()) : name;
+    };
+    change(moved);
+  }
+
+  /// Forgets the tensors of `name`, their moments and their place in the optimizer.
+  void drop(std::string_view name) {
+    change([&](std::string const& one) { return belongs(one, name) ? std::string() : one; });
+  }
+
+  /// Adds a tensor that the checkpoint does not have; one that it has stays. A parameter also needs its place in a group.
+  void add(std::string const& name, at::Tensor value) { content_.model.emplace(name, std::move(value)); }
+
+  /// The recipe's slot, `clip`, may differ from this program's.
+  void accept_slot(std::string const& slot, std::string const& now) { content_.state["recipe"][slot] = now; }
+
+ private:
+  /// `head.weight` and its moment `head.weight.exp_avg` belong to `head`, `header.weight` does not.
+  static bool belongs(std::string_view name, std::string_view to) {
+    return name == to || (name.starts_with(to) && name.size() > to.size() && name[to.size()] == '.');
+  }
+
+  /// Calls `new_name(name)` for all that has a parameter's or buffer's name; an empty one means that it goes.
+  template <class NewName>
+  void change(NewName const& new_name) {
+    static std::string const average = "step.average.";
+    change_keys(content_.model, new_name);
+    change_keys(content_.optimizer, new_name);
+    change_keys(content_.tensors, [&](std::string const& name) {
+      if (!name.starts_with(average)) return name;
+      std::string const now = new_name(name.substr(average.size()));
+      return now.empty() ? now : average + now;
+    });
+    using pointer = nlohmann::json::json_pointer;
+    for (char const* const place : {"/optimizer/state", "/run/step/average"}) {
+      if (!content_.state.contains(pointer(place)) || !content_.state[pointer(place)].is_object()) continue;
+      nlohmann::json& object = content_.state[pointer(place)];
+      auto fields = object.get<std::map<std::string, nlohmann::json>>();
+      change_keys(fields, new_name);
+      object = fields;
+    }
+    if (!content_.state.contains(pointer("/optimizer/groups"))) return;
+    for (nlohmann::json& group : content_.state[pointer("/optimizer/groups")]) {
+      if (!group.is_object() || !group.contains("parameters")) continue;
+      nlohmann::json names = nlohmann::json::array();
+      for (nlohmann::json const& name : group["parameters"]) {
+        std::string const now = name.is_string() ? new_name(name.get<std::string>()) : std::string();
+        if (!now.empty()) names.push_back(now);
+      }
+      group["parameters"] = names;
+    }
+  }
+  template <class Map, class NewName>
+  static void change_keys(Map& map, NewName const& new_name) {
+    Map changed;
+    for (auto const& [name, value] : map) {
+      if (std::string const now = new_name(name); !now.empty()) changed.emplace(now, value);
+    }
+    map = std::move(changed);
+  }
+
+  snapshot& content_;
+};
+
+/// One change between two versions of a program. `name` is what the record of the run says of it.
+struct migrate {
+  std::string name;
+  std::function<void(migration&)> change;
+};
+
+}  // namespace keel

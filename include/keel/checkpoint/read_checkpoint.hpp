@@ -1,0 +1,112 @@
+// One checkpoint's directory, read and compared with its manifest byte by byte.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/checksum.hpp>
+#include <keel/checkpoint/files.hpp>
+#include <keel/checkpoint/manifest.hpp>
+#include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/error.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+[[noreturn]] inline void refuse_checkpoint(std::filesystem::path const& path, std::string const& what) {
+  throw checkpoint_error("E05", path.string() + " " + what + ". Take an older checkpoint, and look at the disk.");
+}
+
+inline file_record const& record_of(manifest const& all, std::filesystem::path const& directory, char const* name) {
+  auto const found = all.files.find(name);
+  if (found == all.files.end()) refuse_checkpoint(directory / "manifest.json", std::string("does not name ") + name);
+  return found->second;
+}
+
+template <class Files>
+std::uint64_t size_as_recorded(Files& files, std::filesystem::path const& path, file_record const& expected) {
+  std::uint64_t const size = files.size(path);
+  if (size != expected.bytes)
+    refuse_checkpoint(path, "is not what was saved: it has " + std::to_string(size) + " bytes, and manifest.json says " +
+                                std::to_string(expected.bytes));
+  return size;
+}
+
+/// Compares each tensor with its checksum while it is read.
+struct tensors_as_recorded {
+  static constexpr bool wanted = true;
+  file_record const& expected;
+  std::filesystem::path const& path;
+  void operator()(safetensors_entry const& entry, std::string const& sum) const {
+    auto const found = expected.tensor_checksums.find(entry.name);
+    if (found == expected.tensor_checksums.end() || found->second != sum)
+      refuse_checkpoint(path,
+                        "is not what was saved: the checksum of " + shown_name(entry.name) + " differs from manifest.json");
+  }
+};
+
+template <class Files>
+tensor_map read_tensors(Files& files, std::filesystem::path const& directory, char const* name, manifest const& all) {
+  auto const path = directory / name;
+  auto const& expected = record_of(all, directory, name);
+  std::uint64_t const size = size_as_recorded(files, path, expected);
+  auto const file = files.open_for_read(path);
+  auto opened = open_safetensors(files, file, path, size);
+  if (checksum_of(opened.text) != expected.header_checksum)
+    refuse_checkpoint(path, "is not what was saved: the checksum of its header differs from manifest.json");
+  auto const read_at = [&](char* to, std::size_t count, std::uint64_t offset) {
+    if (files.read_at(file, path, to, count, opened.data_begin + offset) != count)
+      refuse_checkpoint(path, "became shorter while it was read");
+  };
+  return read_safetensors_data(std::move(opened.header), path.string(), read_at, tensors_as_recorded{expected, path}).tensors;
+}
+
+template <class Files>
+nlohmann::json read_state(Files& files, std::filesystem::path const& directory, manifest const& all) {
+  auto const path = directory / "state.json";
+  auto const& expected = record_of(all, directory, "state.json");
+  size_as_recorded(files, path, expected);
+  std::string const text = files.read(path);
+  if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
+    refuse_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
+  try {
+    return nlohmann::json::parse(text);
+  } catch (nlohmann::json::exception const& thrown) {
+    refuse_checkpoint(path, std::string("is not JSON (") + thrown.what() + ")");
+  }
+}
+
+inline constexpr char const* checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "state.safetensors",
+                                                   "state.json"};
+
+}  // namespace detail
+
+/// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
+template <class Files = posix_files>
+manifest read_manifest(std::filesystem::path const& directory, Files files = {}) {
+  auto const require = [&](char const* name) {
+    if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
+  };
+  require("manifest.json");
+  for (char const* const name : detail::checkpoint_files) require(name);
+  return parse_manifest(files.read(directory / "manifest.json"), (directory / "manifest.json").string());
+}
+
+/// Reads the checkpoint in `directory` and compares every byte with its manifest. Throws checkpoint_error (E05) that names what
+/// differs from what was saved.
+template <class Files = posix_files>
+snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {}) {
+  manifest const all = read_manifest(directory, files);
+  snapshot content;
+  content.state = detail::read_state(files, directory, all);
+  content.model = detail::read_tensors(files, directory, "model.safetensors", all);
+  content.optimizer = detail::read_tensors(files, directory, "optimizer.safetensors", all);
+  content.tensors = detail::read_tensors(files, directory, "state.safetensors", all);
+  return content;
+}
+
+}  // namespace keel

@@ -1,0 +1,121 @@
+// Tensors by name as the bytes of a safetensors file, with the rules for what can be saved.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/error.hpp>
+#include <map>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+using tensor_map = std::map<std::string, at::Tensor>;
+
+namespace detail {
+
+/// In the order of safetensors_dtypes.
+inline constexpr std::array safetensors_scalar_types{at::kBool,  at::kByte,   at::kChar,        at::kShort,
+                                                     at::kInt,   at::kLong,   at::kHalf,        at::kBFloat16,
+                                                     at::kFloat, at::kDouble, at::kComplexFloat};
+static_assert(safetensors_scalar_types.size() == safetensors_dtypes.size());
+
+inline constexpr std::string_view safetensors_alias = "alias:";
+
+/// Any other byte in a C++ bool is undefined behaviour, so neither side lets one through.
+inline bool holds_bools(char const* bytes, std::uint64_t count) {
+  return std::all_of(bytes, bytes + count, [](char byte) { return byte == 0 || byte == 1; });
+}
+
+/// Everything that can be refused is refused before the first byte is written.
+class safetensors_writer {
+ public:
+  safetensors_writer(tensor_map const& tensors, string_map metadata) : tensors_(tensors) {
+    for (auto const& [key, value] : metadata)
+      if (key.starts_with(safetensors_alias))
+        throw data_error(
+            "E05", "the metadata key " + shown_name(key) + " begins with 'alias:', which is for shared tensors; rename it");
+    metadata["format"] = "pt";  // transformers refuses a file without it
+
+    std::map<identity, std::string> stored;
+    for (auto const& [name, tensor] : tensors) {
+      auto entry = describe(name, tensor);
+      auto const [known, first] = stored.try_emplace(identity_of(tensor), name);
+      if (first)
+        entries_.push_back(std::move(entry));
+      else
+        metadata[std::string(safetensors_alias) + name] = known->second;
+    }
+    // Widest elements first, so that every tensor is aligned to its elements; the map has sorted the names.
+    std::ranges::stable_sort(entries_, std::ranges::greater(),
+                             [](auto const& entry) { return safetensors_dtypes[entry.dtype].bytes; });
+    header_ = build_safetensors_header(entries_, metadata);
+  }
+
+  std::string const& header() const { return header_; }
+  /// In file order.
+  std::vector<safetensors_entry> const& entries() const { return entries_; }
+  /// All bytes of the file.
+  std::uint64_t size() const { return header_.size() + (entries_.empty() ? 0 : entries_.back().end); }
+
+  /// An entry's values, on the CPU and contiguous; a copy only where they were not. Their bytes are the entry's.
+  at::Tensor values_of(safetensors_entry const& entry) const {
+    return tensors_.at(entry.name).detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+  }
+
+  template <class Sink>
+  void write(Sink& sink) const {
+    sink(static_cast<char const*>(header_.data()), header_.size());
+    for (auto const& entry : entries_) {
+      if (entry.begin == entry.end) continue;
+      auto const tensor = values_of(entry);
+      sink(static_cast<char const*>(tensor.data_ptr()), static_cast<std::size_t>(entry.end - entry.begin));
+    }
+  }
+
+ private:
+  using identity =
+      std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>;
+
+  static identity identity_of(at::Tensor const& tensor) {
+    return {tensor.storage().unsafeGetStorageImpl(),
+            tensor.storage_offset(),
+            tensor.sizes().vec(),
+            tensor.strides().vec(),
+            tensor.scalar_type(),
+            tensor.is_conj(),
+            tensor.is_neg()};
+  }
+
+  static safetensors_entry describe(std::string const& name, at::Tensor const& tensor) {
+    auto const fail = [&](std::string const& what) { throw data_error("E05", "the tensor " + shown_name(name) + " " + what); };
+    if (name == "__metadata__") fail("has the name that safetensors keeps for metadata; rename it");
+    if (!tensor.defined()) fail("is undefined and cannot be saved; leave it out");
+    if (tensor.layout() != at::kStrided) fail("is sparse or of another layout without strides; save it as to_dense()");
+    if (tensor.is_meta() || !tensor.has_storage()) fail("has no memory of its own and cannot be saved; materialize it");
+    auto const type = std::ranges::find(safetensors_scalar_types, tensor.scalar_type());
+    if (type == safetensors_scalar_types.end())
+      fail(std::string("has the dtype ") + c10::toString(tensor.scalar_type()) + ", which keel cannot save; convert it");
+    if (tensor.scalar_type() == at::kBool && tensor.view(at::kByte).gt(1).any().item<bool>())
+      fail("is of bool and holds bytes other than 0 and 1; save it as uint8");
+    safetensors_entry entry;
+    entry.name = name;
+    entry.dtype = static_cast<std::size_t>(type - safetensors_scalar_types.begin());
+    entry.shape = tensor.sizes().vec();
+    return entry;
+  }
+
+  tensor_map const& tensors_;
+  std::vector<safetensors_entry> entries_;
+  std::string header_;
+};
+
+}  // namespace detail
+}  // namespace keel

@@ -1,0 +1,115 @@
+// What one checkpoint holds, and a copy of it in host memory that training may go on beside.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <keel/checkpoint/in_parallel.hpp>
+#include <keel/checkpoint/safetensors_writer.hpp>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// All that one checkpoint holds.
+struct snapshot {
+  tensor_map model;
+  tensor_map optimizer;
+  tensor_map tensors;  ///< of the state
+  nlohmann::json state;
+  std::vector<std::string> finite;  ///< names in `model` without which no checkpoint is kept that are not finite (N13)
+};
+
+/// Buffers in host memory that one snapshot after another is copied into. A buffer is kept by place and reused for a tensor of
+/// the same shape and dtype, so that from the second save on nothing is allocated. Names of one tensor stay names of one.
+class snapshot_buffers {
+ public:
+  /// The snapshot with tensors of its own. What is on the CPU and dense is copied by several threads. The result is good
+  /// until the next call.
+  snapshot copy(snapshot const& live) {
+    at::NoGradGuard const no_grad;
+    snapshot held;
+    held.state = live.state;
+    held.finite = live.finite;
+    used_ = 0;
+    blocks_.clear();
+    copy(live.model, held.model);
+    copy(live.optimizer, held.optimizer);
+    copy(live.tensors, held.tensors);
+    buffers_.resize(used_);
+    detail::in_parallel(blocks_.size(), blocks_.size() * block_size, [&](std::size_t i) {
+      auto const [to, from, count] = blocks_[i];
+      std::memcpy(to, from, count);
+    });
+    return held;
+  }
+  /// Gives the memory back.
+  void clear() { buffers_.clear(); }
+  std::int64_t bytes() const {
+    std::int64_t sum = 0;
+    for (auto const& one : buffers_) sum += static_cast<std::int64_t>(one.nbytes());
+    return sum;
+  }
+
+ private:
+  static constexpr std::size_t block_size = 1 << 20;
+
+  struct block {
+    char* to;
+    char const* from;
+    std::size_t count;
+  };
+
+  void copy(tensor_map const& from, tensor_map& to) {
+    // By the memory they are, not by the handle: a parameter's two names give two handles.
+    std::map<std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType>,
+             at::Tensor>
+        seen;
+    for (auto const& [name, tensor] : from) {
+      // What the writer refuses, it refuses by name; there is nothing to copy.
+      if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage()) {
+        to.emplace(name, tensor);
+        continue;
+      }
+      auto const [known, first] = seen.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
+                                                    tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()});
+      if (first) known->second = copy(tensor);
+      to.emplace(name, known->second);
+    }
+  }
+
+  at::Tensor copy(at::Tensor const& live) {
+    at::Tensor const& buffer = buffer_like(live);
+    bool const plain = live.device().is_cpu() && live.is_contiguous() && !live.is_conj() && !live.is_neg();
+    if (!plain) {
+      buffer.copy_(live);
+      return buffer;
+    }
+    auto* const to = static_cast<char*>(buffer.data_ptr());
+    auto const* const from = static_cast<char const*>(live.data_ptr());
+    for (std::size_t at = 0; at < live.nbytes(); at += block_size)
+      blocks_.push_back({to + at, from + at, std::min(block_size, live.nbytes() - at)});
+    return buffer;
+  }
+
+  at::Tensor const& buffer_like(at::Tensor const& live) {
+    if (used_ == buffers_.size()) buffers_.emplace_back();
+    at::Tensor& buffer = buffers_[used_++];
+    bool const fits = buffer.defined() && buffer.sizes() == live.sizes() && buffer.scalar_type() == live.scalar_type();
+    // Pinned, a device copies into it at the full speed of the bus.
+    if (!fits) buffer = at::empty(live.sizes(), at::TensorOptions().dtype(live.scalar_type()).pinned_memory(live.is_cuda()));
+    return buffer;
+  }
+
+  std::vector<at::Tensor> buffers_;
+  std::size_t used_ = 0;
+  std::vector<block> blocks_;
+};
+
+}  // namespace keel

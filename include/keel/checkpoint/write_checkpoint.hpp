@@ -1,0 +1,110 @@
+// The files of one checkpoint, written into an empty directory and synced. Every byte is checked and summed once, on its way
+// from memory to the disk.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/checksum.hpp>
+#include <keel/checkpoint/files.hpp>
+#include <keel/checkpoint/finite_bytes.hpp>
+#include <keel/checkpoint/manifest.hpp>
+#include <keel/checkpoint/safetensors_writer.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/error.hpp>
+#include <keel/rule/checkpoint.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel::detail {
+
+template <class Files>
+class checkpoint_file {
+ public:
+  checkpoint_file(Files& files, std::filesystem::path path)
+      : files_(files), path_(std::move(path)), file_(files_.create(path_)) {}
+
+  void write(char const* bytes, std::size_t count) {
+    files_.write(file_, path_, bytes, count);
+    sum_.add(bytes, count);
+    record_.bytes += count;
+  }
+  /// All of it is durable.
+  file_record finish() {
+    files_.sync(file_, path_);
+    record_.checksum = sum_.digest();
+    return std::move(record_);
+  }
+  file_record& record() { return record_; }
+
+ private:
+  Files& files_;
+  std::filesystem::path path_;
+  file_handle file_;
+  checksum sum_;
+  file_record record_;
+};
+
+/// Throws nonfinite_error (N13) for a tensor among `finite`, sorted, that is not.
+template <class Files>
+file_record write_tensors(Files& files, std::filesystem::path const& path, tensor_map const& tensors,
+                          std::vector<std::string> const& finite) {
+  safetensors_writer const writer(tensors, {});
+  checkpoint_file<Files> file(files, path);
+  file.write(writer.header().data(), writer.header().size());
+  file.record().header_checksum = checksum_of(writer.header());
+  for (auto const& entry : writer.entries()) {
+    auto const values = writer.values_of(entry);
+    bool const must_be_finite = std::binary_search(finite.begin(), finite.end(), entry.name);
+    auto const* const bytes = static_cast<char const*>(values.data_ptr());
+    std::uint64_t const count = entry.end - entry.begin;
+    // In blocks that stay in the cache from the first look to the last.
+    constexpr std::uint64_t block = 256 << 10;
+    checksum sum;
+    for (std::uint64_t at = 0; at < count; at += block) {
+      auto const length = static_cast<std::size_t>(std::min(block, count - at));
+      if (must_be_finite && !is_finite(bytes + at, length, values.scalar_type()))
+        throw broken_rule<nonfinite_error, rule::N13>(entry.name + " is not finite");
+      sum.add(bytes + at, length);
+      file.write(bytes + at, length);
+    }
+    file.record().tensor_checksums.emplace(entry.name, sum.digest());
+  }
+  return file.finish();
+}
+
+template <class Files>
+file_record write_text(Files& files, std::filesystem::path const& path, std::string const& text) {
+  checkpoint_file<Files> file(files, path);
+  file.write(text.data(), text.size());
+  return file.finish();
+}
+
+/// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
+template <class Files>
+std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update,
+                               snapshot const& content) {
+  manifest all;
+  all.update = update;
+  auto const text = [&](char const* field) {
+    return content.state.contains(field) && content.state[field].is_string() ? content.state[field].template get<std::string>()
+                                                                             : std::string();
+  };
+  all.keel = text("keel");
+  all.libtorch = text("libtorch");
+  if (content.state.contains("recipe")) all.recipe = content.state["recipe"];
+  std::vector<std::string> finite = content.finite;
+  std::sort(finite.begin(), finite.end());
+  all.files["model.safetensors"] = write_tensors(files, directory / "model.safetensors", content.model, finite);
+  all.files["optimizer.safetensors"] = write_tensors(files, directory / "optimizer.safetensors", content.optimizer, {});
+  all.files["state.safetensors"] = write_tensors(files, directory / "state.safetensors", content.tensors, {});
+  all.files["state.json"] = write_text(files, directory / "state.json", content.state.dump(2) + "\n");
+  std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
+  for (auto const& [name, record] : all.files) bytes += record.bytes;
+  files.sync_directory(directory);
+  return bytes;
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,329 @@
+// What a trainer does with checkpoints: when it saves, what it resumes from, and how it goes back. The trainer derives from it.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <boost/hana/tuple.hpp>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <keel/checkpoint/migrate.hpp>
+#include <keel/collective/agreed.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/loop/best_checkpoint.hpp>
+#include <keel/loop/checkpointer.hpp>
+#include <keel/loop/early_stop.hpp>
+#include <keel/loop/event.hpp>
+#include <keel/loop/progress.hpp>
+#include <keel/loop/registered_state.hpp>
+#include <keel/loop/resume.hpp>
+#include <keel/loop/rollback.hpp>
+#include <keel/recipe/config_of.hpp>
+#include <keel/rule/checkpoint.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+template <class Trainer, class Recipe, class Environment>
+class checkpointing {
+  static constexpr config configured = config_of<Recipe>;
+  static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
+  using clock = typename Environment::clock;
+
+ public:
+  /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
+  /// Throws checkpoint_error if there are checkpoints but none that this run can use.
+  bool resume() {
+    if (resumed_) return *resumed_;
+    bool loaded = false;
+    if constexpr (saves) {
+      if (self().options_.resume) loaded = load_newest();
+    }
+    if (!loaded && self().directory_) self().directory_->require_unused(saves);
+    resumed_ = loaded;
+    return loaded;
+  }
+
+  /// Saves a checkpoint now; returns when it is durable, or under checkpoint::asynchronous when it was copied. Throws error:
+  /// E12 without a checkpoint policy, S16 inside a window; what a synchronous save throws.
+  void save() {
+    if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
+    if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();
+    if constexpr (saves) {
+      if constexpr (configured.checkpoint.asynchronous) {
+        begin_save();
+      } else {
+        save_now();
+      }
+    }
+  }
+  /// Saves if all ranks agreed to.
+  void save_if(agreed<bool> const& wanted) {
+    if (wanted) save();
+  }
+  template <class Raw>  // refused (S17): a rank that saves alone waits for the others
+  void save_if(Raw const&) {
+    detail::refuse_call<rule::S17, Raw>();
+  }
+  /// Saves a checkpoint at the next step boundary; for hooks, in which no step is at its boundary yet.
+  void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
+  /// Waits until the last save is durable, and hears of it. A save that failed is an event, as ever.
+  void wait_for_save() {
+    if constexpr (saves) self().saver_->wait();
+  }
+
+  /// Registers state of the program's own: it is in every checkpoint from here on, and comes back with it. `state` lists its
+  /// fields with `void visit(auto& archive)` and outlives the trainer. Throws error (E12) once the run was resumed or begun.
+  template <class State>
+  void keep_state(std::string name, State& state) {
+    if constexpr (!saveable<State>) {
+      detail::refuse_call<rule::S05, State>();
+    } else {
+      if (resumed_)
+        throw error("E12",
+                    "the state " + name + " comes too late: the run has begun. Register it before resume, fit and step.");
+      registered_.add(std::move(name), state);
+    }
+  }
+  /// Changes checkpoints of older programs before they are compared with this one; in the order in which they were added.
+  void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
+
+  /// How often this run went back.
+  std::int64_t rollbacks() const { return rollbacks_.count(); }
+
+ protected:
+  checkpointing() = default;
+
+  /// A save is due at the next boundary if there is an update.
+  bool is_save_due(std::int64_t updates) {
+    if constexpr (!saves) return false;
+    return save_requested_.load(std::memory_order_relaxed) || self().saver_->cadence().is_due(updates, true);
+  }
+
+  /// The run begins: a recipe that goes back needs something to go back to.
+  void begin_saving() {
+    if constexpr (saves) {
+      self().saver_->cadence().restart();
+      if constexpr (rule::rolls_back(configured)) {
+        if (!*resumed_ && self().record_.attempts == 0) begin_save();
+      }
+    }
+  }
+
+  /// Between windows: hears of saves, goes back, saves. True if the run went back and its data continues elsewhere.
+  bool keep(outcome const& result, bool asked_by_signal) {
+    if constexpr (!saves) return false;
+    auto& run = self();
+    try {
+      run.saver_->poll();
+      if (result.is<outcome::updated>()) best_.updated(result.get<outcome::updated>().loss);
+      if (auto const wish = run.step_.guards().take_rollback_wish()) return roll_back(*wish);
+      bool const asked = save_requested_.exchange(false) || asked_by_signal || asked_by_file();
+      bool const due = run.saver_->cadence().is_due(run.step_.updates(), result.is<outcome::updated>());
+      if (due) best_.judge(run.world(), run.step_.updates());
+      if (asked || due) begin_save();
+      warn_of_grace();
+    } catch (nonfinite_error const& thrown) {
+      // What cannot be saved cannot be trained on either.
+      if (configured.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
+      return roll_back({thrown.what(), false});
+    }
+    return false;
+  }
+
+  /// The run ends: everything is durable when this returns, or it throws.
+  void end_saving() {
+    if constexpr (saves) {
+      self().saver_->wait();
+      if (self().step_.at_boundary() && self().record_.attempts != saved_at_) save_now();
+    }
+  }
+  /// The run ends with an exception: hears of a save that is under way. What it throws is thrown.
+  void abandon_saving() {
+    if constexpr (saves) self().saver_->wait();
+  }
+
+  /// An evaluation came to this loss. True if it was the last that the policy bears.
+  bool evaluated(double loss) {
+    auto const all = agree(self().world(), loss, reduce::mean{});
+    if (best_.evaluated(all, self().step_.updates())) {
+      best_.judge(self().world(), self().step_.updates());
+      request_save();
+    }
+    return early_stop_.evaluated(all, configured.evaluation.early_stop);
+  }
+
+  /// What the store says of a save.
+  void on_save(save_report const& report) {
+    auto& run = self();
+    run.recorder_.saved(report);
+    if (!report.failure.empty() || report.dropped) {
+      best_.take_back();
+      saved_at_ = -1;
+    }
+    if (report.dropped) return;
+    if (!report.failure.empty()) return run.hooks_(event::checkpoint_failed{report.update, report.failure});
+    slowest_save_ = std::max(slowest_save_, report.written);
+    run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
+  }
+
+  /// What a checkpoint holds beside model and optimizer.
+  auto parts() {
+    auto& run = self();
+    return boost::hana::make_tuple(
+        state_part<typename Trainer::step_type>{"step", &run.step_}, state_part<data_cursor>{"data", &run.cursor_},
+        state_part<run_record>{"record", &run.record_}, state_part<random_snapshot>{"random", &random_},
+        state_part<best_checkpoint>{"best", &best_}, state_part<early_stop>{"evaluation", &early_stop_},
+        state_part<rollback_history>{"rollbacks", &rollbacks_}, state_part<registered_states>{"registered", &registered_});
+  }
+
+ private:
+  Trainer& self() { return static_cast<Trainer&>(*this); }
+
+  snapshot live() {
+    auto& run = self();
+    run.step_.settle();
+    if constexpr (Trainer::step_type::averages) run.step_.average().require_parameters_in_place();
+    random_ = random_snapshot::take(run.step_.parameters().device);
+    saved_at_ = run.record_.attempts;
+    return take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
+  }
+  retention keeps() const { return {configured.checkpoint.keep, configured.checkpoint.keep_every, best_.keeps()}; }
+  void begin_save() {
+    auto const content = live();
+    self().saver_->save(self().step_.updates(), content, keeps());
+  }
+  void save_now() {
+    auto const content = live();
+    self().saver_->save_now(self().step_.updates(), content, keeps());
+  }
+
+  /// A look at the directory costs a system call, and nobody waits for less than a second.
+  bool asked_by_file() {
+    auto const now = clock::now();
+    if (now - looked_at_ < std::chrono::seconds(1)) return false;
+    looked_at_ = now;
+    return self().directory_->take_save_request();
+  }
+
+  /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
+  void warn_of_grace() {
+    constexpr double grace = static_cast<double>(configured.timeout.grace);
+    if constexpr (grace > 0.0) {
+      double const saving = slowest_save_ * (configured.checkpoint.asynchronous ? 2.0 : 1.0);
+      double const needed = self().timer_.slowest() / 1e3 + saving;
+      if (warned_ || slowest_save_ == 0.0 || needed <= grace) return;
+      warned_ = true;
+      self().recorder_.grace_too_short(self().step_.updates(), grace, needed);
+    }
+  }
+
+  void apply(snapshot const& content, std::string const& source) {
+    auto& run = self();
+    nlohmann::json const registered =
+        content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
+    if (!run.options_.accept_changed_recipe) registered_.require_same(registered, source);
+    apply_snapshot(content, run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts(),
+                   source, run.options_.accept_changed_recipe);
+  }
+
+  bool load_newest() {
+    auto& run = self();
+    run.saver_->wait();
+    auto const apply_one = [&](snapshot content, std::string const& source) {
+      for (auto const& one : migrations_) {
+        snapshot const before = content;
+        migration change(content);
+        one.change(change);
+        if (!is_same(before, content)) run.recorder_.migrated(one.name, source);
+      }
+      apply(content, source);
+      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source);
+    };
+    if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
+    random_.restore();
+    saved_at_ = run.record_.attempts;
+    run.directory_->metrics().resume_at(run.record_.lines);
+    run.directory_->event("resumed", run.step_.updates());
+    return true;
+  }
+  /// Handles only: a migration that changes values in place has its own reasons to be silent.
+  static bool is_same(snapshot const& a, snapshot const& b) {
+    auto const equal = [](tensor_map const& x, tensor_map const& y) {
+      return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](auto const& one, auto const& other) {
+        return one.first == other.first && one.second.is_same(other.second);
+      });
+    };
+    return a.state == b.state && equal(a.model, b.model) && equal(a.optimizer, b.optimizer) && equal(a.tensors, b.tensors);
+  }
+
+  /// Returns to a checkpoint that is older than the fault can be, changes what the recipe says, and makes both durable. True if
+  /// the data continues elsewhere than where it stands.
+  bool roll_back(rollback_wish const& wish) {
+    auto& run = self();
+    run.saver_->wait();
+    run.step_.settle();
+    rollback_plan const plan = plan_of(configured, wish.spike);
+    if (rollbacks_.count() >= plan.attempts)
+      give_up_rolling_back(wish, rollbacks_,
+                           "the run went back " + std::to_string(rollbacks_.count()) + " times, which is this recipe's limit");
+    // Where nothing was saved since the last time, that checkpoint led here already.
+    std::optional<std::int64_t> before;
+    if (rollbacks_.count() > 0 && run.directory_->checkpoints().updates().back() == rollbacks_.to.back())
+      before = rollbacks_.to.back();
+    auto found = checkpoint_before(run.directory_->checkpoints(), run.record_.attempts - plan.behind, before,
+                                   run.recorder_.passing_over());
+    if (!found) give_up_rolling_back(wish, rollbacks_, "there is no checkpoint from before it");
+
+    event::rolled_back const event{run.step_.updates(), found->first, rollbacks_.count() + 1, wish.why, plan.change};
+    rollback_history history = rollbacks_;
+    history.from.push_back(event.from);
+    history.to.push_back(event.to);
+    data_cursor const here = run.cursor_;
+    run_record const record = run.record_;
+    apply(found->second, run.directory_->checkpoints().path_of(found->first).string());
+    random_.restore();
+    rollbacks_ = std::move(history);
+    // The record goes on; only what it compares with is from before.
+    run.record_.attempts = record.attempts;
+    run.record_.lines = record.lines;
+    run.record_.rungs = record.rungs;
+    bool const data_goes_back = plan.change != nonfinite::change::skip_data;
+    if (!data_goes_back) run.cursor_ = here;
+    if (plan.change == nonfinite::change::lower_lr) run.step_.schedule().lower(nonfinite::lowered_by);
+    if (plan.change == nonfinite::change::reseed) reseed(run.step_.parameters().device, event.count);
+    run.recorder_.rolled_back(event, to_string(plan.change));
+    save_now();
+    run.hooks_(event);
+    return data_goes_back;
+  }
+  /// A seed of the recipe's seed and of how often the run went back.
+  static void reseed(at::DeviceType device, std::int64_t count) {
+    auto const seed = configured.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count);
+    libtorch::seed_random(at::kCPU, seed);
+    if (device != at::kCPU) libtorch::seed_random(device, seed);
+  }
+
+ protected:
+  std::optional<bool> resumed_;
+
+ private:
+  std::atomic<bool> save_requested_{false};
+  random_snapshot random_;
+  best_checkpoint best_{configured.checkpoint};
+  early_stop early_stop_;
+  rollback_history rollbacks_;
+  registered_states registered_;
+  std::vector<keel::migrate> migrations_;
+  std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail
+  double slowest_save_ = 0.0;  ///< seconds until it was durable
+  bool warned_ = false;
+  typename clock::time_point looked_at_{};
+};
+
+}  // namespace keel

@@ -1,0 +1,96 @@
+// A file of JSON lines that is only ever added to. A kill tears at most its last line, and a disk that is full for a while
+// costs none: what cannot be written waits in memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/files.hpp>
+#include <keel/error.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+
+namespace keel {
+
+template <class Files = posix_files>
+class json_lines {
+ public:
+  /// Bytes that may wait for a disk before that ends the run.
+  static constexpr std::size_t most_waiting = 16 << 20;
+
+  json_lines(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
+
+  /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
+  void resume_at(std::int64_t lines) {
+    if (!files_.exists(name_)) return;
+    std::string const content = files_.read(name_);
+    std::size_t end = 0;
+    for (; lines > 0; --lines) {
+      std::size_t const line_end = content.find('\n', end);
+      if (line_end == std::string::npos) break;
+      end = line_end + 1;
+    }
+    if (end < content.size()) files_.truncate(name_, end);
+  }
+
+  /// Throws file_error (E02) only where too much waits already.
+  void add(nlohmann::ordered_json const& line) {
+    waiting_ += line.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+    waiting_ += '\n';
+    try {
+      flush();
+      trouble_.clear();
+    } catch (file_error const& thrown) {
+      // Said by whoever asks for the trouble, and tried again with the next line.
+      trouble_ = thrown.what();
+      if (waiting_.size() > most_waiting) throw;
+    }
+  }
+  /// Why lines are waiting; empty: none are.
+  std::string const& trouble() const { return trouble_; }
+
+  /// Writes what waits. Throws file_error (E02); it waits on then.
+  void flush() {
+    if (waiting_.empty()) return;
+    if (!file_) open();
+    // A write that failed may have left a part of itself.
+    if (torn_) files_.truncate(name_, size_);
+    torn_ = true;
+    files_.write(file_, name_, waiting_.data(), waiting_.size());
+    torn_ = false;
+    size_ += waiting_.size();
+    waiting_.clear();
+  }
+
+  std::uint64_t size() { return files_.exists(name_) ? files_.size(name_) : 0; }
+
+  /// Makes what was written so far durable; beside a thread that adds lines, too.
+  void sync() {
+    if (is_open_.load(std::memory_order_acquire)) files_.sync(file_, name_);
+  }
+
+ private:
+  /// A line that a kill tore gets its end, so that the next one stands alone.
+  void open() {
+    file_handle file = files_.open_for_append(name_);
+    size_ = files_.size(name_);
+    if (size_ > 0 && files_.read(name_).back() != '\n') {
+      files_.write(file, name_, "\n", 1);
+      ++size_;
+    }
+    file_ = std::move(file);
+    is_open_.store(true, std::memory_order_release);
+  }
+
+  std::filesystem::path name_;
+  Files files_;
+  file_handle file_;
+  std::uint64_t size_ = 0;  ///< of whole lines
+  bool torn_ = false;
+  std::string waiting_;
+  std::string trouble_;
+  std::atomic<bool> is_open_{false};
+};
+
+}  // namespace keel
