@@ -10,7 +10,7 @@ floor_of() {
   case $1 in
     keel/policy/*) echo 1 ;;
     keel/rule/* | keel/recipe/* | keel/recipe.hpp) echo 2 ;;
-    keel/collective/* | keel/config/* | keel/update/* | keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/*) echo 3 ;;
+    keel/collective/* | keel/config/* | keel/update/* | keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/* | keel/data/*) echo 3 ;;
     keel/error.hpp | keel/version.hpp) echo 3 ;;
     keel/loop/*) echo 4 ;;
     keel/keel.hpp) echo 5 ;;

@@ -35,30 +35,46 @@ concept epoch_range = batch_range<std::remove_reference_t<Result>> || requires(R
 template <class Source>
 concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<std::invoke_result_t<Source&, std::int64_t>>;
 
+/// A function of the epoch and of the position in it, which begins there by itself: nothing is read twice after a resume.
 template <class Source>
-concept batch_source = batch_range<Source> || epoch_function<Source>;
+concept positioned_function = std::invocable<Source&, std::int64_t, std::int64_t> &&
+    epoch_range<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>;
+
+template <class Source>
+concept batch_source = batch_range<Source> || epoch_function<Source> || positioned_function<Source>;
 
 namespace detail {
 
 /// True if the source can give another epoch.
 template <class Source>
-inline constexpr bool is_repeatable = epoch_function<Source> || data_loader<Source> || ranges::forward_range<Source&>;
+inline constexpr bool is_repeatable =
+    epoch_function<Source> || positioned_function<Source> || data_loader<Source> || ranges::forward_range<Source&>;
 
 /// What a source says of its data, by its own type or by that of what it returns.
 template <class Source>
 constexpr data::settings source_facts() {
   data::settings told = facts<slot::data, Source>();
-  if constexpr (epoch_function<Source>)
+  if constexpr (positioned_function<Source>) {
+    told = told | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>>();
+  } else if constexpr (epoch_function<Source>) {
     told = told | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>();
+  }
   told.single_pass |= !is_repeatable<Source>;
   return told;
 }
 
-/// Calls `use(iterator, sentinel)` over one epoch of the source.
+/// Calls `use(iterator, sentinel)` over one epoch of the source, or over what follows `position` where the source can begin
+/// there.
 template <class Source, class Use>
-auto with_epoch(Source& source, std::int64_t epoch, Use&& use) {
-  if constexpr (epoch_function<Source>) {
-    auto&& range = source(epoch);
+auto with_epoch(Source& source, std::int64_t epoch, Use&& use, std::int64_t position = 0) {
+  if constexpr (epoch_function<Source> || positioned_function<Source>) {
+    auto&& range = [&]() -> decltype(auto) {
+      if constexpr (positioned_function<Source>) {
+        return source(epoch, position);
+      } else {
+        return source(epoch);
+      }
+    }();
     if constexpr (batch_range<std::remove_reference_t<decltype(range)>>) {
       return with_epoch(range, epoch, std::forward<Use>(use));
     } else {

@@ -24,16 +24,18 @@ std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::Dev
   // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
   // generators must stand where they stood.
   bool const goes_on = cursor.in_epoch;
+  // A source that begins at the cursor draws there what it would have drawn on its way.
+  bool const begins_there = positioned_function<Batches> && behind > 0;
+  bool const begins_again = goes_on && !begins_there;
   auto const now = random_snapshot::take(device);
-  if (goes_on) {
-    cursor.at_epoch_begin.restore();
-  } else {
+  if (begins_again) cursor.at_epoch_begin.restore();
+  if (!goes_on) {
     cursor.at_epoch_begin = now;
     cursor.in_epoch = true;
   }
   begin(behind);
-  auto ended = with_epoch(batches, cursor.epoch, [&](auto at, auto const& end) -> std::optional<outcome> {
-    if (behind > 0) {
+  auto const walk = [&](auto at, auto const& end) -> std::optional<outcome> {
+    if (behind > 0 && !begins_there) {
       // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
       if (skip_batches(at, end, behind - 1) < behind - 1 || !(at != end)) {
         throw data_error("E06", "the data of epoch " + std::to_string(cursor.epoch) + " ends before batch " +
@@ -42,13 +44,14 @@ std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::Dev
       }
       static_cast<void>(*at);
     }
-    if (goes_on) now.restore();
-    if (behind > 0) ++at;
+    if (begins_again) now.restore();
+    if (behind > 0 && !begins_there) ++at;
     for (; at != end; ++at) {
       if (auto stopped = take(*at)) return stopped;
     }
     return std::nullopt;
-  });
+  };
+  auto ended = with_epoch(batches, cursor.epoch, walk, behind);
   if (!ended && cursor.position == 0) {
     throw data_error("E06",
                      "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");

@@ -1,6 +1,7 @@
 // What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
-// arrays and vectors of tensors, and LibTorch's Example are known; for a type of one's own specialise batch_traits, or give
-// it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`. What else a type may say is in cut_batch.hpp.
+// arrays and vectors of tensors, vectors of row numbers, and LibTorch's Example are known; for a type of one's own specialise
+// batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`. What else a type may say
+// is in cut_batch.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -84,6 +85,17 @@ struct batch_traits<std::vector<at::Tensor>> {
     part.reserve(batch.size());
     for (at::Tensor const& tensor : batch) part.push_back(tensor.slice(0, begin, end));
     return part;
+  }
+};
+
+/// Numbers of rows, of which the loss function loads what it needs.
+template <std::integral Number>
+struct batch_traits<std::vector<Number>> {
+  using batch_type = std::vector<Number>;
+  static std::int64_t rows(batch_type const& batch) { return static_cast<std::int64_t>(batch.size()); }
+  static std::int64_t tokens(batch_type const& batch) { return rows(batch); }
+  static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
+    return batch_type(batch.begin() + begin, batch.begin() + end);
   }
 };
 

@@ -1,0 +1,123 @@
+// The order of the data as a function: which rows are in batch number `position` of epoch `epoch` depends on the seed, the two
+// numbers and the rank, and on nothing that happened before. A resumed run goes on at its position at once, whatever was
+// fetched ahead, and a run on another number of ranks sees the same global batches.
+//     keel::shuffled_batches const order{{.rows = 50'000, .batch = 32, .seed = 7}};
+//     run.fit([&](std::int64_t epoch, std::int64_t position) {
+//       return order(epoch, position) | ranges::views::transform([&](keel::row_numbers const& rows) { return load(rows); });
+//     }, loss_of);
+// Left out: weights and replacement, which need a draw of their own for each row.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <keel/error.hpp>
+#include <range/v3/view/iota.hpp>
+#include <range/v3/view/transform.hpp>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+using row_numbers = std::vector<std::int64_t>;
+
+/// A permutation of 0 .. size - 1 that takes no memory: a Feistel network over the next even power of two, walked until it
+/// comes back below `size`. Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random shuffling for GPUs", section 4.
+class permutation {
+ public:
+  /// `size` at least 1.
+  permutation(std::uint64_t size, std::uint64_t key) : size_(size) {
+    half_ = (static_cast<unsigned>(std::bit_width(size - 1)) + 1) / 2;
+    half_ = std::max(half_, 1u);
+    for (auto& round : rounds_) round = key = mixed(key + 0x9e3779b97f4a7c15ull);
+  }
+  std::uint64_t operator()(std::uint64_t index) const {
+    do index = once(index);
+    while (index >= size_);
+    return index;
+  }
+  /// A well-mixed function of all bits: the finisher of SplitMix64 (Steele, Lea, Flood 2014).
+  static constexpr std::uint64_t mixed(std::uint64_t x) {
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+    return x ^ (x >> 31);
+  }
+
+ private:
+  std::uint64_t once(std::uint64_t index) const {
+    std::uint64_t const mask = (std::uint64_t{1} << half_) - 1;
+    std::uint64_t left = index >> half_;
+    std::uint64_t right = index & mask;
+    for (std::uint64_t const round : rounds_) {
+      std::uint64_t const next = left ^ (mixed(right ^ round) & mask);
+      left = right;
+      right = next;
+    }
+    return left << half_ | right;
+  }
+
+  std::uint64_t size_;
+  unsigned half_;             ///< bits of each half
+  std::uint64_t rounds_[12];  ///< keys
+};
+
+struct shuffle_settings {
+  std::int64_t rows = 0;   ///< of the data set
+  std::int64_t batch = 1;  ///< rows of one rank's batch
+  std::uint64_t seed = 0;
+  bool shuffle = true;     ///< false: rows in their own order, every epoch the same
+  bool drop_last = false;  ///< leave out a last batch that is not full; on several ranks it always is
+  int rank = 0;
+  int ranks = 1;
+};
+
+/// A source of batches of row numbers for trainer::fit.
+class shuffled_batches {
+ public:
+  /// Throws error (E12) for settings without sense, data_error (E06) for too few rows to make a batch.
+  explicit shuffled_batches(shuffle_settings const& settings) : settings_(settings) {
+    auto const& s = settings_;
+    if (s.batch < 1 || s.ranks < 1 || s.rank < 0 || s.rank >= s.ranks)
+      throw error("E12", "batches have at least 1 row, and a rank is one of 0 to ranks - 1. Look at keel::shuffle_settings.");
+    if (size() < 1)
+      throw data_error("E06", std::to_string(s.rows) + " rows make no batch of " + std::to_string(s.batch) + " on " +
+                                  std::to_string(s.ranks) + " ranks. Make the batch smaller, or look at the data's path.");
+  }
+
+  /// Batches of an epoch.
+  std::int64_t size() const {
+    std::int64_t const global = settings_.batch * settings_.ranks;
+    bool const whole = settings_.drop_last || settings_.ranks > 1;
+    return whole ? settings_.rows / global : (settings_.rows + global - 1) / global;
+  }
+
+  /// The rows of one batch.
+  row_numbers batch(std::int64_t epoch, std::int64_t position) const {
+    auto const& s = settings_;
+    permutation const order = order_of(epoch);
+    std::int64_t const begin = (position * s.ranks + s.rank) * s.batch;
+    std::int64_t const end = std::min(begin + s.batch, s.rows);
+    row_numbers rows;
+    rows.reserve(static_cast<std::size_t>(std::max<std::int64_t>(end - begin, 0)));
+    for (std::int64_t i = begin; i < end; ++i)
+      rows.push_back(s.shuffle ? static_cast<std::int64_t>(order(static_cast<std::uint64_t>(i))) : i);
+    return rows;
+  }
+
+  /// The batches of an epoch from a position on: a random access range, which outlives this.
+  auto operator()(std::int64_t epoch, std::int64_t position = 0) const {
+    auto const last = std::max(position, size());
+    return ranges::views::iota(position, last) |
+           ranges::views::transform([self = *this, epoch](std::int64_t at) { return self.batch(epoch, at); });
+  }
+
+ private:
+  permutation order_of(std::int64_t epoch) const {
+    std::uint64_t const key = permutation::mixed(settings_.seed) ^ static_cast<std::uint64_t>(epoch);
+    return permutation(static_cast<std::uint64_t>(settings_.rows), permutation::mixed(key));
+  }
+
+  shuffle_settings settings_;
+};
+
+}  // namespace keel
