@@ -26,6 +26,7 @@ struct file_record {
 struct manifest {
   static constexpr int format = 2;
   std::int64_t update = 0;
+  bool extra = false;                                ///< saved out of turn, because the run was stopped or somebody asked
   std::string keel;                                  ///< the version that wrote it
   std::string libtorch;                              ///< the version that wrote it
   nlohmann::json recipe = nlohmann::json::object();  ///< slot by slot
@@ -52,8 +53,8 @@ inline std::string manifest_text(manifest const& of) {
     entry["header"] = record.header_checksum;
     entry["tensors"] = record.tensor_checksums;
   }
-  nlohmann::json const all = {{"files", files},          {"format", manifest::format}, {"keel", of.keel},
-                              {"libtorch", of.libtorch}, {"recipe", of.recipe},        {"update", of.update}};
+  nlohmann::json const all = {{"files", files},          {"extra", of.extra},   {"format", manifest::format}, {"keel", of.keel},
+                              {"libtorch", of.libtorch}, {"recipe", of.recipe}, {"update", of.update}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // the line break and the brace
   std::string const digest = checksum_of(text);
@@ -83,6 +84,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     nlohmann::json const all = nlohmann::json::parse(body + "\n}");
     if (all.at("format") != manifest::format) fail("is of format " + all.at("format").dump());
     read.update = all.at("update").get<std::int64_t>();
+    read.extra = all.at("extra").get<bool>();
     read.keel = all.at("keel").get<std::string>();
     read.libtorch = all.at("libtorch").get<std::string>();
     read.recipe = all.at("recipe");

@@ -38,8 +38,8 @@ class migration {
   /// Adds a tensor that the checkpoint does not have; one that it has stays. A parameter also needs its place in a group.
   void add(std::string const& name, at::Tensor value) { content_.model.emplace(name, std::move(value)); }
 
-  /// The recipe's slot, `clip`, may differ from this program's.
-  void accept_slot(std::string const& slot, std::string const& now) { content_.state["recipe"][slot] = now; }
+  /// The recipe's slot, such as `clip`, may differ from this program's.
+  void accept_slot(std::string const& slot) { content_.state["recipe"][slot] = nullptr; }
 
  private:
   /// `head.weight` and its moment `head.weight.exp_avg` belong to `head`, `header.weight` does not.

@@ -24,11 +24,14 @@
 
 namespace keel {
 
-/// Which finished checkpoints stay when a new one is durable.
+/// Which finished checkpoints stay when a new one is durable: that one, and of those that were saved in their turn
 struct retention {
-  std::int64_t newest = 2;
+  std::int64_t newest = 2;             ///< so many
   std::int64_t every = 0;              ///< also those of updates that are a multiple of it; 0: none
   std::optional<std::int64_t> best{};  ///< also this one
+  /// The new one is out of turn, and gives way to the next. Three preemptions in a row then take nothing away that a rollback
+  /// may need.
+  bool extra = false;
 };
 
 struct saved_checkpoint {
@@ -62,9 +65,11 @@ class checkpoint_store {
     path const temporary = directory_ / (temporary_prefix + name_of(update));
     try {
       put_back();
+      // Of an update that was saved in its turn the newer checkpoint takes that place, too.
+      bool const extra = keep.extra && !(files_.exists(saved.path) && !is_extra(update));
       files_.remove_all(temporary);
       files_.make_directories(temporary);
-      saved.bytes = detail::write_checkpoint(files_, temporary, update, content);
+      saved.bytes = detail::write_checkpoint(files_, temporary, update, extra, content);
       // A finished step with this number steps aside and is not removed; put_back finds it after a kill between the renames.
       path const replaced = directory_ / (std::string(replaced_prefix) + name_of(update));
       files_.remove_all(replaced);
@@ -93,6 +98,15 @@ class checkpoint_store {
     }
     std::sort(found.begin(), found.end());
     return found;
+  }
+
+  /// It was saved out of turn; so is what cannot be read.
+  bool is_extra(std::int64_t update) {
+    try {
+      return read_manifest(path_of(update), files_).extra;
+    } catch (checkpoint_error const&) {
+      return true;
+    }
   }
 
   path path_of(std::int64_t update) const { return directory_ / name_of(update); }
@@ -133,13 +147,11 @@ class checkpoint_store {
       leave.push_back(found.back());
       found.pop_back();
     }
-    auto const stays = [&](std::size_t index) {
-      std::int64_t const update = found[index];
-      bool const young = static_cast<std::int64_t>(found.size() - index) <= keep.newest;
-      return young || (keep.every > 0 && update % keep.every == 0) || keep.best == update;
-    };
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      if (!stays(i)) leave.push_back(found[i]);
+    std::int64_t in_turn = 0;
+    for (auto update = found.rbegin(); update != found.rend(); ++update) {
+      bool const young = !is_extra(*update) && ++in_turn <= keep.newest;
+      bool const one_of_many = keep.every > 0 && *update % keep.every == 0;
+      if (!young && !one_of_many && keep.best != *update && *update != newest) leave.push_back(*update);
     }
     // First under another name, so that a kill while its files go away leaves no half of a checkpoint.
     for (std::int64_t const update : leave) {

@@ -84,10 +84,11 @@ file_record write_text(Files& files, std::filesystem::path const& path, std::str
 
 /// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
 template <class Files>
-std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update,
+std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool extra,
                                snapshot const& content) {
   manifest all;
   all.update = update;
+  all.extra = extra;
   auto const text = [&](char const* field) {
     return content.state.contains(field) && content.state[field].is_string() ? content.state[field].template get<std::string>()
                                                                              : std::string();

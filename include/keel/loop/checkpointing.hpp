@@ -123,10 +123,11 @@ class checkpointing {
       run.saver_->poll();
       if (result.is<outcome::updated>()) best_.updated(result.get<outcome::updated>().loss);
       if (auto const wish = run.step_.guards().take_rollback_wish()) return roll_back(*wish);
-      bool const asked = save_requested_.exchange(false) || asked_by_signal || asked_by_file();
+      bool const by_program = save_requested_.exchange(false);
+      bool const asked = asked_by_file() || asked_by_signal;
       bool const due = run.saver_->cadence().is_due(run.step_.updates(), result.is<outcome::updated>());
       if (due) best_.judge(run.world(), run.step_.updates());
-      if (asked || due) begin_save();
+      if (asked || due || by_program) begin_save(!due && !by_program);
       warn_of_grace();
     } catch (nonfinite_error const& thrown) {
       // What cannot be saved cannot be trained on either.
@@ -140,7 +141,7 @@ class checkpointing {
   void end_saving() {
     if constexpr (saves) {
       self().saver_->wait();
-      if (self().step_.at_boundary() && self().record_.attempts != saved_at_) save_now();
+      if (self().step_.at_boundary() && self().record_.attempts != saved_at_) save_now(true);
     }
   }
   /// The run ends with an exception: hears of a save that is under way. What it throws is thrown.
@@ -157,6 +158,8 @@ class checkpointing {
     }
     return early_stop_.evaluated(all, configured.evaluation.early_stop);
   }
+
+  bool ended_early() const { return early_stop_.is_over(configured.evaluation.early_stop); }
 
   /// What the store says of a save.
   void on_save(save_report const& report) {
@@ -193,14 +196,17 @@ class checkpointing {
     saved_at_ = run.record_.attempts;
     return take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
   }
-  retention keeps() const { return {configured.checkpoint.keep, configured.checkpoint.keep_every, best_.keeps()}; }
-  void begin_save() {
-    auto const content = live();
-    self().saver_->save(self().step_.updates(), content, keeps());
+  /// `extra`: out of turn.
+  retention keeps(bool extra) const {
+    return {configured.checkpoint.keep, configured.checkpoint.keep_every, best_.keeps(), extra};
   }
-  void save_now() {
+  void begin_save(bool extra = false) {
     auto const content = live();
-    self().saver_->save_now(self().step_.updates(), content, keeps());
+    self().saver_->save(self().step_.updates(), content, keeps(extra));
+  }
+  void save_now(bool extra = false) {
+    auto const content = live();
+    self().saver_->save_now(self().step_.updates(), content, keeps(extra));
   }
 
   /// A look at the directory costs a system call, and nobody waits for less than a second.

@@ -15,9 +15,10 @@ class early_stop {
   bool evaluated(agreed<double> const& loss, std::int64_t limit) {
     bool const better = best_.offer(as_finite(loss), 0);
     without_ = better ? 0 : without_ + 1;
-    return limit > 0 && without_ >= limit;
+    return is_over(limit);
   }
-  std::int64_t without() const { return without_; }
+  /// There were that many, in this process or before a resume.
+  bool is_over(std::int64_t limit) const { return limit > 0 && without_ >= limit; }
 
   template <class Archive>
   void visit(Archive& archive) {

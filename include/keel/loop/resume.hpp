@@ -64,6 +64,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   std::string differences;
   for_each_slot(value, [&](char const* name, slot_text const& text) {
     if (!shapes_the_result(name)) return;
+    // A migration takes any.
+    if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
     if (before != text.c_str())
       differences += (differences.empty() ? "" : "; ") + std::string(name) + " was " + before + " and is " + text.c_str();

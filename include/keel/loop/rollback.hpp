@@ -67,8 +67,8 @@ constexpr rollback_plan plan_of(config const& recipe, bool spike) {
   throw nonfinite_error("E08", sentence);
 }
 
-/// The newest whole checkpoint of at most `attempts` windows and, where there is one, older than `before`; a damaged one is
-/// told to `passed_over` and left out. Nothing if all are too young.
+/// The newest whole checkpoint, of those that were saved in their turn, of at most `attempts` windows and, where there is one,
+/// older than `before`; a damaged one is told to `passed_over` and left out. Nothing if all are too young.
 template <class Store, class PassedOver>
 std::optional<std::pair<std::int64_t, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
                                                                    std::optional<std::int64_t> before,
@@ -76,6 +76,7 @@ std::optional<std::pair<std::int64_t, snapshot>> checkpoint_before(Store& store,
   auto const found = store.updates();
   std::optional<std::pair<std::int64_t, snapshot>> second;
   for (auto update = found.rbegin(); update != found.rend(); ++update) {
+    if (store.is_extra(*update)) continue;
     try {
       snapshot content = store.load(*update);
       auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/attempts"), std::int64_t{0});

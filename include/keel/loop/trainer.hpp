@@ -260,6 +260,10 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
                                 static_cast<long long>(options_.updates)));
       return outcome::finished{step_.updates()};
     }
+    if (this->ended_early()) {
+      console_.notice("nothing left to do: the run directory holds a run that stopped early");
+      return outcome::finished{step_.updates()};
+    }
     // A single-pass range has one epoch, also after a resume at its end.
     while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
       if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
@@ -279,7 +283,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if (!step_.at_boundary()) return std::nullopt;
       // Back in the data: the walk begins again at the cursor.
       if (data_moved_) return result;
-      if (length_reached() || ends_early_) return outcome::finished{step_.updates()};
+      if (length_reached() || this->ended_early()) return outcome::finished{step_.updates()};
       int const signal = listener.received();
       if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
       step_.settle();
@@ -338,7 +342,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// The cadences, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
     if (result.is<outcome::updated>() && is_evaluation_due(step_.updates()) && this->evaluated(evaluate_())) {
-      ends_early_ = true;
       recorder_.stopped_early(step_.updates(), configured.evaluation.early_stop);
     }
     bool const asked = listener_ != nullptr && listener_->take_save_request();
@@ -409,7 +412,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   typename clock::time_point started_{};
   window_timer<clock> timer_;
   std::function<double()> evaluate_;
-  bool ends_early_ = false;
   bool data_moved_ = false;  ///< by a rollback
   typename Environment::stop const* listener_ = nullptr;
   std::unique_ptr<checkpointer<files, clock>> saver_;  ///< last: a save that is under way ends before what it works with
