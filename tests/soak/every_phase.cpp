@@ -1,0 +1,134 @@
+// every_phase FOLDER: SIGKILLs a small run at its N-th moment, N = 1, 2, 3 .., lets another process go on with it, and compares
+// the end with a run that was never killed, byte by byte. A moment is an event of the trainer or a call that changes a file:
+// every phase of every update, and every step of every save.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "small_run.hpp"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace checkpoint = keel::checkpoint;
+using namespace keel::literals;
+
+std::atomic<int> moments{0};
+int last_moment = 1 << 30;
+
+void moment() {
+  if (++moments == last_moment) ::kill(::getpid(), SIGKILL);
+}
+
+struct deadly_files : keel::posix_files {
+  void make_directories(path const& name) { moment(), posix_files::make_directories(name); }
+  keel::file_handle create(path const& name) { return moment(), posix_files::create(name); }
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+    // Half of it, then the kill.
+    moment(), posix_files::write(file, name, bytes, count / 2);
+    moment(), posix_files::write(file, name, bytes + count / 2, count - count / 2);
+  }
+  void sync(keel::file_handle const& file, path const& name) { moment(), posix_files::sync(file, name); }
+  void sync_directory(path const& name) { moment(), posix_files::sync_directory(name); }
+  void rename(path const& from, path const& to) { moment(), posix_files::rename(from, to); }
+  void remove_all(path const& name) { moment(), posix_files::remove_all(name); }
+  void truncate(path const& name, std::uint64_t size) { moment(), posix_files::truncate(name, size); }
+};
+struct deadly : soak::environment {
+  using files = deadly_files;
+};
+
+constexpr std::int64_t updates = 15;
+
+/// In a process of its own; true if it came to the run's end. `count`: how many moments there were.
+template <class Saves>
+bool train(fs::path const& directory, int die_at, int* count = nullptr) {
+  int pipe_ends[2];
+  if (::pipe(pipe_ends) != 0) std::exit(2);
+  pid_t const child = ::fork();
+  if (child < 0) std::exit(2);
+  if (child == 0) {
+    at::set_num_threads(1);
+    last_moment = die_at;
+    try {
+      soak::train<Saves, deadly>(
+          directory, updates, [](auto& run) { run.on([](auto const&) { moment(); }); }, [] {});
+    } catch (std::exception const& thrown) {
+      std::fprintf(stderr, "killed at moment %d: %s\n", die_at, thrown.what());
+      ::_exit(3);
+    }
+    int const all = moments;
+    if (::write(pipe_ends[1], &all, sizeof all) != sizeof all) ::_exit(4);
+    ::_exit(0);
+  }
+  ::close(pipe_ends[1]);
+  int seen = 0;
+  bool const told = ::read(pipe_ends[0], &seen, sizeof seen) == sizeof seen;
+  ::close(pipe_ends[0]);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  if (WIFEXITED(status) && WEXITSTATUS(status) != 0) std::exit(1);
+  if (told && count != nullptr) *count = seen;
+  return told;
+}
+
+std::string content_of(fs::path const& name) {
+  std::ifstream file(name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+/// Everything that must be equal: the last checkpoint, and the record without the clock's figures.
+std::string image_of(fs::path const& directory) {
+  std::string image;
+  char last[32];
+  std::snprintf(last, sizeof last, "step-%09lld", static_cast<long long>(updates));
+  for (char const* const file : {"model.safetensors", "optimizer.safetensors", "state.safetensors", "state.json", "manifest.json"}) {
+    image += content_of(directory / "checkpoints" / last / file);
+  }
+  std::ifstream metrics(directory / "metrics.jsonl");
+  for (std::string line; std::getline(metrics, line);) image += line.substr(0, line.find("\"ms\":")) + "\n";
+  return image;
+}
+
+template <class Saves>
+int kill_everywhere(fs::path const& folder, char const* name) {
+  int moments_of_all = 0;
+  fs::remove_all(folder);
+  train<Saves>(folder / "whole", 1 << 30, &moments_of_all);
+  std::string const expected = image_of(folder / "whole");
+  int kills = 0;
+  for (int at = 1; at <= moments_of_all; ++at) {
+    fs::path const directory = folder / "killed";
+    fs::remove_all(directory);
+    // Beside training a save may come earlier or later; a run that ends before its moment is no kill.
+    if (train<Saves>(directory, at)) continue;
+    ++kills;
+    if (!train<Saves>(directory, 1 << 30) || image_of(directory) != expected) {
+      std::printf("%s: killed at moment %d of %d, the run did not come to the same end\n", name, at, moments_of_all);
+      return 1;
+    }
+  }
+  std::printf("%s: killed at %d of %d moments, each time parameters, moments, scaler, rate, random state, rows and record came out the same, byte by byte\n",
+              name, kills, moments_of_all);
+  return kills > moments_of_all * 9 / 10 && moments_of_all > 300 ? 0 : 1;
+}
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (count != 2) return 2;
+  using in_front = checkpoint::every<3_steps, checkpoint::keep<2>, checkpoint::keep_best, checkpoint::by_training_loss>;
+  using beside = checkpoint::every<3_steps, checkpoint::keep<2>, checkpoint::asynchronous>;
+  fs::path const folder = words[1];
+  int const failed = kill_everywhere<in_front>(folder, "synchronous") + kill_everywhere<beside>(folder, "asynchronous");
+  fs::remove_all(folder);
+  return failed;
+}
