@@ -1,0 +1,45 @@
+// Everything that is wrong with a checkpoint, for people and tools; a run that loads one stops at the first.
+#pragma once
+
+#include <filesystem>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/error.hpp>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// A sentence for each thing in which the checkpoint in `directory` is not what was saved; none: every byte is. Throws
+/// file_error (E02) where the disk does not let it be read.
+template <class Files = posix_files>
+std::vector<std::string> damage_of(std::filesystem::path const& directory, Files files = {}) {
+  std::vector<std::string> found;
+  auto const hear = [&](auto const& look) {
+    try {
+      look();
+    } catch (checkpoint_error const& thrown) {
+      found.push_back(thrown.what());
+    }
+  };
+  manifest all;
+  hear([&] {
+    auto const path = directory / "manifest.json";
+    if (!files.exists(path)) detail::refuse_checkpoint(path, "is missing");
+    all = parse_manifest(files.read(path), path.string());
+  });
+  if (!found.empty()) return found;
+  for (char const* const name : detail::checkpoint_files) {
+    hear([&] {
+      if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
+      auto const& expected = detail::record_of(all, directory, name);
+      if (expected.header_checksum.empty()) {
+        detail::read_state(files, directory, all);
+      } else {
+        detail::read_tensors(files, directory, name, all);
+      }
+    });
+  }
+  return found;
+}
+
+}  // namespace keel
