@@ -4,6 +4,7 @@
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
+//   E17 checkpoint format
 #pragma once
 
 #include <stdexcept>

@@ -206,7 +206,7 @@ TEST_CASE("a best that could not be saved is none: the one from before stays") {
   best.updated(1.0);
   best.judge(keel::world_of_one{}, 4);
   CHECK(best.keeps() == 4);
-  best.take_back();
+  best.take_back(4);
   CHECK(best.keeps() == 2);
   best.updated(NAN);
   best.judge(keel::world_of_one{}, 6);

@@ -1,6 +1,7 @@
 // every_phase FOLDER: SIGKILLs a small run at its N-th moment, N = 1, 2, 3 .., lets another process go on with it, and compares
 // the end with a run that was never killed, byte by byte. A moment is an event of the trainer or a call that changes a file:
-// every phase of every update, and every step of every save.
+// every phase of every update, of every save, and of a rollback. The process that goes on is killed as well, at another moment
+// each time, and one run is killed after every update or few, again and again.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -50,7 +51,7 @@ struct deadly : soak::environment {
 constexpr std::int64_t updates = 15;
 
 /// In a process of its own; true if it came to the run's end. `count`: how many moments there were.
-template <class Saves>
+template <class Saves, class Nonfinite>
 bool train(fs::path const& directory, int die_at, int* count = nullptr) {
   int pipe_ends[2];
   if (::pipe(pipe_ends) != 0) std::exit(2);
@@ -60,7 +61,7 @@ bool train(fs::path const& directory, int die_at, int* count = nullptr) {
     at::set_num_threads(1);
     last_moment = die_at;
     try {
-      soak::train<Saves, deadly>(
+      soak::train<Saves, Nonfinite, deadly>(
           directory, updates, [](auto& run) { run.on([](auto const&) { moment(); }); }, [] {});
     } catch (std::exception const& thrown) {
       std::fprintf(stderr, "killed at moment %d: %s\n", die_at, thrown.what());
@@ -76,7 +77,11 @@ bool train(fs::path const& directory, int die_at, int* count = nullptr) {
   ::close(pipe_ends[0]);
   int status = 0;
   ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) != 0) std::exit(1);
+  bool const as_meant = (WIFEXITED(status) && WEXITSTATUS(status) == 0) || (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  if (!as_meant) {
+    std::fprintf(stderr, "a run of moment %d ended by itself, with status %d\n", die_at, status);
+    std::exit(1);
+  }
   if (told && count != nullptr) *count = seen;
   return told;
 }
@@ -98,27 +103,60 @@ std::string image_of(fs::path const& directory) {
   return image;
 }
 
-template <class Saves>
+template <class Saves, class Nonfinite = keel::nonfinite::skip<4>>
 int kill_everywhere(fs::path const& folder, char const* name) {
   int moments_of_all = 0;
   fs::remove_all(folder);
-  train<Saves>(folder / "whole", 1 << 30, &moments_of_all);
+  bool const ended = train<Saves, Nonfinite>(folder / "whole", 1 << 30, &moments_of_all);
   std::string const expected = image_of(folder / "whole");
+  if (!ended || expected.size() < 10'000) {
+    std::printf("%s: the run that nobody kills does not come to its end\n", name);
+    return 1;
+  }
   int kills = 0;
+  int kills_of_resumes = 0;
   for (int at = 1; at <= moments_of_all; ++at) {
     fs::path const directory = folder / "killed";
     fs::remove_all(directory);
     // Beside training a save may come earlier or later; a run that ends before its moment is no kill.
-    if (train<Saves>(directory, at)) continue;
+    if (train<Saves, Nonfinite>(directory, at)) continue;
     ++kills;
-    if (!train<Saves>(directory, 1 << 30) || image_of(directory) != expected) {
+    // The second one is killed early on, where it loads, cuts the record and saves for the first time.
+    if (!train<Saves, Nonfinite>(directory, 1 + at * 7 % 97)) ++kills_of_resumes;
+    if (!train<Saves, Nonfinite>(directory, 1 << 30) || image_of(directory) != expected) {
       std::printf("%s: killed at moment %d of %d, the run did not come to the same end\n", name, at, moments_of_all);
       return 1;
     }
   }
-  std::printf("%s: killed at %d of %d moments, each time parameters, moments, scaler, rate, random state, rows and record came out the same, byte by byte\n",
-              name, kills, moments_of_all);
-  return kills > moments_of_all * 9 / 10 && moments_of_all > 300 ? 0 : 1;
+  std::printf("%s: killed at %d of %d moments, and %d times again on the way back; parameters, moments, scaler, rate, random "
+              "state, rows and record came out the same, byte by byte\n",
+              name, kills, moments_of_all, kills_of_resumes);
+  return kills > moments_of_all * 9 / 10 ? 0 : 1;
+}
+
+/// Kills one run after every update or few until it is at its end.
+int kill_again_and_again(fs::path const& folder) {
+  using often = checkpoint::every<1_steps, checkpoint::keep<2>>;
+  using bears = keel::nonfinite::skip<4>;
+  fs::remove_all(folder);
+  int all = 0;
+  train<often, bears>(folder / "whole", 1 << 30, &all);
+  std::string const expected = image_of(folder / "whole");
+  // What a start costs, and an update or a few with their saves.
+  for (int const moments_each : {130, 160, 190, 220}) {
+    fs::path const directory = folder / "killed";
+    fs::remove_all(directory);
+    int kills = 0;
+    while (!train<often, bears>(directory, moments_each) && kills < 200) ++kills;
+    // An epoch is three and a half updates.
+    bool const enough = kills >= 4 && kills < 200;
+    if (image_of(directory) != expected || !enough) {
+      std::printf("killed every %d moments, %d times, the run did not come to the same end\n", moments_each, kills);
+      return 1;
+    }
+    std::printf("killed %d times on the way, every %d moments: the same, byte by byte\n", kills, moments_each);
+  }
+  return 0;
 }
 
 }  // namespace
@@ -127,8 +165,11 @@ int main(int count, char** words) {
   if (count != 2) return 2;
   using in_front = checkpoint::every<3_steps, checkpoint::keep<2>, checkpoint::keep_best, checkpoint::by_training_loss>;
   using beside = checkpoint::every<3_steps, checkpoint::keep<2>, checkpoint::asynchronous>;
+  using going_back = checkpoint::every<3_steps, checkpoint::keep<3>>;
   fs::path const folder = words[1];
-  int const failed = kill_everywhere<in_front>(folder, "synchronous") + kill_everywhere<beside>(folder, "asynchronous");
+  int const failed = kill_again_and_again(folder) +
+                     kill_everywhere<going_back, keel::nonfinite::rollback<1>>(folder, "with two rollbacks") +
+                     kill_everywhere<in_front>(folder, "synchronous") + kill_everywhere<beside>(folder, "asynchronous");
   fs::remove_all(folder);
   return failed;
 }

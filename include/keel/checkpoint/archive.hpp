@@ -1,5 +1,6 @@
 // Writes and reads state that lists its fields with `visit(archive)`: numbers, text and lists go to JSON, tensors to a tensor
-// map under the same path. Reading what was not written is a checkpoint_error (E05) that names the field.
+// map under the same path. Reading what was not written is a checkpoint_error (E04) that names the field; a tensor that is
+// read is a new one, on the device of the one that it replaces.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -62,7 +63,13 @@ class state_writer {
       object_[name] = detail::number_to_json(field);
     } else if constexpr (detail::is_vector<Field>) {
       auto& list = object_[name] = nlohmann::json::array();
-      for (auto const& element : field) list.push_back(detail::number_to_json(element));
+      for (auto const& element : field) {
+        if constexpr (std::is_integral_v<typename Field::value_type>) {
+          list.push_back(element);
+        } else {
+          list.push_back(detail::number_to_json(element));
+        }
+      }
     } else if constexpr (std::is_arithmetic_v<Field> || std::is_same_v<Field, std::string>) {
       object_[name] = field;
     } else {
@@ -92,7 +99,11 @@ class state_reader {
       auto const found = tensors_.find(path_ + name);
       bool const expected = at(name).template get<bool>();
       if (expected != (found != tensors_.end())) wrong(name, expected ? "among the tensors" : "without a tensor");
-      field = expected ? found->second : at::Tensor();
+      if (!expected) {
+        field = at::Tensor();
+      } else {
+        field = field.defined() ? found->second.to(field.device()) : found->second;
+      }
     } else if constexpr (std::is_same_v<Field, double>) {
       if (!detail::number_from_json(at(name), field)) wrong(name, "a number");
     } else if constexpr (detail::is_vector<Field>) {
@@ -100,9 +111,14 @@ class state_reader {
       if (!list.is_array()) wrong(name, "a list of numbers");
       field.clear();
       for (auto const& element : list) {
-        double number = 0.0;
-        if (!detail::number_from_json(element, number)) wrong(name, "a list of numbers");
-        field.push_back(static_cast<typename Field::value_type>(number));
+        if constexpr (std::is_integral_v<typename Field::value_type>) {
+          if (!element.is_number_integer()) wrong(name, "a list of integers");
+          field.push_back(element.template get<typename Field::value_type>());
+        } else {
+          double number = 0.0;
+          if (!detail::number_from_json(element, number)) wrong(name, "a list of numbers");
+          field.push_back(static_cast<typename Field::value_type>(number));
+        }
       }
     } else if constexpr (std::is_same_v<Field, bool>) {
       if (!at(name).is_boolean()) wrong(name, "true or false");
@@ -127,8 +143,10 @@ class state_reader {
     return *found;
   }
   [[noreturn]] void wrong(char const* name, char const* expected) const {
-    throw checkpoint_error("E05", source_ + ": the field " + path_ + name + " is not " + expected +
-                                      ". It was written by another version or is damaged; take an older checkpoint.");
+    // Its checksum was right, so that it is what another program wrote.
+    throw checkpoint_error("E04", source_ + ": the field " + path_ + name + " is not " + expected +
+                                      ". Another version of the program wrote it: carry it over with trainer::migrate, take "
+                                      "options.accept_changed_recipe, or use another run directory.");
   }
 
   nlohmann::json const& object_;

@@ -27,6 +27,7 @@ struct file_record {
 struct manifest {
   static constexpr int format = 2;
   std::int64_t update = 0;
+  std::int64_t generation = 0;                       ///< rollbacks of the run until then
   bool extra = false;                                ///< saved out of turn, because the run was stopped or somebody asked
   std::string keel;                                  ///< the version that wrote it
   std::string libtorch;                              ///< the version that wrote it
@@ -43,6 +44,13 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
   throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
 }
 
+/// What another version wrote is no damage, and never passed over: the run is not this program's to continue.
+[[noreturn]] inline void refuse_format(std::string const& name, std::string const& format) {
+  throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads format " +
+                                    std::to_string(manifest::format) +
+                                    ". Go on with the version that wrote it, or use another run directory.");
+}
+
 }  // namespace detail
 
 /// The text of manifest.json.
@@ -54,8 +62,9 @@ inline std::string manifest_text(manifest const& of) {
     entry["header"] = record.header_checksum;
     entry["tensors"] = record.tensor_checksums;
   }
-  nlohmann::json const all = {{"files", files},          {"extra", of.extra},   {"format", manifest::format}, {"keel", of.keel},
-                              {"libtorch", of.libtorch}, {"recipe", of.recipe}, {"update", of.update}};
+  nlohmann::json const all = {
+      {"files", files},  {"extra", of.extra},       {"generation", of.generation}, {"format", manifest::format},
+      {"keel", of.keel}, {"libtorch", of.libtorch}, {"recipe", of.recipe},         {"update", of.update}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // the line break and the brace
   std::string const digest = checksum_of(text);
@@ -65,7 +74,7 @@ inline std::string manifest_text(manifest const& of) {
   return text;
 }
 
-/// Throws checkpoint_error (E05) if one bit of it is not what was written, or if it is of another format.
+/// Throws checkpoint_error: E05 if one bit of it is not what was written, E17 if it is of another format.
 inline manifest parse_manifest(std::string const& text, std::string const& name) {
   using namespace detail;
   auto const fail = [&](std::string const& what) { refuse_manifest(name, what); };
@@ -74,16 +83,16 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
     // What another version of keel wrote is no damage; its own words say which it is.
     nlohmann::json const other = nlohmann::json::parse(text, nullptr, false);
-    if (other.is_object() && !other.contains("xxh3") && other.contains("format"))
-      fail("is of format " + other["format"].dump() + ", and this version of keel reads format " +
-           std::to_string(manifest::format));
+    if (other.is_object() && !other.contains("xxh3") && other.contains("format") && other["format"] != manifest::format)
+      refuse_format(name, other["format"].dump());
     fail("is not what was saved: its checksum differs");
   }
   manifest read;
   try {
     nlohmann::json const all = nlohmann::json::parse(body + "\n}");
-    if (all.at("format") != manifest::format) fail("is of format " + all.at("format").dump());
+    if (all.at("format") != manifest::format) refuse_format(name, all.at("format").dump());
     read.update = all.at("update").get<std::int64_t>();
+    read.generation = all.at("generation").get<std::int64_t>();
     read.extra = all.at("extra").get<bool>();
     read.keel = all.at("keel").get<std::string>();
     read.libtorch = all.at("libtorch").get<std::string>();

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <keel/checkpoint/snapshot.hpp>
+#include <keel/error.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -66,22 +67,29 @@ class migration {
       change_keys(fields, new_name);
       object = fields;
     }
+    if (content_.state.contains("frozen") && content_.state["frozen"].is_array())
+      change_names(content_.state["frozen"], new_name);
     if (!content_.state.contains(pointer("/optimizer/groups"))) return;
     for (nlohmann::json& group : content_.state[pointer("/optimizer/groups")]) {
-      if (!group.is_object() || !group.contains("parameters")) continue;
-      nlohmann::json names = nlohmann::json::array();
-      for (nlohmann::json const& name : group["parameters"]) {
-        std::string const now = name.is_string() ? new_name(name.get<std::string>()) : std::string();
-        if (!now.empty()) names.push_back(now);
-      }
-      group["parameters"] = names;
+      if (group.is_object() && group.contains("parameters")) change_names(group["parameters"], new_name);
     }
+  }
+  template <class NewName>
+  static void change_names(nlohmann::json& list, NewName const& new_name) {
+    nlohmann::json names = nlohmann::json::array();
+    for (nlohmann::json const& name : list) {
+      std::string const now = name.is_string() ? new_name(name.get<std::string>()) : std::string();
+      if (!now.empty()) names.push_back(now);
+    }
+    list = std::move(names);
   }
   template <class Map, class NewName>
   static void change_keys(Map& map, NewName const& new_name) {
     Map changed;
     for (auto const& [name, value] : map) {
-      if (std::string const now = new_name(name); !now.empty()) changed.emplace(now, value);
+      std::string const now = new_name(name);
+      if (!now.empty() && !changed.emplace(now, value).second)
+        throw checkpoint_error("E04", "a migration gives two tensors the name " + now + ". Drop one of them first.");
     }
     map = std::move(changed);
   }

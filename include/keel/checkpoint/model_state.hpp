@@ -20,7 +20,8 @@ inline tensor_map model_tensors(torch::nn::Module& model) {
 
 /// Throws checkpoint_error (E04), naming the first difference, unless `saved` has exactly the model's tensors.
 inline void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source) {
-  std::string const way_out = " Build the model as it was, or use another run directory.";
+  std::string const way_out =
+      " Build the model as it was, carry the checkpoint over with trainer::migrate, or use another run directory.";
   for (auto const& [name, tensor] : model) {
     auto const found = saved.find(name);
     if (found == saved.end()) {

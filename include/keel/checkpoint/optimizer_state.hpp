@@ -242,7 +242,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         throw checkpoint_error("E04",
                                source + ": group " + std::to_string(g) +
                                    " of the optimizer held other parameters. Freeze and group the same ones in the same order, "
-                                   "or use another run directory.");
+                                   "carry it over with trainer::migrate, or use another run directory.");
       }
       for (at::Tensor const& parameter : held) {
         std::string const& name = parameters.names[index++];

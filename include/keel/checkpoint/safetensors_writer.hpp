@@ -37,6 +37,20 @@ inline bool holds_bools(char const* bytes, std::uint64_t count) {
 /// Everything that can be refused is refused before the first byte is written.
 class safetensors_writer {
  public:
+  /// Two names of one tensor have the same.
+  using identity =
+      std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>;
+
+  static identity identity_of(at::Tensor const& tensor) {
+    return {tensor.storage().unsafeGetStorageImpl(),
+            tensor.storage_offset(),
+            tensor.sizes().vec(),
+            tensor.strides().vec(),
+            tensor.scalar_type(),
+            tensor.is_conj(),
+            tensor.is_neg()};
+  }
+
   safetensors_writer(tensor_map const& tensors, string_map metadata) : tensors_(tensors) {
     for (auto const& [key, value] : metadata)
       if (key.starts_with(safetensors_alias))
@@ -81,19 +95,6 @@ class safetensors_writer {
   }
 
  private:
-  using identity =
-      std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>;
-
-  static identity identity_of(at::Tensor const& tensor) {
-    return {tensor.storage().unsafeGetStorageImpl(),
-            tensor.storage_offset(),
-            tensor.sizes().vec(),
-            tensor.strides().vec(),
-            tensor.scalar_type(),
-            tensor.is_conj(),
-            tensor.is_neg()};
-  }
-
   static safetensors_entry describe(std::string const& name, at::Tensor const& tensor) {
     auto const fail = [&](std::string const& what) { throw data_error("E05", "the tensor " + shown_name(name) + " " + what); };
     if (name == "__metadata__") fail("has the name that safetensors keeps for metadata; rename it");

@@ -3,6 +3,7 @@
 // One that fits into a single file becomes model.safetensors without an index.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -24,19 +25,30 @@ inline void save_sharded_safetensors(std::filesystem::path const& directory, std
                                      std::uint64_t most_bytes, string_map const& metadata = {}) {
   if (most_bytes < 1)
     throw error("E12", "a file of at most 0 bytes holds no tensor. Give save_sharded_safetensors a size such as 5 GB.");
+  // An index of an older set must not lead into a mixture of both.
+  posix_files files;
+  auto const path = directory / (stem + ".safetensors.index.json");
+  if (files.exists(path)) {
+    files.remove_all(path);
+    files.sync_directory(directory.empty() ? "." : directory);
+  }
   // Names of one tensor stay together, because an alias points into its own file.
-  std::map<void const*, std::size_t> shard_of;
+  std::map<detail::safetensors_writer::identity, std::size_t> shard_of;
   std::vector<tensor_map> shards(1);
+  std::vector<std::string> aliases;
   std::uint64_t held = 0;
   std::uint64_t total = 0;
   for (auto const& [name, tensor] : tensors) {
-    void const* const storage = tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
-    auto const known = shard_of.find(storage);
-    if (storage != nullptr && known != shard_of.end()) {
-      shards[known->second].emplace(name, tensor);
-      continue;
+    bool const has_memory = tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage();
+    if (has_memory) {
+      auto const known = shard_of.find(detail::safetensors_writer::identity_of(tensor));
+      if (known != shard_of.end()) {
+        shards[known->second].emplace(name, tensor);
+        aliases.push_back(name);
+        continue;
+      }
     }
-    std::uint64_t const bytes = tensor.defined() ? tensor.nbytes() : 0;
+    std::uint64_t const bytes = has_memory ? tensor.nbytes() : 0;
     if (held > 0 && held + bytes > most_bytes) {
       shards.emplace_back();
       held = 0;
@@ -44,7 +56,7 @@ inline void save_sharded_safetensors(std::filesystem::path const& directory, std
     held += bytes;
     total += bytes;
     shards.back().emplace(name, tensor);
-    if (storage != nullptr) shard_of.emplace(storage, shards.size() - 1);
+    if (has_memory) shard_of.emplace(detail::safetensors_writer::identity_of(tensor), shards.size() - 1);
   }
   if (shards.size() == 1) return save_safetensors(directory / (stem + ".safetensors"), tensors, metadata);
 
@@ -54,10 +66,11 @@ inline void save_sharded_safetensors(std::filesystem::path const& directory, std
     std::snprintf(number, sizeof number, "-%05zu-of-%05zu", i + 1, shards.size());
     std::string const file = stem + number + ".safetensors";
     save_safetensors(directory / file, shards[i], metadata);
-    for (auto const& [name, tensor] : shards[i]) index["weight_map"][name] = file;
+    // Other readers look for each of them in the file, which holds an alias in its metadata only.
+    for (auto const& [name, tensor] : shards[i]) {
+      if (std::find(aliases.begin(), aliases.end(), name) == aliases.end()) index["weight_map"][name] = file;
+    }
   }
-  posix_files files;
-  auto const path = directory / (stem + ".safetensors.index.json");
   auto const file = files.create(path);
   std::string const text = index.dump(2) + "\n";
   files.write(file, path, text.data(), text.size());
@@ -95,6 +108,9 @@ inline safetensors_content load_sharded_safetensors(std::filesystem::path const&
       if (found == content.tensors.end())
         fail("places " + detail::shown_name(name) + " in " + file + ", which does not hold it");
       all.tensors.insert(*found);
+      for (auto const& alias : content.tensors) {
+        if (alias.second.is_same(found->second)) all.tensors.insert(alias);
+      }
     }
     for (auto const& [key, value] : content.metadata) all.metadata.emplace(key, value);
   }

@@ -23,6 +23,7 @@ struct snapshot {
   tensor_map optimizer;
   tensor_map tensors;  ///< of the state
   nlohmann::json state;
+  std::int64_t generation = 0;      ///< rollbacks of the run so far: of a later one, a lower update is newer than a higher
   std::vector<std::string> finite;  ///< names in `model` without which no checkpoint is kept that are not finite (N13)
 };
 
@@ -37,6 +38,7 @@ class snapshot_buffers {
     snapshot held;
     held.state = live.state;
     held.finite = live.finite;
+    held.generation = live.generation;
     used_ = 0;
     blocks_.clear();
     copy(live.model, held.model);

@@ -17,6 +17,7 @@
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/error.hpp>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -76,7 +77,8 @@ class checkpoint_store {
       if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
       files_.rename(temporary, saved.path);
       files_.sync_directory(directory_);
-    } catch (error const&) {
+    } catch (...) {
+      // Whatever it was goes on; half of a checkpoint does not stay.
       clean_up_quietly(temporary);
       throw;
     }
@@ -102,24 +104,62 @@ class checkpoint_store {
 
   /// It was saved out of turn; so is what cannot be read.
   bool is_extra(std::int64_t update) {
-    try {
-      return read_manifest(path_of(update), files_).extra;
-    } catch (checkpoint_error const&) {
-      return true;
-    }
+    auto const all = look_at(update);
+    return !all || all->extra;
   }
 
   path path_of(std::int64_t update) const { return directory_ / name_of(update); }
+
+  /// The same, newest first: a run that went back saves lower updates after higher ones. What cannot be read comes first, so
+  /// that somebody hears of it.
+  std::vector<std::int64_t> newest_first() {
+    std::vector<std::pair<std::int64_t, std::int64_t>> found;
+    for (std::int64_t const update : updates()) {
+      auto const all = look_at(update);
+      found.emplace_back(all ? all->generation : std::numeric_limits<std::int64_t>::max(), update);
+    }
+    std::sort(found.rbegin(), found.rend());
+    std::vector<std::int64_t> order;
+    for (auto const& one : found) order.push_back(one.second);
+    return order;
+  }
+
+  /// A checkpoint that is damaged is no longer one, and stays for whoever looks into it.
+  void set_aside(std::int64_t update) {
+    path const name = directory_ / ("damaged-" + name_of(update));
+    files_.remove_all(name);
+    files_.rename(path_of(update), name);
+  }
+
+  /// Removes what a run that went back to `newest` had abandoned, where a kill came in between.
+  void remove_abandoned(std::int64_t newest) {
+    auto const kept = look_at(newest);
+    for (std::int64_t const update : updates()) {
+      auto const all = look_at(update);
+      if (update > newest && kept && all && all->generation < kept->generation) files_.remove_all(path_of(update));
+    }
+  }
 
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
   snapshot load(std::int64_t update) {
     auto const all = read_manifest(path_of(update), files_);
     if (all.update != update)
-      detail::refuse_checkpoint(path_of(update), "holds update " + std::to_string(all.update) + ": somebody renamed it");
+      detail::refuse_checkpoint(
+          path_of(update), "holds update " + std::to_string(all.update) + ": somebody renamed it from " + name_of(all.update));
     return read_checkpoint(path_of(update), files_);
   }
 
  private:
+  /// Nothing if it is damaged.
+  std::optional<manifest> look_at(std::int64_t update) {
+    try {
+      return read_manifest(path_of(update), files_);
+    } catch (checkpoint_error const& thrown) {
+      if (thrown.id() != "E05") throw;
+      return std::nullopt;
+    }
+  }
+
   static constexpr char const* temporary_prefix = ".writing-";
   static constexpr char const* replaced_prefix = ".writing-replaced-";
   static constexpr char const* removed_prefix = ".writing-removed-";
@@ -136,6 +176,8 @@ class checkpoint_store {
       if (letter < '0' || letter > '9' || update > std::int64_t{1} << 58) return std::nullopt;
       update = update * 10 + (letter - '0');
     }
+    // With other zeros it is no name that a save gives.
+    if (name != name_of(update)) return std::nullopt;
     return update;
   }
 

@@ -82,6 +82,16 @@ file_record write_text(Files& files, std::filesystem::path const& path, std::str
   return file.finish();
 }
 
+/// Throws data_error (E05) for a text that JSON cannot hold.
+inline std::string text_of(nlohmann::json const& state) {
+  try {
+    return state.dump(2) + "\n";
+  } catch (nlohmann::json::type_error const& thrown) {
+    throw data_error("E05", std::string("a text in the state of the run is not UTF-8 and cannot be saved (") + thrown.what() +
+                                "). Look at the states that the program registers.");
+  }
+}
+
 /// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
 template <class Files>
 std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool extra,
@@ -89,6 +99,7 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   manifest all;
   all.update = update;
   all.extra = extra;
+  all.generation = content.generation;
   auto const text = [&](char const* field) {
     return content.state.contains(field) && content.state[field].is_string() ? content.state[field].template get<std::string>()
                                                                              : std::string();
@@ -101,7 +112,7 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   all.files["model.safetensors"] = write_tensors(files, directory / "model.safetensors", content.model, finite);
   all.files["optimizer.safetensors"] = write_tensors(files, directory / "optimizer.safetensors", content.optimizer, {});
   all.files["state.safetensors"] = write_tensors(files, directory / "state.safetensors", content.tensors, {});
-  all.files["state.json"] = write_text(files, directory / "state.json", content.state.dump(2) + "\n");
+  all.files["state.json"] = write_text(files, directory / "state.json", text_of(content.state));
   std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
   for (auto const& [name, record] : all.files) bytes += record.bytes;
   files.sync_directory(directory);

@@ -1,6 +1,6 @@
 // The order of the data as a function: which rows are in batch number `position` of epoch `epoch` depends on the seed, the two
 // numbers and the rank, and on nothing that happened before. A resumed run goes on at its position at once, whatever was
-// fetched ahead, and a run on another number of ranks sees the same global batches.
+// fetched ahead. Where batch times ranks stays the same, another number of ranks sees the same global batches.
 //     keel::shuffled_batches const order{{.rows = 50'000, .batch = 32, .seed = 7}};
 //     run.fit([&](std::int64_t epoch, std::int64_t position) {
 //       return order(epoch, position) | ranges::views::transform([&](keel::row_numbers const& rows) { return load(rows); });
@@ -77,8 +77,9 @@ class shuffled_batches {
   /// Throws error (E12) for settings without sense, data_error (E06) for too few rows to make a batch.
   explicit shuffled_batches(shuffle_settings const& settings) : settings_(settings) {
     auto const& s = settings_;
-    if (s.batch < 1 || s.ranks < 1 || s.rank < 0 || s.rank >= s.ranks)
-      throw error("E12", "batches have at least 1 row, and a rank is one of 0 to ranks - 1. Look at keel::shuffle_settings.");
+    constexpr std::int64_t most = std::int64_t{1} << 40;
+    if (s.batch < 1 || s.batch > most || s.ranks < 1 || s.rank < 0 || s.rank >= s.ranks || s.ranks > 1 << 20)
+      throw error("E12", "batches have 1 to 2^40 rows, and a rank is one of 0 to ranks - 1. Look at keel::shuffle_settings.");
     if (size() < 1)
       throw data_error("E06", std::to_string(s.rows) + " rows make no batch of " + std::to_string(s.batch) + " on " +
                                   std::to_string(s.ranks) + " ranks. Make the batch smaller, or look at the data's path.");
@@ -88,7 +89,14 @@ class shuffled_batches {
   std::int64_t size() const {
     std::int64_t const global = settings_.batch * settings_.ranks;
     bool const whole = settings_.drop_last || settings_.ranks > 1;
-    return whole ? settings_.rows / global : (settings_.rows + global - 1) / global;
+    return settings_.rows / global + (!whole && settings_.rows % global > 0 ? 1 : 0);
+  }
+
+  /// What decides the order, in words; a trainer that is given this source refuses to go on with another one.
+  std::string describe() const {
+    auto const& s = settings_;
+    return std::to_string(s.rows) + " rows in batches of " + std::to_string(s.batch * s.ranks) +
+           (s.shuffle ? ", shuffled by seed " + std::to_string(s.seed) : ", in their own order");
   }
 
   /// The rows of one batch.

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <keel/libtorch/compatibility.hpp>
 
 namespace keel {
@@ -20,15 +21,20 @@ class random_snapshot {
 
   void restore() const {
     if (host_.defined()) libtorch::set_random_state(at::kCPU, host_);
-    if (device_.defined()) libtorch::set_random_state(device_type_, device_);
+    // Of a run that went on without its device there is nothing to set.
+    if (device_.defined() && device_type_ != at::kCPU && at::globalContext().hasCUDA())
+      libtorch::set_random_state(device_type_, device_);
   }
 
   bool taken() const { return host_.defined(); }
 
   template <class Archive>
   void visit(Archive& archive) {
+    auto type = static_cast<std::int64_t>(device_type_);
     archive("host", host_);
     archive("device", device_);
+    archive("device_type", type);
+    device_type_ = static_cast<at::DeviceType>(type);
   }
 
  private:

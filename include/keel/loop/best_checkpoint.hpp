@@ -7,6 +7,7 @@
 #include <keel/policy/checkpoint.hpp>
 #include <keel/step/finite.hpp>
 #include <optional>
+#include <utility>
 
 namespace keel {
 
@@ -16,6 +17,7 @@ class best_checkpoint {
 
   /// An update was applied with this loss.
   void updated(double loss) {
+    if (settings_.metric != checkpoint::metric::training_loss) return;
     sum_ += loss;
     ++count_;
   }
@@ -33,6 +35,7 @@ class best_checkpoint {
   template <class World>
   void judge(World const& world, std::int64_t update) {
     before_ = best_;
+    judged_at_ = update;
     if (settings_.metric == checkpoint::metric::evaluation_loss && evaluated_at_ == update)
       best_.offer(as_finite(agree(world, evaluation_)), update);
     if (settings_.metric == checkpoint::metric::training_loss && count_ > 0)
@@ -44,8 +47,15 @@ class best_checkpoint {
   std::optional<std::int64_t> keeps() const {
     return settings_.best && best_.has_one() ? std::optional(best_.update()) : std::nullopt;
   }
-  /// The save that was judged last came to nothing, so that the best is the one before it.
-  void take_back() { best_ = before_; }
+  /// The save of this update came to nothing: if it was judged, the best is the one from before it.
+  void take_back(std::int64_t update) {
+    if (std::exchange(judged_at_, -1) == update) best_ = before_;
+  }
+
+  /// It is durable.
+  void settled(std::int64_t update) {
+    if (judged_at_ == update) judged_at_ = -1;
+  }
 
   best_so_far const& best() const { return best_; }
 
@@ -66,6 +76,7 @@ class best_checkpoint {
   std::int64_t count_ = 0;
   double evaluation_ = 0.0;
   std::int64_t evaluated_at_ = -1;
+  std::int64_t judged_at_ = -1;
 };
 
 }  // namespace keel

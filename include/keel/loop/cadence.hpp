@@ -26,9 +26,15 @@ class checkpoint_cadence {
 
   /// The run begins, or a save began.
   void restart() { last_ = Clock::now(); }
+  /// A save began, and nobody knows yet what it costs.
+  void began() {
+    restart();
+    measuring_ = true;
+  }
 
-  /// A save took training `stood_still` seconds and the disk `written`.
+  /// A save, also one that failed, took training `stood_still` seconds and the disk `written`.
   void measured(double stood_still, double written) {
+    measuring_ = false;
     // The mean of the recent ones: one slow write is no slow disk.
     stood_still_ = stood_still_ ? 0.75 * *stood_still_ + 0.25 * stood_still : stood_still;
     written_ = std::max(written, 0.75 * written_ + 0.25 * written);
@@ -49,7 +55,7 @@ class checkpoint_cadence {
       case checkpoint::kind::every_seconds:
         return Clock::now() - last_ >= std::chrono::seconds(settings_.interval);
       case checkpoint::kind::young_daly:
-        return interval() ? std::chrono::duration<double>(Clock::now() - last_).count() >= *interval() : updated;
+        return interval() ? std::chrono::duration<double>(Clock::now() - last_).count() >= *interval() : updated && !measuring_;
       default:
         return false;
     }
@@ -60,6 +66,7 @@ class checkpoint_cadence {
   typename Clock::time_point last_{};
   std::optional<double> stood_still_;
   double written_ = 0.0;
+  bool measuring_ = false;
 };
 
 }  // namespace keel

@@ -38,23 +38,23 @@ class checkpointer {
       : settings_(settings), store_(store), metrics_(metrics), tell_(std::move(tell)), cadence_(settings) {}
 
   checkpoint_cadence<Clock>& cadence() { return cadence_; }
-  /// A save is being written, or was and nobody heard of its end.
-  bool is_busy() const { return task_.is_begun(); }
+  /// A save that is due now would be left out, because the one before it is still being written.
+  bool drops_now() const { return settings_.drop_when_busy && task_.is_begun() && !task_.is_done(); }
+  /// Leaves it out.
+  void drop(std::int64_t update) {
+    cadence_.restart();
+    save_report dropped;
+    dropped.update = update;
+    dropped.dropped = true;
+    tell(dropped);
+  }
 
-  /// Saves as the policy says. A file_error is told and not thrown until it is the last that the policy bears; everything else
-  /// is thrown, at the latest by the next call.
+  /// Saves as the policy says; waits for the one before. A file_error is told and not thrown until it is the last that the
+  /// policy bears; everything else is thrown, at the latest by the next call.
   void save(std::int64_t update, snapshot const& live, retention const& keep) {
-    if (settings_.drop_when_busy && task_.is_begun() && !task_.is_done()) {
-      cadence_.restart();
-      save_report dropped;
-      dropped.update = update;
-      dropped.dropped = true;
-      tell_(dropped);
-      return;
-    }
     auto const began = now();
     wait();
-    cadence_.restart();
+    cadence_.began();
     begun_ = {update};
     try {
       // Lines that wait for a disk would be missing where the checkpoint counts them.
@@ -73,11 +73,19 @@ class checkpointer {
     wait();
     auto const began = now();
     begun_ = {update};
-    metrics_.flush();
-    write(live, keep);
+    try {
+      metrics_.flush();
+      write(live, keep);
+    } catch (file_error const& thrown) {
+      begun_.failure = thrown.what();
+      tell(begun_);
+      throw;
+    }
     begun_.stood_still = seconds_since(began);
     succeeded();
   }
+  /// In a call of `tell`: a save would begin inside of another.
+  bool is_telling() const { return telling_; }
 
   /// Tells what became of a save beside training, if it came to its end; between updates.
   void poll() {
@@ -123,14 +131,25 @@ class checkpointer {
     begun_.written = seconds_since(began);
   }
 
+  void tell(save_report const& report) {
+    telling_ = true;
+    try {
+      tell_(report);
+    } catch (...) {
+      telling_ = false;
+      throw;
+    }
+    telling_ = false;
+  }
   void succeeded() {
     in_a_row_ = 0;
     cadence_.measured(begun_.stood_still, begun_.written);
-    tell_(begun_);
+    tell(begun_);
   }
   void failed(file_error const& thrown) {
     begun_.failure = thrown.what();
-    tell_(begun_);
+    cadence_.measured(begun_.stood_still, begun_.written);
+    tell(begun_);
     if (++in_a_row_ < settings_.failures) return;
     throw thrown;
   }
@@ -143,6 +162,7 @@ class checkpointer {
   snapshot_buffers buffers_;
   save_report begun_;
   long long in_a_row_ = 0;
+  bool telling_ = false;
   background_task task_;  ///< last: it ends before what it works with
 };
 

@@ -55,6 +55,8 @@ class checkpointing {
     if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
     if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();
     if constexpr (saves) {
+      // From a hook that hears of a save there is no boundary between the two.
+      if (self().saver_->is_telling()) return request_save();
       if constexpr (configured.checkpoint.asynchronous) {
         begin_save();
       } else {
@@ -77,8 +79,9 @@ class checkpointing {
     if constexpr (saves) self().saver_->wait();
   }
 
-  /// Registers state of the program's own: it is in every checkpoint from here on, and comes back with it. `state` lists its
-  /// fields with `void visit(auto& archive)` and outlives the trainer. Throws error (E12) once the run was resumed or begun.
+  /// Registers state of the program's own: it is in every checkpoint from here on, and comes back with it; a tensor in it
+  /// comes back as another one. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer. Throws
+  /// error (E12) once the run was resumed or begun.
   template <class State>
   void keep_state(std::string name, State& state) {
     if constexpr (!saveable<State>) {
@@ -121,13 +124,9 @@ class checkpointing {
     auto& run = self();
     try {
       run.saver_->poll();
-      if (result.is<outcome::updated>()) best_.updated(result.get<outcome::updated>().loss);
       if (auto const wish = run.step_.guards().take_rollback_wish()) return roll_back(*wish);
-      bool const by_program = save_requested_.exchange(false);
-      bool const asked = asked_by_file() || asked_by_signal;
-      bool const due = run.saver_->cadence().is_due(run.step_.updates(), result.is<outcome::updated>());
-      if (due) best_.judge(run.world(), run.step_.updates());
-      if (asked || due || by_program) begin_save(!due && !by_program);
+      asked_ |= asked_by_file() || asked_by_signal;
+      save_if_wanted(run.saver_->cadence().is_due(run.step_.updates(), result.is<outcome::updated>()));
       warn_of_grace();
     } catch (nonfinite_error const& thrown) {
       // What cannot be saved cannot be trained on either.
@@ -149,15 +148,19 @@ class checkpointing {
     if constexpr (saves) self().saver_->wait();
   }
 
-  /// An evaluation came to this loss. True if it was the last that the policy bears.
-  bool evaluated(double loss) {
+  /// Evaluates. True if it was the last evaluation that the policy bears.
+  template <class Evaluate>
+  bool evaluated(Evaluate const& evaluate) {
+    auto const began = clock::now();
+    double const loss = evaluate();
+    slowest_evaluation_ = std::max(slowest_evaluation_, std::chrono::duration<double>(clock::now() - began).count());
     auto const all = agree(self().world(), loss, reduce::mean{});
-    if (best_.evaluated(all, self().step_.updates())) {
-      best_.judge(self().world(), self().step_.updates());
-      request_save();
-    }
+    best_wanted_ |= best_.evaluated(all, self().step_.updates());
     return early_stop_.evaluated(all, configured.evaluation.early_stop);
   }
+
+  /// An update was applied with this loss.
+  void updated(double loss) { best_.updated(loss); }
 
   bool ended_early() const { return early_stop_.is_over(configured.evaluation.early_stop); }
 
@@ -166,11 +169,12 @@ class checkpointing {
     auto& run = self();
     run.recorder_.saved(report);
     if (!report.failure.empty() || report.dropped) {
-      best_.take_back();
+      best_.take_back(report.update);
       saved_at_ = -1;
     }
     if (report.dropped) return;
     if (!report.failure.empty()) return run.hooks_(event::checkpoint_failed{report.update, report.failure});
+    best_.settled(report.update);
     slowest_save_ = std::max(slowest_save_, report.written);
     run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
   }
@@ -188,25 +192,61 @@ class checkpointing {
  private:
   Trainer& self() { return static_cast<Trainer&>(*this); }
 
-  snapshot live() {
+  /// `age`: of the parameters, if they are not of now.
+  snapshot live(std::optional<std::int64_t> age = {}) {
     auto& run = self();
     run.step_.settle();
     if constexpr (Trainer::step_type::averages) run.step_.average().require_parameters_in_place();
     random_ = random_snapshot::take(run.step_.parameters().device);
-    saved_at_ = run.record_.attempts;
-    return take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
+    run.record_.age = age.value_or(run.record_.attempts);
+    snapshot content =
+        take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
+    content.generation = rollbacks_.count();
+    return content;
   }
+  /// A save that is due is in its turn, and so is one that the program's own code asks for. Out of turn are what a person or a
+  /// signal asks for, the best at once, which stays anyhow, and the first of a process under young_daly, which only measures.
+  void save_if_wanted(bool due) {
+    auto& run = self();
+    bool const by_program = save_requested_.load(std::memory_order_relaxed);
+    if (!due && !by_program && !asked_ && !best_wanted_) return;
+    // Whoever asked is served when the disk is free.
+    if (run.saver_->drops_now()) {
+      if (due) run.saver_->drop(run.step_.updates());
+      return;
+    }
+    // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
+    run.saver_->wait();
+    run.step_.settle();
+    bool const measures = configured.checkpoint.kind == checkpoint::kind::young_daly && !run.saver_->cadence().interval();
+    if (due || best_wanted_) best_.judge(run.world(), run.step_.updates());
+    save_requested_.store(false, std::memory_order_relaxed);
+    asked_ = best_wanted_ = false;
+    begin_save(!by_program && (!due || measures));
+  }
+
   /// `extra`: out of turn.
   retention keeps(bool extra) const {
     return {configured.checkpoint.keep, configured.checkpoint.keep_every, best_.keeps(), extra};
   }
-  void begin_save(bool extra = false) {
-    auto const content = live();
-    self().saver_->save(self().step_.updates(), content, keeps(extra));
+  void begin_save(bool extra = false, std::optional<std::int64_t> age = {}) {
+    auto const content = live(age);
+    remember([&] { self().saver_->save(self().step_.updates(), content, keeps(extra)); });
   }
   void save_now(bool extra = false) {
     auto const content = live();
-    self().saver_->save_now(self().step_.updates(), content, keeps(extra));
+    remember([&] { self().saver_->save_now(self().step_.updates(), content, keeps(extra)); });
+  }
+  /// The last save is of these windows, unless it comes to nothing.
+  template <class Save>
+  void remember(Save const& save) {
+    saved_at_ = self().record_.attempts;
+    try {
+      save();
+    } catch (...) {
+      saved_at_ = -1;
+      throw;
+    }
   }
 
   /// A look at the directory costs a system call, and nobody waits for less than a second.
@@ -214,7 +254,13 @@ class checkpointing {
     auto const now = clock::now();
     if (now - looked_at_ < std::chrono::seconds(1)) return false;
     looked_at_ = now;
-    return self().directory_->take_save_request();
+    try {
+      return self().directory_->take_save_request();
+    } catch (file_error const& thrown) {
+      // Nobody is known to have asked, and a look is no reason to end a run.
+      if (!std::exchange(cannot_look_, true)) self().recorder_.cannot_look(self().step_.updates(), thrown.what());
+      return false;
+    }
   }
 
   /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
@@ -222,15 +268,21 @@ class checkpointing {
     constexpr double grace = static_cast<double>(configured.timeout.grace);
     if constexpr (grace > 0.0) {
       double const saving = slowest_save_ * (configured.checkpoint.asynchronous ? 2.0 : 1.0);
-      double const needed = self().timer_.slowest() / 1e3 + saving;
+      double const needed = self().timer_.slowest() / 1e3 + slowest_evaluation_ + saving;
       if (warned_ || slowest_save_ == 0.0 || needed <= grace) return;
       warned_ = true;
       self().recorder_.grace_too_short(self().step_.updates(), grace, needed);
     }
   }
 
-  void apply(snapshot const& content, std::string const& source) {
+  void apply(snapshot content, std::string const& source) {
     auto& run = self();
+    for (auto const& one : migrations_) {
+      snapshot const before = content;
+      migration change(content);
+      one.change(change);
+      if (!is_same(before, content)) run.recorder_.migrated(one.name, source);
+    }
     nlohmann::json const registered =
         content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
     if (!run.options_.accept_changed_recipe) registered_.require_same(registered, source);
@@ -242,13 +294,7 @@ class checkpointing {
     auto& run = self();
     run.saver_->wait();
     auto const apply_one = [&](snapshot content, std::string const& source) {
-      for (auto const& one : migrations_) {
-        snapshot const before = content;
-        migration change(content);
-        one.change(change);
-        if (!is_same(before, content)) run.recorder_.migrated(one.name, source);
-      }
-      apply(content, source);
+      apply(std::move(content), source);
       run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source);
     };
     if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
@@ -273,6 +319,7 @@ class checkpointing {
   bool roll_back(rollback_wish const& wish) {
     auto& run = self();
     run.saver_->wait();
+    std::int64_t const attempts = run.record_.attempts;
     run.step_.settle();
     rollback_plan const plan = plan_of(configured, wish.spike);
     if (rollbacks_.count() >= plan.attempts)
@@ -280,10 +327,8 @@ class checkpointing {
                            "the run went back " + std::to_string(rollbacks_.count()) + " times, which is this recipe's limit");
     // Where nothing was saved since the last time, that checkpoint led here already.
     std::optional<std::int64_t> before;
-    if (rollbacks_.count() > 0 && run.directory_->checkpoints().updates().back() == rollbacks_.to.back())
-      before = rollbacks_.to.back();
-    auto found = checkpoint_before(run.directory_->checkpoints(), run.record_.attempts - plan.behind, before,
-                                   run.recorder_.passing_over());
+    if (rollbacks_.count() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
+    auto found = checkpoint_before(run.directory_->checkpoints(), attempts - plan.behind, before, run.recorder_.passing_over());
     if (!found) give_up_rolling_back(wish, rollbacks_, "there is no checkpoint from before it");
 
     event::rolled_back const event{run.step_.updates(), found->first, rollbacks_.count() + 1, wish.why, plan.change};
@@ -294,19 +339,30 @@ class checkpointing {
     run_record const record = run.record_;
     apply(found->second, run.directory_->checkpoints().path_of(found->first).string());
     random_.restore();
+    // What an update that was under way came to is of the run that is left.
+    run.step_.guards().take_rollback_wish();
     rollbacks_ = std::move(history);
     // The record goes on; only what it compares with is from before.
     run.record_.attempts = record.attempts;
     run.record_.lines = record.lines;
     run.record_.rungs = record.rungs;
+    std::int64_t const age = run.record_.age;
     bool const data_goes_back = plan.change != nonfinite::change::skip_data;
     if (!data_goes_back) run.cursor_ = here;
     if (plan.change == nonfinite::change::lower_lr) run.step_.schedule().lower(nonfinite::lowered_by);
     if (plan.change == nonfinite::change::reseed) reseed(run.step_.parameters().device, event.count);
     run.recorder_.rolled_back(event, to_string(plan.change));
-    save_now();
+    begin_save(false, age);
+    run.saver_->wait();
     run.hooks_(event);
     return data_goes_back;
+  }
+  std::int64_t newest_in_turn() {
+    auto& store = self().directory_->checkpoints();
+    for (std::int64_t const update : store.newest_first()) {
+      if (!store.is_extra(update)) return update;
+    }
+    return -1;
   }
   /// A seed of the recipe's seed and of how often the run went back.
   static void reseed(at::DeviceType device, std::int64_t count) {
@@ -327,8 +383,12 @@ class checkpointing {
   registered_states registered_;
   std::vector<keel::migrate> migrations_;
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail
+  bool asked_ = false;         ///< by a file or a signal
+  bool best_wanted_ = false;   ///< the last evaluation was the best so far
   double slowest_save_ = 0.0;  ///< seconds until it was durable
+  double slowest_evaluation_ = 0.0;
   bool warned_ = false;
+  bool cannot_look_ = false;
   typename clock::time_point looked_at_{};
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <keel/libtorch/random.hpp>
 #include <keel/observe/window_statistics.hpp>
+#include <string>
 
 namespace keel {
 
@@ -13,6 +14,7 @@ struct data_cursor {
   std::int64_t position = 0;       ///< micro-batches of this epoch
   std::int64_t consumed = 0;       ///< micro-batches of the run
   bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order
+  std::string order;               ///< what the source says of its order; empty: nothing
   random_snapshot at_epoch_begin;  ///< so that a loader that shuffles at its begin() shuffles the same again
 
   template <class Archive>
@@ -21,6 +23,7 @@ struct data_cursor {
     archive("position", position);
     archive("consumed", consumed);
     archive("in_epoch", in_epoch);
+    archive("order", order);
     archive("random", at_epoch_begin);
   }
 };
@@ -77,7 +80,8 @@ class window_cursor {
 /// What the record of a run remembers from update to update.
 struct run_record {
   std::int64_t attempts = 0;  ///< windows, the skipped ones included
-  std::int64_t lines = 0;     ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
+  std::int64_t age = 0;    ///< of a checkpoint: windows until its parameters were reached, also where a rollback saved it again
+  std::int64_t lines = 0;  ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;  ///< rungs taken
   double first_loss = 0.0;
@@ -88,6 +92,7 @@ struct run_record {
   template <class Archive>
   void visit(Archive& archive) {
     archive("attempts", attempts);
+    archive("age", age);
     archive("lines", lines);
     archive("tokens", tokens);
     archive("rungs", rungs);

@@ -99,6 +99,10 @@ class recorder {
     directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.not_removed}});
     console_.notice("an old checkpoint stays: " + report.saved.not_removed);
   }
+  void cannot_look(std::int64_t update, std::string const& words) {
+    console_.notice("nobody can ask for a checkpoint by a file: " + words);
+    if (directory_) directory_->event("cannot_look", update, {{"message", words}});
+  }
   /// A signal would end the run before its checkpoint is written (H04).
   void grace_too_short(std::int64_t update, double grace, double needed) {
     std::string const words =

@@ -77,8 +77,10 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
                    " updates and now over " + std::to_string(value.run.updates);
   }
   if (!differences.empty()) {
-    throw checkpoint_error("E03", source + " is of another recipe: " + differences +
-                                      ". Use that recipe, another run directory, or options.accept_changed_recipe.");
+    throw checkpoint_error("E03",
+                           source + " is of another recipe: " + differences +
+                               ". Use that recipe, another run directory, or options.accept_changed_recipe; for one slot "
+                               "trainer::migrate.");
   }
 }
 
@@ -206,22 +208,31 @@ void apply_snapshot(snapshot const& content, config const& value, torch::nn::Mod
 /// belongs to somebody else. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
 template <class Store, class Apply, class PassedOver>
 bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
-  auto const found = store.updates();
+  auto const found = store.newest_first();
   std::string damage;
-  for (auto update = found.rbegin(); update != found.rend(); ++update) {
-    std::string const source = store.path_of(*update).string();
+  std::vector<std::int64_t> damaged;
+  for (std::int64_t const update : found) {
+    std::string const source = store.path_of(update).string();
     try {
-      apply(store.load(*update), source);
+      apply(store.load(update), source);
+      store.remove_abandoned(update);
+      // Where none is whole, all stay where they were.
+      for (std::int64_t const one : damaged) store.set_aside(one);
       return true;
+    } catch (nlohmann::json::exception const& thrown) {
+      // Its checksum was right: something else than a run of keel's wrote it.
+      throw checkpoint_error("E04", source + " does not hold what a run needs (" + thrown.what() +
+                                        "). Use another run directory, or carry it over with trainer::migrate.");
     } catch (error const& thrown) {
       // A file that cannot be read now may be whole: passing it over would end in its removal.
       if (thrown.id() != "E05") throw;
       damage = thrown.what();
     }
-    passed_over(*update, damage);
+    damaged.push_back(update);
+    passed_over(update, damage);
   }
   if (damage.empty()) return false;
-  throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.front()).string() +
+  throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.back()).string() +
                                     " is whole; the oldest says: " + damage +
                                     " Restore the directory from a copy, or begin anew in another one.");
 }

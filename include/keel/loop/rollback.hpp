@@ -62,7 +62,8 @@ constexpr rollback_plan plan_of(config const& recipe, bool spike) {
     tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
              std::to_string(history.to[i]);
   std::string const sentence = wish.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
-                               " Look at the data from here on, lower the learning rate, or begin from an older checkpoint.";
+                               " Look at the data from here on, lower the learning rate, or move the newer folders out of "
+                               "checkpoints/ to begin from an older one.";
   if (wish.spike) throw diverged_error("E14", sentence);
   throw nonfinite_error("E08", sentence);
 }
@@ -73,18 +74,18 @@ template <class Store, class PassedOver>
 std::optional<std::pair<std::int64_t, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
                                                                    std::optional<std::int64_t> before,
                                                                    PassedOver const& passed_over) {
-  auto const found = store.updates();
   std::optional<std::pair<std::int64_t, snapshot>> second;
-  for (auto update = found.rbegin(); update != found.rend(); ++update) {
-    if (store.is_extra(*update)) continue;
+  for (std::int64_t const update : store.newest_first()) {
     try {
-      snapshot content = store.load(*update);
-      auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/attempts"), std::int64_t{0});
+      snapshot content = store.load(update);
+      if (store.is_extra(update)) continue;
+      auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
       if (windows > attempts) continue;
-      if (!before || *update < *before) return std::pair(*update, std::move(content));
-      if (!second) second.emplace(*update, std::move(content));
+      if (!before || update < *before) return std::pair(update, std::move(content));
+      if (!second) second.emplace(update, std::move(content));
     } catch (checkpoint_error const& thrown) {
-      passed_over(*update, std::string(thrown.what()));
+      if (thrown.id() != "E05") throw;
+      passed_over(update, std::string(thrown.what()));
     }
   }
   return second;

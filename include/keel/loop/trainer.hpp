@@ -234,7 +234,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   void begin_run() {
     this->resume();
     if (begun_) return;
-    begun_ = true;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!*this->resumed_ && record_.attempts == 0) {
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
@@ -249,10 +248,13 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
                              " updates, and nobody said on what. Call evaluate_on(batches, loss_of) before the run.");
     hooks_(event::run_begin{step_.updates(), *this->resumed_});
     this->begin_saving();
+    begun_ = true;
   }
 
   template <class Batches, class LossOf, class Listener>
   outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
+    if constexpr (requires { std::string(batches.describe()); }) require_order(batches.describe());
+    data_moved_ = false;  // in a loop of one's own nobody asked
     std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (options_.updates > 0 ? 0 : 1);
     if (length_reached()) {
       require_work_left(step_.updates(), options_.updates);
@@ -265,11 +267,15 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       return outcome::finished{step_.updates()};
     }
     // A single-pass range has one epoch, also after a resume at its end.
-    while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
-      if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
+    for (;;) {
+      while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
+        if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
+      }
+      auto const last = flush();
+      if (last && last->template is<outcome::gave_up>()) return *last;
+      // The last window may have sent the run back, and then there is data again.
+      if (!std::exchange(data_moved_, false)) return outcome::finished{step_.updates()};
     }
-    auto const last = flush();
-    return last && last->template is<outcome::gave_up>() ? *last : outcome::finished{step_.updates()};
   }
 
   /// Nothing if the epoch went to its end and the run goes on.
@@ -297,6 +303,14 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     cursor_.position = 0;
     cursor_.in_epoch = false;
     return std::nullopt;
+  }
+
+  /// Throws checkpoint_error (E03) for data in another order than the one that the cursor counts in.
+  void require_order(std::string const& order) {
+    if (!cursor_.order.empty() && cursor_.order != order && !options_.accept_changed_recipe)
+      throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor_.order + ", now " + order +
+                                        ". Use that data, another run directory, or options.accept_changed_recipe.");
+    cursor_.order = order;
   }
 
   bool length_reached() const { return options_.updates > 0 && step_.updates() >= options_.updates; }
@@ -341,7 +355,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
 
   /// The cadences, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
-    if (result.is<outcome::updated>() && is_evaluation_due(step_.updates()) && this->evaluated(evaluate_())) {
+    if (result.is<outcome::updated>() && is_evaluation_due(step_.updates()) && this->evaluated(evaluate_)) {
       recorder_.stopped_early(step_.updates(), configured.evaluation.early_stop);
     }
     bool const asked = listener_ != nullptr && listener_->take_save_request();
@@ -352,7 +366,10 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   void on_event(Event const& event) {
     if constexpr (std::is_same_v<Event, event::out_of_memory>) recorder_.out_of_memory(event);
     if constexpr (std::is_same_v<Event, event::rung_given_back>) recorder_.rung_given_back(event);
-    if constexpr (std::is_same_v<Event, event::update_end>) window_.close(event.late);
+    if constexpr (std::is_same_v<Event, event::update_end>) {
+      window_.close(event.late);
+      if (event.result.template is<outcome::updated>()) this->updated(event.loss);
+    }
     hooks_(event);
     // After the hooks, so that what they log stands in this window's line.
     if constexpr (std::is_same_v<Event, event::update_end>) record_update(event);

@@ -73,7 +73,10 @@ class json_lines {
  private:
   /// A line that a kill tore gets its end, so that the next one stands alone.
   void open() {
+    bool const is_new = !files_.exists(name_);
     file_handle file = files_.open_for_append(name_);
+    // A file that is synced is still lost with its directory's entry.
+    if (is_new) files_.sync_directory(name_.parent_path());
     size_ = files_.size(name_);
     if (size_ > 0 && files_.read(name_).back() != '\n') {
       files_.write(file, name_, "\n", 1);

@@ -8,7 +8,8 @@
 // How: synchronous, the default, or asynchronous: training stands still for a copy in host memory and goes on while that is
 // written. A save that is due while the last one is written waits for it, or with drop_when_busy is left out. failures<N>: the
 // N-th save in a row that fails ends the run; those before it are events, and older checkpoints stay.
-// A run that saves also does so when a file named `save` appears in its directory, on SIGUSR2, and when it ends by a signal.
+// A run that saves also does so when a file named `save` appears in its directory, on SIGUSR2 while fit runs, and when it ends.
+// Such saves are out of turn: the next one takes their place, and no rollback goes back to them.
 // Left out: weights-only saves (not resumable), and two cadences at once (S14).
 #pragma once
 

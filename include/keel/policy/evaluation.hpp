@@ -1,6 +1,6 @@
 // evaluation: when the trainer evaluates by itself. trainer::evaluate is there without it.
 //   none            the default.
-//   every<D, ..>    each `500_steps`, on the data that the trainer's options name.
+//   every<D, ..>    each `500_steps`, on what trainer::evaluate_on was given.
 // Options: batches<N> bounds one evaluation; early_stop<N> ends the run after N evaluations without a better loss.
 // Left out: evaluation by wall-clock time, which ranks would not agree on.
 #pragma once

@@ -69,7 +69,7 @@ struct N12 {
                  "interval, or less patience.");
   static constexpr bool broken(config const& c) {
     long long const patience = c.nonfinite.kind == nonfinite::kind::rollback ? c.nonfinite.limit : 0;
-    long long const window = c.spike.kind == spike::kind::rollback ? c.spike.window : 0;
+    long long const window = c.spike.kind == spike::kind::rollback ? sum(c.spike.window, c.spike.limit) : 0;
     return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
            product(sum(c.checkpoint.keep, -1), c.checkpoint.interval) < sum(patience, window);
   }

@@ -64,14 +64,14 @@ using keeps_a_few = checkpoint::every<500_steps, checkpoint::keep<Kept>>;
 static_assert(keeps(of<keeps_a_few<3>, nonfinite::rollback<1000>>) &&
               breaks<rule::N12>(of<keeps_a_few<3>, nonfinite::rollback<1001>>));
 static_assert(breaks<rule::N12>(of<keeps_a_few<1>, nonfinite::rollback<1>>) && keeps(of<keeps_a_few<1>, nonfinite::skip<1>>));
-static_assert(breaks<rule::N12>(of<checkpoint::every<127_steps>, spike::rollback<>>) &&
-              keeps(of<checkpoint::every<128_steps>, spike::rollback<>>));
-// The patience of a rollback and the window of another one add, and those of a skip do not count.
+static_assert(breaks<rule::N12>(of<checkpoint::every<128_steps>, spike::rollback<>>) &&
+              keeps(of<checkpoint::every<129_steps>, spike::rollback<>>));
+// The patience of a rollback and the window and the row of another one add, and those of a skip do not count.
 using after_64_spikes = spike::rollback<spike::window<64>>;
-static_assert(breaks<rule::N12>(of<checkpoint::every<73_steps>, nonfinite::rollback<10>, after_64_spikes>) &&
-              keeps(of<checkpoint::every<74_steps>, nonfinite::rollback<10>, after_64_spikes>));
-static_assert(keeps(of<checkpoint::every<64_steps>, nonfinite::skip<10>, after_64_spikes>) &&
-              breaks<rule::N12>(of<checkpoint::every<63_steps>, nonfinite::skip<10>, after_64_spikes>));
+static_assert(breaks<rule::N12>(of<checkpoint::every<74_steps>, nonfinite::rollback<10>, after_64_spikes>) &&
+              keeps(of<checkpoint::every<75_steps>, nonfinite::rollback<10>, after_64_spikes>));
+static_assert(keeps(of<checkpoint::every<65_steps>, nonfinite::skip<10>, after_64_spikes>) &&
+              breaks<rule::N12>(of<checkpoint::every<64_steps>, nonfinite::skip<10>, after_64_spikes>));
 static_assert(keeps(of<checkpoint::every<10_steps>, nonfinite::rollback<10>, spike::skip<>>) &&
               breaks<rule::N12>(of<checkpoint::every<9_steps>, nonfinite::rollback<10>, spike::skip<>>));
 static_assert(breaks<rule::N12>(of<checkpoint::every<1_steps, checkpoint::keep<10>>, nonfinite::rollback<10>>) &&
