@@ -72,6 +72,17 @@ class posix_files {
     }
   }
 
+  /// Lets the disk begin with what was written, so that it works while the next part is being made; promises nothing.
+  void begin_writing_back(file_handle const& file, std::uint64_t offset, std::uint64_t count) {
+#ifdef __linux__
+    // A hint: where the system cannot take it, the sync does all of the work.
+    static_cast<void>(
+        ::sync_file_range(file.get(), static_cast<off_t>(offset), static_cast<off_t>(count), SYNC_FILE_RANGE_WRITE));
+#else
+    static_cast<void>(file), static_cast<void>(offset), static_cast<void>(count);
+#endif
+  }
+
   void sync(file_handle const& file, path const& name) {
     // What is no file on a disk, such as a pipe, has nothing to sync.
     if (::fsync(file.get()) != 0 && errno != EINVAL) detail::throw_file_error("sync", name, errno);

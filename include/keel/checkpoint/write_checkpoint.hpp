@@ -30,6 +30,12 @@ class checkpoint_file {
     files_.write(file_, path_, bytes, count);
     sum_.add(bytes, count);
     record_.bytes += count;
+    if constexpr (requires { files_.begin_writing_back(file_, record_.bytes, record_.bytes); }) {
+      constexpr std::uint64_t much = 8 << 20;
+      if (record_.bytes - handed_over_ < much) return;
+      files_.begin_writing_back(file_, handed_over_, record_.bytes - handed_over_);
+      handed_over_ = record_.bytes;
+    }
   }
   /// All of it is durable.
   file_record finish() {
@@ -44,6 +50,7 @@ class checkpoint_file {
   std::filesystem::path path_;
   file_handle file_;
   checksum sum_;
+  std::uint64_t handed_over_ = 0;  ///< to the disk
   file_record record_;
 };
 
