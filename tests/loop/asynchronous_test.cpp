@@ -120,25 +120,27 @@ TEST_CASE("torn_async_save: step and content agree, and the name is the content'
   std::map<std::int64_t, std::vector<at::Tensor>> expected;
   {
     parts<saves<>> p(directory / "run");
-    for (int i = 0; i < 6; ++i) {
+    for (int i = 0; i < 12; ++i) {
       p.update();
       expected[p.run.updates()] = copies_of(p.model->parameters());
     }
   }
   auto const disk = std::make_shared<held_disk>();
   parts<saves<>> p(slowly / "run", disk);
+  // The disk waits until the next update has changed everything.
+  p.run.on([&](keel::event::update_end const&) { disk->let_go(); });
   for (int i = 0; i < 6; ++i) {
-    disk->hold();
-    std::thread slow([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-      disk->let_go();
-    });
+    disk->let_go();
     p.update();
-    slow.join();
+    p.run.wait_for_save();
+    disk->hold();
+    p.run.save();
+    p.update();
+    disk->let_go();
   }
   p.run.wait_for_save();
   keel::checkpoint_store<> store(slowly / "run/checkpoints");
-  REQUIRE(store.updates().size() == 6);
+  REQUIRE(store.updates().size() == 8);
   for (std::int64_t const update : store.updates()) {
     auto const saved = store.load(update);
     CHECK(saved.state["run"]["step"]["updates"] == update);
@@ -147,7 +149,7 @@ TEST_CASE("torn_async_save: step and content agree, and the name is the content'
     for (auto const& item : p.model->named_parameters()) CHECK(same_bits(saved.model.at(item.key()), expected[update][i++]));
   }
   // A directory that somebody renamed does not pass for another step.
-  std::filesystem::rename(store.path_of(3), store.path_of(77));
+  std::filesystem::rename(store.path_of(7), store.path_of(77));
   CHECK_THROWS_AS(store.load(77), keel::checkpoint_error);
 }
 
@@ -244,20 +246,54 @@ TEST_CASE("the third save in a row that fails beside training ends the run with 
   }
 }
 
-TEST_CASE("loading_beside_a_save: a second trainer's resume finds the one from before, and a rollback or the end of the run waits") {
+TEST_CASE("loading_beside_a_save: who reads the directory finds the one from before, and a rollback, the end of a run and the end of a trainer wait") {
   scratch_directory const directory;
   auto const disk = std::make_shared<held_disk>();
-  parts<saves<>> p(directory / "run", disk);
-  p.update();
-  p.run.wait_for_save();
-  disk->hold();
-  p.update();
-  keel::checkpoint_store<> reader(directory / "run/checkpoints");
-  CHECK(reader.updates() == std::vector<std::int64_t>{1});
-  CHECK_NOTHROW(reader.load(1));
-  disk->let_go();
-  p.run.wait_for_save();
-  CHECK(reader.updates() == std::vector<std::int64_t>{1, 2});
+  auto const let_go_soon = [&] {
+    return std::jthread([disk] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+      disk->let_go();
+    });
+  };
+  {
+    parts<saves<>> p(directory / "run", disk);
+    p.update();
+    p.run.wait_for_save();
+    disk->hold();
+    p.update();
+    keel::checkpoint_store<> reader(directory / "run/checkpoints");
+    CHECK(reader.updates() == std::vector<std::int64_t>{1});
+    CHECK_NOTHROW(reader.load(1));
+    auto const soon = let_go_soon();
+    // The trainer ends here.
+  }
+  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{1, 2});
+  CHECK_NOTHROW(keel::checkpoint_store<>(directory / "run/checkpoints").load(2));
+
+  struct goes_back : keel::recipe<checkpoint::every<2_steps, checkpoint::keep<4>, checkpoint::asynchronous>, keel::nonfinite::rollback<1>,
+                                  keel::determinism::seeded<3>> {};
+  parts<goes_back> p(directory / "back", disk);
+  std::jthread soon;
+  std::int64_t to = -1;
+  p.run.on([&](keel::event::rolled_back const& e) { to = e.to; });
+  std::vector<pair_batch> data;
+  for (std::uint64_t i = 0; i < 40; ++i) data.push_back(make_pair_batch(i));
+  bool bad = false;
+  p.run.on([&](keel::event::update_end const& e) {
+    if (e.update == 5 && e.result.is<keel::outcome::updated>() && to < 0) bad = true;
+    if (e.update == 12) p.run.request_stop();
+    if (e.update == 4 || e.update == 11) {
+      // What is saved now is still being written when the run wants to go back, and when it ends.
+      disk->hold();
+      soon = let_go_soon();
+    }
+  });
+  auto const loss_of = mean_squared_error(p.model);
+  p.run.fit(data, [&](pair_batch const& batch) { return loss_of(batch) * (std::exchange(bad, false) ? NAN : 1.0); });
+  CHECK(to == 4);
+  keel::checkpoint_store<> store(directory / "back/checkpoints");
+  CHECK(store.updates().back() == 12);
+  for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }
 
 TEST_CASE("parameters that are not finite are no checkpoint either when it is written beside training") {
