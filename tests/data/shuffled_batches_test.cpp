@@ -177,3 +177,26 @@ TEST_CASE("a source that can begin anywhere is asked to, and not walked through"
   go(directory / "run", make, 1, seen);
   CHECK(asked == std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {1, 0}, {1, 2}});
 }
+
+TEST_CASE("data in another order than the run's is refused in words, and taken where that is asked for") {
+  scratch_directory const directory;
+  struct plain : keel::recipe<keel::checkpoint::every<1_steps>> {};
+  auto const go_on = [&](keel::shuffle_settings const& data, std::int64_t updates, bool accept = false) -> std::string {
+    auto const model = make_small();
+    torch::optim::AdamW optimizer(model->parameters(), 0.05);
+    keel::trainer<plain> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = updates, .accept_changed_recipe = accept})};
+    try {
+      run.fit(keel::shuffled_batches{data}, [&](keel::row_numbers const& rows) {
+        return mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(rows[0])));
+      });
+    } catch (keel::checkpoint_error const& thrown) {
+      return thrown.what();
+    }
+    return "accepted";
+  };
+  CHECK(go_on({.rows = 40, .batch = 4, .seed = 1}, 3) == "accepted");
+  CHECK(go_on({.rows = 40, .batch = 4, .seed = 2}, 6).find("shuffled by seed 1, now 40 rows in batches of 4, shuffled by seed 2") != std::string::npos);
+  CHECK(go_on({.rows = 48, .batch = 4, .seed = 1}, 6).find("[E03]") == 0);
+  CHECK(go_on({.rows = 40, .batch = 4, .seed = 1}, 6) == "accepted");
+  CHECK(go_on({.rows = 40, .batch = 5, .seed = 1}, 9, true) == "accepted");
+}

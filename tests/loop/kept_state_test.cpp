@@ -193,3 +193,28 @@ TEST_CASE("a migration drops what is gone, adds what is new, and accepts a chang
   CHECK(model->named_buffers()["shift"][0].item<double>() == 3.0);
   CHECK(model->named_buffers()["scale_unit"][0].item<double>() == 1.0);
 }
+
+namespace {
+struct wide {
+  std::vector<std::int64_t> some{(std::int64_t{1} << 53) + 1, std::numeric_limits<std::int64_t>::min(), -1};
+  std::vector<std::uint64_t> others{std::numeric_limits<std::uint64_t>::max()};
+  void visit(auto& archive) {
+    archive("some", some);
+    archive("others", others);
+  }
+};
+}  // namespace
+
+TEST_CASE("integers in a list of registered state come back with every bit") {
+  wide before;
+  nlohmann::json object;
+  keel::tensor_map tensors;
+  keel::state_writer writer(object, tensors);
+  before.visit(writer);
+  wide after{{}, {}};
+  auto const read = nlohmann::json::parse(object.dump());
+  keel::state_reader reader(read, tensors, "a test");
+  after.visit(reader);
+  CHECK(after.some == before.some);
+  CHECK(after.others == before.others);
+}

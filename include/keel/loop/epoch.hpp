@@ -14,6 +14,14 @@
 
 namespace keel::detail {
 
+/// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
+inline void take_order(data_cursor& cursor, std::string const& order, bool accept_another) {
+  if (!cursor.order.empty() && cursor.order != order && !accept_another)
+    throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor.order + ", now " + order +
+                                      ". Use that data, another run directory, or options.accept_changed_recipe.");
+  cursor.order = order;
+}
+
 /// Calls `begin(position)` once and `take(batch)` for every batch behind the cursor, which take moves; what take returns ends
 /// it. At the end of the epoch the cursor still stands there. Throws data_error (E06) for an epoch without batches, or with
 /// fewer than the cursor has seen.

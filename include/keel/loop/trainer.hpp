@@ -253,7 +253,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
 
   template <class Batches, class LossOf, class Listener>
   outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
-    if constexpr (requires { std::string(batches.describe()); }) require_order(batches.describe());
+    if constexpr (requires { std::string(batches.describe()); })
+      take_order(cursor_, batches.describe(), options_.accept_changed_recipe);
     data_moved_ = false;  // in a loop of one's own nobody asked
     std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (options_.updates > 0 ? 0 : 1);
     if (length_reached()) {
@@ -303,14 +304,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     cursor_.position = 0;
     cursor_.in_epoch = false;
     return std::nullopt;
-  }
-
-  /// Throws checkpoint_error (E03) for data in another order than the one that the cursor counts in.
-  void require_order(std::string const& order) {
-    if (!cursor_.order.empty() && cursor_.order != order && !options_.accept_changed_recipe)
-      throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor_.order + ", now " + order +
-                                        ". Use that data, another run directory, or options.accept_changed_recipe.");
-    cursor_.order = order;
   }
 
   bool length_reached() const { return options_.updates > 0 && step_.updates() >= options_.updates; }
