@@ -50,7 +50,7 @@ struct training {
 }  // namespace
 
 TEST_CASE("Daly's interval is the one that loses the least time, by a search over the exact expectation") {
-  // Daly 2006, equation 20: expected time of a run of exponential failures, per unit of work; restart apart.
+  // Daly 2006: expected time of a run of exponential failures, per unit of work; restart apart.
   auto const lost = [](double interval, double cost, double mean) { return mean * std::expm1((interval + cost) / mean) / interval; };
   for (double const mean : {60.0, 3600.0, 86400.0}) {
     for (double const cost : {0.01, 0.5, 5.0}) {
@@ -226,6 +226,10 @@ TEST_CASE("evaluations come at their interval, on the data that was named, bound
   });
   one.fit();
   CHECK(evaluated == 10);
+  // The bound is of the recipe's own evaluations.
+  int asked_for = 0;
+  one.run.evaluate(std::vector<pair_batch>(5, make_pair_batch(1)), [&](pair_batch const& batch) { return ++asked_for, mean_squared_error(one.model)(batch); });
+  CHECK(asked_for == 5);
   CHECK(one.saved == std::vector<std::int64_t>{3, 6, 12, 15});
   CHECK(kept(directory / "run") == std::vector<std::int64_t>{12, 15});
   auto const state = keel::read_checkpoint(directory / "run/checkpoints/step-000000012").state;

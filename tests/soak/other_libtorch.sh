@@ -9,7 +9,7 @@ if [ -z "$other" ]; then
   echo "SKIPPED: no program of another LibTorch; name one with -DKEEL_OTHER_VICTIM=COMMAND"
   exit 0
 fi
-folder=$(mktemp -d "${KEEL_OTHER_ROOT:-}${KEEL_OTHER_FOLDER:-/tmp}/keel-XXXXXX")
+folder=$(mktemp -d -p "${KEEL_OTHER_ROOT:-}${KEEL_OTHER_FOLDER:-/tmp}")
 trap 'rm -rf "$folder"' EXIT
 inside=${folder#"${KEEL_OTHER_ROOT:-}"}
 export OMP_NUM_THREADS=1

@@ -53,11 +53,6 @@ class snapshot_buffers {
   }
   /// Gives the memory back.
   void clear() { buffers_.clear(); }
-  std::int64_t bytes() const {
-    std::int64_t sum = 0;
-    for (auto const& one : buffers_) sum += static_cast<std::int64_t>(one.nbytes());
-    return sum;
-  }
 
  private:
   static constexpr std::size_t block_size = 1 << 20;

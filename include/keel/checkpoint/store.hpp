@@ -134,10 +134,12 @@ class checkpoint_store {
   /// Removes what a run that went back to `newest` had abandoned, where a kill came in between.
   void remove_abandoned(std::int64_t newest) {
     auto const kept = look_at(newest);
+    std::vector<std::int64_t> leave;
     for (std::int64_t const update : updates()) {
       auto const all = look_at(update);
-      if (update > newest && kept && all && all->generation < kept->generation) files_.remove_all(path_of(update));
+      if (update > newest && kept && all && all->generation < kept->generation) leave.push_back(update);
     }
+    remove(leave);
   }
 
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
@@ -195,7 +197,11 @@ class checkpoint_store {
       bool const one_of_many = keep.every > 0 && *update % keep.every == 0;
       if (!young && !one_of_many && keep.best != *update && *update != newest) leave.push_back(*update);
     }
-    // First under another name, so that a kill while its files go away leaves no half of a checkpoint.
+    remove(leave);
+  }
+
+  /// First under another name, so that a kill while its files go away leaves no half of a checkpoint.
+  void remove(std::vector<std::int64_t> const& leave) {
     for (std::int64_t const update : leave) {
       path const aside = directory_ / (std::string(removed_prefix) + name_of(update));
       files_.remove_all(aside);

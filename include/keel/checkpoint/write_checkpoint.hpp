@@ -30,12 +30,10 @@ class checkpoint_file {
     files_.write(file_, path_, bytes, count);
     sum_.add(bytes, count);
     record_.bytes += count;
-    if constexpr (requires { files_.begin_writing_back(file_, record_.bytes, record_.bytes); }) {
-      constexpr std::uint64_t much = 8 << 20;
-      if (record_.bytes - handed_over_ < much) return;
-      files_.begin_writing_back(file_, handed_over_, record_.bytes - handed_over_);
-      handed_over_ = record_.bytes;
-    }
+    constexpr std::uint64_t much = 8 << 20;
+    if (record_.bytes - handed_over_ < much) return;
+    files_.begin_writing_back(file_, handed_over_, record_.bytes - handed_over_);
+    handed_over_ = record_.bytes;
   }
   /// All of it is durable.
   file_record finish() {

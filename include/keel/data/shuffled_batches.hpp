@@ -22,7 +22,7 @@ namespace keel {
 using row_numbers = std::vector<std::int64_t>;
 
 /// A permutation of 0 .. size - 1 that takes no memory: a Feistel network over the next even power of two, walked until it
-/// comes back below `size`. Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random shuffling for GPUs", section 4.
+/// comes back below `size`. Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random shuffling for GPUs".
 class permutation {
  public:
   /// `size` at least 1.

@@ -57,8 +57,6 @@ class best_checkpoint {
     if (judged_at_ == update) judged_at_ = -1;
   }
 
-  best_so_far const& best() const { return best_; }
-
   template <class Archive>
   void visit(Archive& archive) {
     archive("best", best_);

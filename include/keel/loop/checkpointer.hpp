@@ -32,7 +32,8 @@ struct save_report {
 template <class Files, class Clock>
 class checkpointer {
  public:
-  /// The store and the metrics outlive this. `tell` is called once for every save.
+  /// The store and the metrics outlive this. `tell` is called once for every save that becomes a checkpoint, fails for want of
+  /// a disk, or is left out.
   checkpointer(checkpoint::settings const& settings, checkpoint_store<Files>& store, json_lines<Files>& metrics,
                std::function<void(save_report const&)> tell)
       : settings_(settings), store_(store), metrics_(metrics), tell_(std::move(tell)), cadence_(settings) {}

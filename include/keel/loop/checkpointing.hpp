@@ -50,7 +50,8 @@ class checkpointing {
   }
 
   /// Saves a checkpoint now; returns when it is durable, or under checkpoint::asynchronous when it was copied. Throws error:
-  /// E12 without a checkpoint policy, S16 inside a window; what a synchronous save throws.
+  /// E12 without a checkpoint policy, S16 inside a window; what a synchronous save throws. A hook that hears of a save asks for
+  /// the next boundary by it.
   void save() {
     if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
     if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();

@@ -90,6 +90,19 @@ class process_signals {
 
 }  // namespace detail
 
+/// A pointer to something that lives in one scope, and to nothing after it.
+template <class Value>
+class scoped_pointer {
+ public:
+  scoped_pointer(Value const*& pointer, Value const& value) : pointer_(pointer) { pointer_ = &value; }
+  scoped_pointer(scoped_pointer const&) = delete;
+  scoped_pointer& operator=(scoped_pointer const&) = delete;
+  ~scoped_pointer() { pointer_ = nullptr; }
+
+ private:
+  Value const*& pointer_;
+};
+
 /// Listens for as long as it lives.
 class signal_listener {
  public:

@@ -104,7 +104,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     } else {
       step_.tell(source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
-      listening const heard(listener_, listener);
+      scoped_pointer const heard(listener_, listener);
       deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
       try {
         begin_run();
@@ -148,17 +148,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were.
   template <class Batches, class LossOf>
   double evaluate(Batches&& batches, LossOf&& loss_of) {
-    step_.settle();
-    // Between windows nobody needs the gradients: the next one begins without them.
-    auto const make_room = [this] {
-      if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
-    };
-    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
-    double const loss =
-        keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
-                                                       batches, loss_of, memory, configured.evaluation.batches);
-    recorder_.evaluated(step_.updates(), loss);
-    return loss;
+    return evaluate_first(0, batches, loss_of);
   }
 
   /// What the recipe's evaluations look at, every so many updates; both are kept by copy, or by std::ref. The batches are read
@@ -169,8 +159,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       refuse_call<rule::U32, Batches>();
     } else {
       evaluate_ = [this, batches, loss_of]() mutable {
-        return evaluate(static_cast<std::unwrap_reference_t<Batches>&>(batches),
-                        static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
+        return evaluate_first(configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
+                              static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
       };
     }
   }
@@ -209,18 +199,6 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   friend class keel::trials;
   friend keeper;
   friend run_figures<trainer_body>;
-  /// Whom a run asks for signals while fit listens.
-  class listening {
-   public:
-    using listener = typename Environment::stop;
-    listening(listener const*& place, listener const& one) : place_(place) { place_ = &one; }
-    listening(listening const&) = delete;
-    listening& operator=(listening const&) = delete;
-    ~listening() { place_ = nullptr; }
-
-   private:
-    listener const*& place_;
-  };
   typename Environment::world world() const { return {}; }
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
@@ -229,6 +207,21 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     config value = configured;
     value.run = step_.facts();
     return value;
+  }
+
+  /// On the first `most` batches; 0: on all.
+  template <class Batches, class LossOf>
+  double evaluate_first(std::int64_t most, Batches& batches, LossOf& loss_of) {
+    step_.settle();
+    // Between windows nobody needs the gradients: the next one begins without them.
+    auto const make_room = [this] {
+      if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
+    };
+    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
+    double const loss = keel::evaluate<typename Environment::autocast>(
+        step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
+    recorder_.evaluated(step_.updates(), loss);
+    return loss;
   }
 
   void begin_run() {

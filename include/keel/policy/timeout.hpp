@@ -5,7 +5,8 @@
 //              heartbeat<Interval, Limit> (how often a rank says that it lives, and when its silence counts),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
-// In this version a trainer acts on grace, longest_update and longest_save; the others are judged, and refused by it (U26).
+// In this version a trainer measures its updates and saves against grace, and H04 the declared ones; the others are judged, and
+// refused by it (U26).
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 

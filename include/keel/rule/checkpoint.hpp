@@ -60,7 +60,7 @@ struct S11 {
 };
 
 struct S13 {
-  KEEL_RULE_TEXT("S13", "torchtitan, Megatron-LM",
+  KEEL_RULE_TEXT("S13", "",
                  "checkpoints that keep_every would keep are never saved. Fix: a multiple of checkpoint::every in steps, as "
                  "keep_every<5000_steps>.");
   static constexpr bool broken(config const& c) {
