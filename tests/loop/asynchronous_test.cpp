@@ -339,3 +339,17 @@ TEST_CASE("asynchronous saves change no bit of a run, stopped after every window
   for (int i = 0; i < 9; ++i) last = go(static_cast<beside*>(nullptr), directory / "stopped", 1);
   CHECK(same_bits(last, expected));
 }
+
+TEST_CASE("a disk that fails while young_daly measures is not tried again with every update") {
+  scratch_directory const directory;
+  struct recipe : keel::recipe<checkpoint::young_daly<checkpoint::mean_time_between_failures<24_h>>> {};
+  auto const disk = std::make_shared<held_disk>();
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.05);
+  keel::trainer<recipe, on_a_held_disk> run{model, optimizer, quiet({.run_directory = directory / "run"}), held_files(disk)};
+  int heard = 0;
+  run.on([&](keel::event::checkpoint_failed const&) { ++heard; });
+  disk->fail_syncs = 100;
+  for (std::uint64_t i = 0; i < 20; ++i) run.step(make_pair_batch(i), mean_squared_error(model));
+  CHECK(heard == 1);
+}

@@ -110,8 +110,8 @@ class checkpoint_store {
 
   path path_of(std::int64_t update) const { return directory_ / name_of(update); }
 
-  /// The same, newest first: a run that went back saves lower updates after higher ones. What cannot be read comes first, so
-  /// that somebody hears of it.
+  /// The updates of all finished checkpoints, newest first: a run that went back saves lower updates after higher ones. What
+  /// cannot be read comes first, so that somebody hears of it.
   std::vector<std::int64_t> newest_first() {
     std::vector<std::pair<std::int64_t, std::int64_t>> found;
     for (std::int64_t const update : updates()) {

@@ -63,6 +63,7 @@ class checkpointer {
       if (settings_.asynchronous && begin(live, keep, began)) return;
       write(live, keep);
     } catch (file_error const& thrown) {
+      begun_.stood_still = seconds_since(began);
       return failed(thrown);
     }
     begun_.stood_still = seconds_since(began);
@@ -108,6 +109,19 @@ class checkpointer {
   static wall_clock::time_point now() { return wall_clock::now(); }
   static double seconds_since(wall_clock::time_point then) { return std::chrono::duration<double>(now() - then).count(); }
 
+  /// Writes down how long it lived, however it ends.
+  class time_taken {
+   public:
+    explicit time_taken(double& seconds) : seconds_(seconds), began_(now()) {}
+    time_taken(time_taken const&) = delete;
+    time_taken& operator=(time_taken const&) = delete;
+    ~time_taken() { seconds_ = seconds_since(began_); }
+
+   private:
+    double& seconds_;
+    wall_clock::time_point began_;
+  };
+
   /// False if there is no memory for a copy: then training waits for the disk.
   bool begin(snapshot const& live, retention const& keep, wall_clock::time_point began) {
     snapshot held;
@@ -125,11 +139,10 @@ class checkpointer {
 
   /// On either thread; `begun_` belongs to it until it returns.
   void write(snapshot const& content, retention const& keep) {
-    auto const began = now();
+    time_taken const timed(begun_.written);
     // Nor may they be lost with the power, where the checkpoint is not.
     metrics_.sync();
     begun_.saved = store_.save(begun_.update, content, keep);
-    begun_.written = seconds_since(began);
   }
 
   void tell(save_report const& report) {
