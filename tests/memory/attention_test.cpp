@@ -94,3 +94,37 @@ TEST_CASE("a unit inside a unit is recomputed as it was computed, and so is its 
   CHECK(same_bits(gradients(keel::recompute_kind::non_reentrant), expected));
   CHECK(same_bits(gradients(keel::recompute_kind::reentrant), expected));
 }
+
+TEST_CASE("attention that nobody names is fused where this LibTorch has it, and math for a model that differentiates twice") {
+  using keel::attention_kind;
+  CHECK((keel::attention_kernel(attention_kind::automatic) == attention_kind::fused) == keel::libtorch::has_fused_attention);
+  // Automatic asks nothing of the model: one without any attention trains.
+  auto const small = make_small();
+  torch::optim::SGD optimizer(small->parameters(), 0.1);
+  keel::step<keel::recipe<>> step{small, optimizer};
+  CHECK(step(make_pair_batch(1), mean_squared_error(small)).is<keel::outcome::updated>());
+  CHECK(step.relief().attention == attention_kind::automatic);
+
+  at::manual_seed(2);
+  at::Tensor const q = at::randn({2, 3, 8, 4});
+  auto const output = [&](attention_kind kind) {
+    keel::attention_scope const scope(kind);
+    return keel::attention(q, q, q, {.causal = true});
+  };
+  CHECK(at::allclose(keel::attention(q, q, q, {.causal = true}), output(attention_kind::math), 1e-4, 1e-6));
+  CHECK(same_bits(keel::attention(q, q, q, {.causal = true}), output(attention_kind::automatic)));
+  CHECK(same_bits(output(attention_kind::automatic), output(keel::attention_kernel(attention_kind::automatic))));
+
+  // The force of an energy, as a loss.
+  struct twice : keel::recipe<keel::model::has<keel::model::inner_gradients>> {};
+  auto const model = make_transformer();
+  keel::adamw adamw(keel::trained_parameters(*model), 0.02);
+  keel::step<twice> forces{*model, adamw};
+  CHECK(forces.relief().attention == attention_kind::math);
+  at::Tensor const scale = at::ones({}).requires_grad_();
+  auto const force = [&](at::Tensor const& ids) {
+    at::Tensor const energy = next_token_loss(model)(ids) * scale;
+    return torch::autograd::grad({energy}, {scale}, {}, true, /*create_graph=*/true)[0].square();
+  };
+  CHECK(forces(some_ids(1), force).is<keel::outcome::updated>());
+}

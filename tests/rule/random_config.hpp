@@ -27,13 +27,14 @@ class random_config {
     if (changed()) c.nonfinite = nonfinite();
     if (changed())
       c.spike = {of({keel::spike::kind::skip, keel::spike::kind::rollback}), of({0.0, 6.0, 1.79e308}),
-                 of({1LL, 2LL, 128LL, 2000LL}), of({0LL, 1LL, 10LL}), chance(0.7), of({0LL, 0LL, 3LL})};
+                 of({1LL, 2LL, 128LL, 2000LL}), of({0LL, 1LL, 10LL}), chance(0.7), of({0LL, 0LL, 3LL}),
+                 of({0.0, 0.0, 1.0, 4.0}), of({0.0, 5.0, -1.0}), of({0.0, 100.0, std::numeric_limits<double>::infinity()})};
     if (changed()) c.schedule = schedule();
     if (changed()) c.checkpoint = checkpoint();
     if (changed()) c.recompute.kind = recompute();
     if (changed()) c.shard = shard();
     if (changed()) c.offload.kind = keel::offload::kind::optimizer;
-    if (changed()) c.attention.kind = keel::attention_kind::fused;
+    if (changed()) c.attention.kind = of({keel::attention_kind::math, keel::attention_kind::fused});
     if (changed()) c.oom = ladder();
     if (changed()) c.health = {keel::health::kind::watch, 2};
     if (changed()) c.determinism = {keel::determinism::kind::strict, 7};

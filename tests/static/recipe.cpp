@@ -41,7 +41,7 @@ static_assert(valid<named> && valid<renamed> && valid<named const>);
 using defaults =
     recipe<keel::precision::fp32, keel::loss_scale::none, keel::accumulate<1>, keel::clip::none, keel::nonfinite::raise,
            keel::spike::ignore, keel::schedule::constant, keel::checkpoint::never, keel::recompute::none, keel::shard::none,
-           keel::offload::none, keel::attention::math, keel::oom::raise, keel::health::off, keel::determinism::off,
+           keel::offload::none, keel::attention::automatic, keel::oom::raise, keel::health::off, keel::determinism::off,
            keel::objective::supervised, keel::no_ema, keel::model::all_trainable>;
 static_assert(valid<recipe<>> && valid<defaults>);
 static_assert(config_of<defaults> == config_of<recipe<>>);

@@ -55,6 +55,11 @@ class state_writer {
   }
 
   template <class Field>
+  void added(char const* name, Field& field) {
+    (*this)(name, field);
+  }
+
+  template <class Field>
   void operator()(char const* name, Field& field) {
     if constexpr (std::is_same_v<Field, at::Tensor>) {
       object_[name] = field.defined();
@@ -86,11 +91,21 @@ class state_writer {
 
 class state_reader {
  public:
-  /// `source` is what errors call the checkpoint. `keep_missing`: a field that was not written stays as it is.
+  static constexpr bool reads = true;
+
+  /// The object and the tensors outlive this. `source` is what errors call the checkpoint. `keep_missing`: a field that was not
+  /// written stays as it is.
   state_reader(nlohmann::json const& object, tensor_map const& tensors, std::string source, std::string path = "",
                bool keep_missing = false)
       : object_(object), tensors_(tensors), source_(std::move(source)), path_(std::move(path)), keep_missing_(keep_missing) {}
 
+  /// A temporary would be gone.
+  state_reader(nlohmann::json&&, tensor_map const&, std::string, std::string = "", bool = false) = delete;
+  /// A field that checkpoints of older versions of keel do not have, and that then stays as it is.
+  template <class Field>
+  void added(char const* name, Field& field) {
+    if (object_.contains(name)) (*this)(name, field);
+  }
   template <class Field>
   void operator()(char const* name, Field& field) {
     if (keep_missing_ && !object_.contains(name)) return;

@@ -39,6 +39,25 @@ class migration {
   /// Adds a tensor that the checkpoint does not have; one that it has stays. A parameter also needs its place in a group.
   void add(std::string const& name, at::Tensor value) { content_.model.emplace(name, std::move(value)); }
 
+  /// The learning rate of every parameter group, or of one, from here on: what the program builds its optimizer with. What
+  /// schedules and rollbacks made of the old one is forgotten. Nothing changes in a checkpoint that has this rate already.
+  void set_lr(double rate) {
+    std::size_t const groups = rates().size();
+    for (std::size_t group = 0; group < groups; ++group) set_lr(group, rate);
+  }
+  /// Throws checkpoint_error (E04) where there is no such group.
+  void set_lr(std::size_t group, double rate) {
+    auto& highest = rates();
+    if (group >= highest.size())
+      throw checkpoint_error("E04", "a migration sets the learning rate of group " + std::to_string(group) + ", and there are " +
+                                        std::to_string(highest.size()) + " groups. Count from 0.");
+    if (highest[group] == rate) return;
+    highest[group] = rate;
+    using pointer = nlohmann::json::json_pointer;
+    content_.state[pointer("/run/step/schedule/lowered")] = 1.0;
+    content_.state[pointer("/optimizer/groups/" + std::to_string(group) + "/options/lr")] = rate;
+  }
+
   /// The recipe's slot, such as `clip`, may differ from this program's.
   void accept_slot(std::string const& slot) { content_.state["recipe"][slot] = nullptr; }
 
@@ -73,6 +92,11 @@ class migration {
     for (nlohmann::json& group : content_.state[pointer("/optimizer/groups")]) {
       if (group.is_object() && group.contains("parameters")) change_names(group["parameters"], new_name);
     }
+  }
+  nlohmann::json& rates() {
+    nlohmann::json& found = content_.state[nlohmann::json::json_pointer("/run/step/schedule/highest_lr")];
+    if (!found.is_array()) found = nlohmann::json::array();
+    return found;
   }
   template <class NewName>
   static void change_names(nlohmann::json& list, NewName const& new_name) {

@@ -5,9 +5,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <keel/checkpoint/in_parallel.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
+#include <keel/checkpoint/stream_copy.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -47,7 +47,7 @@ class snapshot_buffers {
     buffers_.resize(used_);
     detail::in_parallel(blocks_.size(), blocks_.size() * block_size, [&](std::size_t i) {
       auto const [to, from, count] = blocks_[i];
-      std::memcpy(to, from, count);
+      detail::stream_copy(to, from, count);
     });
     return held;
   }

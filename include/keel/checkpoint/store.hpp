@@ -125,11 +125,9 @@ class checkpoint_store {
   }
 
   /// A checkpoint that is damaged is no longer one, and stays for whoever looks into it.
-  void set_aside(std::int64_t update) {
-    path const name = directory_ / ("damaged-" + name_of(update));
-    files_.remove_all(name);
-    files_.rename(path_of(update), name);
-  }
+  void set_aside(std::int64_t update) { rename_to("damaged-", update); }
+  /// One that a person went back behind is no part of the run any more, and stays for whoever looks into it.
+  void abandon(std::int64_t update) { rename_to("abandoned-", update); }
 
   /// Removes what a run that went back to `newest` had abandoned, where a kill came in between.
   void remove_abandoned(std::int64_t newest) {
@@ -152,6 +150,13 @@ class checkpoint_store {
   }
 
  private:
+  void rename_to(char const* prefix, std::int64_t update) {
+    path const name = directory_ / (prefix + name_of(update));
+    files_.remove_all(name);
+    files_.rename(path_of(update), name);
+    files_.sync_directory(directory_);
+  }
+
   /// Nothing if it is damaged.
   std::optional<manifest> look_at(std::int64_t update) {
     try {

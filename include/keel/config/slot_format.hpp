@@ -91,7 +91,7 @@ struct spike_format {
   static auto& of(auto& c) { return c.spike; }
   static constexpr policy_format<spike::settings> policies[] = {
       {"ignore", spike::ignore::configured},
-      {"skip", spike::skip<>::configured, " zscore window limit agreed ", "zscore"},
+      {"skip", spike::skip<>::configured, " zscore window limit agreed ratio loss_above gradient_norm_above ", "zscore"},
       {"rollback", spike::rollback<>::configured, "*", "zscore"}};
   static void fields(auto& s, auto& field) {
     field.number("zscore", s.zscore);
@@ -99,6 +99,9 @@ struct spike_format {
     field.number("limit", s.limit);
     field.number("attempts", s.attempts);
     field.truth("agreed", s.agreed);
+    field.number("ratio", s.ratio);
+    field.number("loss_above", s.loss_above);
+    field.number("gradient_norm_above", s.gradient_norm_above);
   }
 };
 
@@ -191,7 +194,8 @@ struct offload_format {
 struct attention_format {
   static constexpr char const* slot = "attention";
   static auto& of(auto& c) { return c.attention; }
-  static constexpr policy_format<attention_settings> policies[] = {{"math", attention::math::configured},
+  static constexpr policy_format<attention_settings> policies[] = {{"automatic", attention::automatic::configured},
+                                                                   {"math", attention::math::configured},
                                                                    {"fused", attention::fused::configured}};
   static void fields(auto&, auto&) {}
 };

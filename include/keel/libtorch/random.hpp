@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <cstring>
 #include <keel/libtorch/compatibility.hpp>
 
 namespace keel {
@@ -27,6 +28,13 @@ class random_snapshot {
   }
 
   bool taken() const { return host_.defined(); }
+  /// Nobody drew since it was taken: from the device's generator, for a model on a device, where other threads draw on the host.
+  bool is_current() const {
+    at::Tensor const& before = device_type_ == at::kCPU ? host_ : device_;
+    at::Tensor const now = libtorch::random_state(device_type_);
+    return before.defined() && before.nbytes() == now.nbytes() &&
+           std::memcmp(before.data_ptr(), now.data_ptr(), now.nbytes()) == 0;
+  }
 
   template <class Archive>
   void visit(Archive& archive) {

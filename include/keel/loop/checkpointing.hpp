@@ -1,6 +1,9 @@
 // What a trainer does with checkpoints: when it saves, what it resumes from, and how it goes back. The trainer derives from it.
 #pragma once
 
+#include <ATen/ops/isfinite.h>
+#include <torch/nn/module.h>
+
 #include <algorithm>
 #include <atomic>
 #include <boost/hana/tuple.hpp>
@@ -9,6 +12,7 @@
 #include <functional>
 #include <keel/checkpoint/migrate.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/loop/best_checkpoint.hpp>
 #include <keel/loop/checkpointer.hpp>
@@ -18,6 +22,7 @@
 #include <keel/loop/registered_state.hpp>
 #include <keel/loop/resume.hpp>
 #include <keel/loop/rollback.hpp>
+#include <keel/memory/timeline.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/nonfinite.hpp>
@@ -42,7 +47,7 @@ class checkpointing {
     if (resumed_) return *resumed_;
     bool loaded = false;
     if constexpr (saves) {
-      if (self().options_.resume) loaded = load_newest();
+      if (self().options_.resume) loaded = self().options_.resume_at ? load_at(*self().options_.resume_at) : load_newest();
     }
     if (!loaded && self().directory_) self().directory_->require_unused(saves);
     resumed_ = loaded;
@@ -99,6 +104,9 @@ class checkpointing {
 
   /// How often this run went back.
   std::int64_t rollbacks() const { return rollbacks_.count(); }
+
+  /// For whoever must leave the program's state as it was.
+  registered_states& registered() { return registered_; }
 
  protected:
   checkpointing() = default;
@@ -180,6 +188,15 @@ class checkpointing {
     run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
   }
 
+  /// A mask of minus infinity may stay one; what is finite must be so in every checkpoint.
+  void note_buffers(torch::nn::Module& model) {
+    for (auto const& item : model.named_buffers()) {
+      at::Tensor const& one = item.value();
+      bool const looked_at = one.defined() && one.is_floating_point() && one.layout() == at::kStrided;
+      if (looked_at && host_value(at::isfinite(one).all()) != 0.0) finite_buffers_.push_back(item.key());
+    }
+  }
+
   /// What a checkpoint holds beside model and optimizer.
   auto parts() {
     auto& run = self();
@@ -187,7 +204,8 @@ class checkpointing {
         state_part<typename Trainer::step_type>{"step", &run.step_}, state_part<data_cursor>{"data", &run.cursor_},
         state_part<run_record>{"record", &run.record_}, state_part<random_snapshot>{"random", &random_},
         state_part<best_checkpoint>{"best", &best_}, state_part<early_stop>{"evaluation", &early_stop_},
-        state_part<rollback_history>{"rollbacks", &rollbacks_}, state_part<registered_states>{"registered", &registered_});
+        state_part<rollback_history>{"rollbacks", &rollbacks_}, state_part<registered_states>{"registered", &registered_},
+        state_part<memory::timeline>{"memory", &run.recorder_.timeline()});
   }
 
  private:
@@ -202,7 +220,9 @@ class checkpointing {
     run.record_.age = age.value_or(run.record_.attempts);
     snapshot content =
         take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
-    content.generation = rollbacks_.count();
+    content.generation = rollbacks_.generation();
+    registered_.require_finite();
+    content.finite.insert(content.finite.end(), finite_buffers_.begin(), finite_buffers_.end());
     return content;
   }
   /// A save that is due is in its turn, and so is one that the program's own code asks for. Out of turn are what a person or a
@@ -287,8 +307,59 @@ class checkpointing {
     nlohmann::json const registered =
         content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
     if (!run.options_.accept_changed_recipe) registered_.require_same(registered, source);
-    apply_snapshot(content, run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts(),
-                   source, run.options_.accept_changed_recipe);
+    accepted_changes accepts{run.options_.accept_changed_recipe, run.options_.accept};
+    if (run.options_.resume_at) accepts.names.push_back("lr");
+    apply_snapshot(std::move(content), run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(),
+                   parts(), source, accepts);
+    run.step_.schedule().take_loaded_rates();
+  }
+
+  /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws error
+  /// (E12) where there is none.
+  bool load_at(std::int64_t update) {
+    auto& run = self();
+    auto& store = run.directory_->checkpoints();
+    run.saver_->wait();
+    rollback_history history;
+    run_record newest;
+    std::int64_t newest_update = -1;
+    auto const look = [&](snapshot const& content, std::string const& source) {
+      nlohmann::json const fields = content.state.value("run", nlohmann::json::object());
+      nlohmann::json const rollbacks = fields.value("rollbacks", nlohmann::json::object());
+      nlohmann::json const record = fields.value("record", nlohmann::json::object());
+      state_reader past(rollbacks, content.tensors, source, "rollbacks.");
+      history.visit(past);
+      state_reader counts(record, content.tensors, source, "record.");
+      newest.visit(counts);
+      newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
+    };
+    load_newest_whole(store, look, run.recorder_.passing_over());
+    double const rate = run.step_.schedule().highest(0);
+    if (history.was_restarted(update, rate)) return load_newest();
+    auto const all = store.updates();
+    if (std::find(all.begin(), all.end(), update) == all.end()) {
+      std::string there;
+      for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
+      throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
+                             " does not exist." + (there.empty() ? " There are none at all" : there) +
+                             ". Name one of them, or leave it out.");
+    }
+    apply(store.load(update), store.path_of(update).string());
+    random_.restore();
+    history.restarted_at.push_back(update);
+    history.restarted_with.push_back(rate);
+    rollbacks_ = std::move(history);
+    std::int64_t const age = run.record_.age;
+    run.record_.attempts = std::max(newest.attempts, run.record_.attempts);
+    run.record_.lines = run.directory_->metrics().lines();
+    run.record_.rungs = std::max(newest.rungs, run.record_.rungs);
+    for (std::int64_t const one : all) {
+      if (one > update) store.abandon(one);
+    }
+    run.recorder_.restarted(newest_update, update, rate);
+    begin_save(false, age);
+    run.saver_->wait();
+    return true;
   }
 
   bool load_newest() {
@@ -381,6 +452,7 @@ class checkpointing {
   best_checkpoint best_{configured.checkpoint};
   early_stop early_stop_;
   rollback_history rollbacks_;
+  std::vector<std::string> finite_buffers_;  ///< that were finite when the run was built
   registered_states registered_;
   std::vector<keel::migrate> migrations_;
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail

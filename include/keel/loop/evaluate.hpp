@@ -1,13 +1,15 @@
-// A loss over data without a graph: inference mode, modules in evaluation mode, random state and training modes put back.
+// A loss over data without a graph: no gradients, modules in evaluation mode, random state and training modes put back. Not
+// LibTorch's inference mode: a mask or a table that a module builds lazily and keeps would be of no use to training after it.
 #pragma once
 
-#include <c10/core/InferenceMode.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <keel/error.hpp>
+#include <keel/libtorch/draw_watch.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/loop/batch_source.hpp>
@@ -25,7 +27,8 @@
 
 namespace keel {
 
-/// Puts every module of a model into evaluation mode, and back into the mode that each had.
+/// Puts every module of a model into evaluation mode, and back into the mode that each had. The generators go back too, unless
+/// another thread drew from the host's meanwhile, which would get the same numbers again.
 class evaluation_scope {
  public:
   evaluation_scope(torch::nn::Module& model, at::DeviceType device)
@@ -40,7 +43,7 @@ class evaluation_scope {
     // A module's mode goes down to its children, which come after it and then get their own.
     model_.train(training_);
     for (auto const& [module, training] : modes_) module->train(training);
-    random_.restore();
+    if (!watch_.others_drew()) random_.restore();
   }
 
  private:
@@ -48,13 +51,14 @@ class evaluation_scope {
   bool training_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
   random_snapshot random_;
+  draw_watch watch_;
 };
 
 /// How an evaluation gets along with the memory that there is.
 struct evaluation_memory {
   std::int64_t pieces = 1;  ///< into which each batch is cut from the beginning
   bool may_cut = false;     ///< and into more where memory runs out
-  attention_kind attention = attention_kind::math;
+  attention_kind attention = attention_kind::automatic;
   std::function<void()> make_room = {};  ///< called where memory runs out first, if there is anything that can be spared
 };
 
@@ -64,6 +68,9 @@ namespace detail {
 template <class Autocast, class Batch, class LossOf>
 loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
                           evaluation_memory& memory) {
+  if constexpr (sliceable_batch<Batch>) {
+    if (memory.may_cut || memory.pieces > 1) require_same_rows(batch);
+  }
   for (;;) {
     loss_tally tally;
     std::optional<std::string> starved;
@@ -104,7 +111,7 @@ template <class Autocast, class Source, class LossOf>
 double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of,
                 evaluation_memory memory = {}, std::int64_t most = 0) {
   evaluation_scope scope(model, device);
-  c10::InferenceMode inference;
+  at::NoGradGuard no_grad;
   double sum = 0.0;
   double weight = 0.0;
   detail::with_epoch(batches, 0, [&](auto at, auto const& end) {

@@ -6,6 +6,9 @@
 #include <filesystem>
 #include <keel/error.hpp>
 #include <keel/observe/console.hpp>
+#include <optional>
+#include <string>
+#include <vector>
 
 namespace keel {
 
@@ -18,8 +21,14 @@ struct trainer_options {
   std::int64_t epochs = 0;
   /// Continue from the newest checkpoint in the run directory.
   bool resume = true;
+  /// Continue from the checkpoint of this update and not from the newest, with this program's learning rates. Newer checkpoints
+  /// step aside as `abandoned-step-..`. Started again with the same number and rate, the program goes on from the newest.
+  std::optional<std::int64_t> resume_at = {};
+  /// What may differ from the checkpoint, by name, and is then this program's: "lr" and other options of the optimizer, or slots
+  /// of the recipe, such as "clip".
+  std::vector<std::string> accept = {};
   /// Take a checkpoint although this recipe, the length of the run or the optimizer's options differ from those that wrote it.
-  /// The checkpoint's learning rates and options then count.
+  /// This program's learning rates and options then count.
   bool accept_changed_recipe = false;
   /// Stop at the next step boundary on SIGTERM, SIGINT or SIGUSR1.
   bool stop_on_signals = true;
@@ -37,6 +46,11 @@ struct trainer_options {
 inline void require_sound(trainer_options const& options, bool saves) {
   if (options.updates < 0 || options.epochs < 0) {
     throw error("E12", "options.updates and options.epochs must not be negative. Leave them out for no limit.");
+  }
+  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0)) {
+    throw error("E12",
+                "options.resume_at names an update whose checkpoint the run goes on from, so it needs a recipe with "
+                "checkpoints, options.resume, and a number of 0 or more. Correct it, or leave it out.");
   }
   if (saves && options.run_directory.empty()) {
     throw error("E12",

@@ -124,6 +124,19 @@ class recorder {
     directory_->metrics().add(mark);
     ++record_.lines;
   }
+  /// A person sent the run back; the updates after `to` are no part of it any more.
+  void restarted(std::int64_t from, std::int64_t to, double rate) {
+    console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
+                                      static_cast<long long>(to), static_cast<long long>(from), rate));
+    directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
+    nlohmann::ordered_json mark;
+    mark["restarted"] = to;
+    mark["update"] = to;
+    mark["abandoned"] = from - to;
+    mark["attempt"] = record_.attempts;
+    directory_->metrics().add(mark);
+    ++record_.lines;
+  }
   void migrated(std::string const& name, std::string const& source) {
     console_.notice("migrated " + source + ": " + name);
     directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
@@ -183,6 +196,7 @@ class recorder {
     if (directory_) directory_->event("memory_grows", update, {{"how", words}});
   }
   memory::timeline const& timeline() const { return timeline_; }
+  memory::timeline& timeline() { return timeline_; }
 
   void out_of_memory(event::out_of_memory const& event) {
     if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;

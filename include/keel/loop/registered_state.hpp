@@ -1,18 +1,51 @@
-// State of the program's own that belongs to a run: a curriculum, a sampler, a counter. What is registered is in every
-// checkpoint by construction, and comes back with it.
+// State of the program's own that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
+// registered is in every checkpoint by construction and comes back with it, and an update that is left out, or begins again
+// for want of memory, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
 #pragma once
 
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <cmath>
 #include <functional>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/error.hpp>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/policy/state.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/step/program_state.hpp>
+#include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace keel {
 
-class registered_states {
+namespace detail {
+
+/// The names of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
+struct unsound_fields {
+  std::set<std::string>& found;
+  std::string path;
+
+  template <class Field>
+  void operator()(char const* name, Field& field) {
+    if constexpr (std::is_same_v<Field, at::Tensor>) {
+      bool const looked_at = field.defined() && field.is_floating_point() && field.layout() == at::kStrided;
+      if (looked_at && host_value(at::isfinite(field).all()) == 0.0) found.insert(path + name);
+    } else if constexpr (std::is_floating_point_v<Field>) {
+      if (std::isnan(field)) found.insert(path + name);
+    } else if constexpr (requires { field.visit(*this); }) {
+      unsound_fields inner{found, path + name + "."};
+      field.visit(inner);
+    }
+  }
+};
+
+}  // namespace detail
+
+class registered_states final : public program_state {
  public:
   /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty.
   template <saveable State>
@@ -24,7 +57,36 @@ class registered_states {
     if (name.empty() || name.find('.') != std::string::npos)
       throw error("E12", "a registered state needs a name, without a dot. Call it as the checkpoint shall: \"curriculum\".");
     states_.push_back({std::move(name), [&state](state_writer& archive) { state.visit(archive); },
-                       [&state](state_reader& archive) { state.visit(archive); }});
+                       [&state](state_reader& archive) { state.visit(archive); }, [&state] { return field_copies::of(state); },
+                       [&state](field_copies const& copies) { copies.put_back(state); },
+                       [&state] {
+                         std::set<std::string> found;
+                         detail::unsound_fields archive{found, ""};
+                         state.visit(archive);
+                         return found;
+                       },
+                       {}});
+    states_.back().unsound_from_the_start = states_.back().unsound();
+  }
+
+  bool empty() const override { return states_.empty(); }
+  std::vector<field_copies> take() override {
+    std::vector<field_copies> copies;
+    for (auto const& one : states_) copies.push_back(one.take());
+    return copies;
+  }
+  void put_back(std::vector<field_copies> const& copies) override {
+    for (std::size_t i = 0; i < copies.size() && i < states_.size(); ++i) states_[i].put_back(copies[i]);
+  }
+
+  /// Throws nonfinite_error (N13) for a NaN, or an infinity in a tensor, that was not there when the state was registered.
+  void require_finite() const {
+    for (auto const& one : states_) {
+      for (std::string const& field : one.unsound()) {
+        if (one.unsound_from_the_start.count(field) == 0)
+          throw broken_rule<nonfinite_error, rule::N13>(one.name + "." + field + " is not finite");
+      }
+    }
   }
 
   /// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered.
@@ -53,6 +115,10 @@ class registered_states {
     std::string name;
     std::function<void(state_writer&)> write;
     std::function<void(state_reader&)> read;
+    std::function<field_copies()> take;
+    std::function<void(field_copies const&)> put_back;
+    std::function<std::set<std::string>()> unsound;
+    std::set<std::string> unsound_from_the_start;  ///< a mask of minus infinity, a number that is not known yet
 
     void visit(state_writer& archive) const { write(archive); }
     void visit(state_reader& archive) const { read(archive); }

@@ -4,6 +4,7 @@
 
 #include <torch/version.h>
 
+#include <algorithm>
 #include <boost/hana/for_each.hpp>
 #include <cstdint>
 #include <keel/checkpoint/archive.hpp>
@@ -24,6 +25,15 @@ template <class State>
 struct state_part {
   char const* name;
   State* state;
+};
+
+/// What may differ between a checkpoint and the program that takes it; what does is then the program's.
+struct accepted_changes {
+  bool all = false;
+  std::vector<std::string> names = {};
+  bool operator()(std::string const& name) const {
+    return all || std::find(names.begin(), names.end(), name) != names.end();
+  }
 };
 
 namespace detail {
@@ -59,11 +69,12 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
 }
 
 /// Throws checkpoint_error (E03) that names every slot that differs.
-inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source) {
+inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source,
+                                accepted_changes const& accepts) {
   nlohmann::json const saved = state.value("recipe", nlohmann::json::object());
   std::string differences;
   for_each_slot(value, [&](char const* name, slot_text const& text) {
-    if (!shapes_the_result(name)) return;
+    if (!shapes_the_result(name) || accepts(name)) return;
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
@@ -72,15 +83,15 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   });
   std::int64_t const length =
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
-  if (depends_on_length(value) && length != value.run.updates) {
+  if (depends_on_length(value) && length != value.run.updates && !accepts("schedule")) {
     differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
                    " updates and now over " + std::to_string(value.run.updates);
   }
   if (!differences.empty()) {
     throw checkpoint_error("E03",
                            source + " is of another recipe: " + differences +
-                               ". Use that recipe, another run directory, or options.accept_changed_recipe; for one slot "
-                               "trainer::migrate.");
+                               ". Use that recipe, another run directory, options.accept with these names, or "
+                               "options.accept_changed_recipe for all.");
   }
 }
 
@@ -114,8 +125,31 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
   if (differences.empty()) return;
   throw checkpoint_error("E03",
                          source + " is of an optimizer with other options: " + differences +
-                             ". Use those options, another run directory, or options.accept_changed_recipe, with which the "
-                             "checkpoint's count.");
+                             ". Use those options, another run directory, or options.accept with these names, such as "
+                             "{\"lr\"}, with which the program's count.");
+}
+
+/// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
+/// schedules and rollbacks made of the old one is forgotten.
+inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, accepted_changes const& accepts) {
+  using pointer = nlohmann::json::json_pointer;
+  std::size_t const groups = live.at("optimizer").at("groups").size();
+  for (std::size_t group = 0; group < groups; ++group) {
+    pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
+    pointer const rate("/run/step/schedule/highest_lr/" + std::to_string(group));
+    if (!saved.contains(place) || !saved[place].is_object()) continue;
+    nlohmann::json const& own = live.at(place);
+    for (auto const& [name, value] : own.items()) {
+      if (!accepts(name) || !saved[place].contains(name)) continue;
+      if (name != "lr") {
+        saved[place][name] = value;
+      } else if (saved.contains(rate) && saved[rate] != live.at(rate)) {
+        saved[rate] = live.at(rate);
+        saved[place][name] = value;
+        saved[pointer("/run/step/schedule/lowered")] = 1.0;
+      }
+    }
+  }
 }
 
 }  // namespace detail
@@ -171,28 +205,27 @@ snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::opt
 /// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
 /// Parameters are written last, after everything else was found good.
 template <class Parts>
-void apply_snapshot(snapshot const& content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                     parameter_list const& parameters, Parts const& parts, std::string const& source,
-                    bool accept_changed_recipe) {
+                    accepted_changes const& accepts) {
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
-  if (!accept_changed_recipe) {
-    detail::require_same_recipe(value, content.state, source);
-    detail::require_rungs_fit(value, content.state, source);
-  }
+  detail::require_same_recipe(value, content.state, source, accepts);
+  if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
   // What a rung of the ladder did before the run's first update is no other model.
   auto const to_quantize = quantized_in(content.model, model);
   tensor_map expected = model_tensors(model);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
   require_same_model(expected, content.model, source);
-  if (!accept_changed_recipe) detail::require_same_frozen(model, content, source);
+  if (!accepts.all) detail::require_same_frozen(model, content, source);
   snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
-  if (!accept_changed_recipe) detail::require_same_options(live.state, content.state, source);
+  detail::take_own_options(content.state, live.state, accepts);
+  if (!accepts.all) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A mechanism that a changed recipe brings begins anew.
-    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accept_changed_recipe);
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accepts.all);
     part.state->visit(reader);
   });
   // Room for all of them first; the values come with the model's.

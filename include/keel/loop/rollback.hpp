@@ -14,17 +14,27 @@
 
 namespace keel {
 
-/// The rollbacks of a run so far. It is part of the checkpoint that follows each, so that a kill does not make them endless.
+/// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that a
+/// kill does not make them endless.
 struct rollback_history {
   std::vector<std::int64_t> from;
   std::vector<std::int64_t> to;
+  std::vector<std::int64_t> restarted_at;
+  std::vector<double> restarted_with;  ///< learning rate of the first group
 
   std::int64_t count() const { return static_cast<std::int64_t>(to.size()); }
+  std::int64_t generation() const { return count() + static_cast<std::int64_t>(restarted_at.size()); }
+  /// The last restart was this one, and the program is only started again.
+  bool was_restarted(std::int64_t update, double rate) const {
+    return !restarted_at.empty() && restarted_at.back() == update && restarted_with.back() == rate;
+  }
 
   template <class Archive>
   void visit(Archive& archive) {
     archive("from", from);
     archive("to", to);
+    archive.added("restarted_at", restarted_at);
+    archive.added("restarted_with", restarted_with);
   }
 };
 

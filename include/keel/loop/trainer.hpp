@@ -51,9 +51,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     void operator()(Event const& event) const {
       to->on_event(event);
     }
-    bool reads_windows() const {
-      return to->hooks_.template hears<event::gradients_ready>() || to->hooks_.template hears<event::micro_batch_end>();
-    }
+    bool reads_losses() const { return to->hooks_.template hears<event::micro_batch_end>(); }
+    bool reads_gradients() const { return to->hooks_.template hears<event::gradients_ready>(); }
     bool watches_memory() const { return to->options_.watch_memory; }
   };
   using clock = typename Environment::clock;
@@ -76,6 +75,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       step_.ladder().offload_to(options_.run_directory);
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, file_system);
     }
+    step_.goes_back_too(this->registered());
+    if constexpr (saves) this->note_buffers(step_.model());
     if constexpr (saves) {
       // An optimizer that cannot be saved is better refused now than at the first checkpoint.
       with_optimizer_codec(optimizer, [](auto) {});
@@ -232,7 +233,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
-    if (attention_kernel(configured.attention.kind) != configured.attention.kind) recorder_.no_fused_attention(step_.updates());
+    if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
+      recorder_.no_fused_attention(step_.updates());
     started_ = clock::now();
     timer_.begin_run();
     tokens_before_ = record_.tokens;

@@ -1,5 +1,5 @@
 // Two questions to ask before a long run, as calls on a trainer that leave it exactly as it was: parameters, buffers, optimizer
-// state, random numbers, counters and files.
+// state, registered state, random numbers, counters and files.
 //     keel::lr_range_result range = run.lr_range_test(batches, loss_of);      which learning rates can this run bear?
 //     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);       can it learn one batch by heart? If not, it is
 //     broken
@@ -20,6 +20,8 @@
 #include <keel/loop/batch_source.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/rule/unbuilt.hpp>
+#include <keel/step/buffers.hpp>
+#include <keel/step/program_state.hpp>
 #include <keel/step/step.hpp>
 #include <keel/update/engine.hpp>
 #include <limits>
@@ -62,11 +64,17 @@ namespace detail {
 /// Takes a model's and an optimizer's state aside and puts it back.
 class state_aside {
  public:
-  state_aside(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters)
-      : optimizer_(optimizer), parameters_(parameters), random_(random_snapshot::take(parameters.device)) {
+  state_aside(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
+              program_state& program)
+      : optimizer_(optimizer),
+        parameters_(parameters),
+        program_(program),
+        registered_(program.take()),
+        buffers_(model),
+        random_(random_snapshot::take(parameters.device)) {
     at::NoGradGuard no_grad;
+    buffers_.take();
     for (at::Tensor const& one : model.parameters()) live_.push_back(one.detach());
-    for (at::Tensor const& one : model.buffers()) live_.push_back(one.detach());
     for (at::Tensor const& one : live_) copies_.push_back(one.clone());
     for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
     for (auto& group : optimizer.param_groups()) rates_.push_back(group.options().get_lr());
@@ -80,6 +88,8 @@ class state_aside {
   ~state_aside() {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
+    buffers_.restore();
+    program_.put_back(registered_);
     for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
@@ -90,6 +100,9 @@ class state_aside {
  private:
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
+  program_state& program_;
+  std::vector<field_copies> registered_;
+  buffer_snapshot buffers_;
   random_snapshot random_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
@@ -241,12 +254,13 @@ class trials {
     }
     deterministic_scope const deterministic(Strict);
     auto& own = trainer.step_;
-    detail::state_aside const aside(own.model(), own.optimizer(), own.parameters());
+    detail::state_aside const aside(own.model(), own.optimizer(), own.parameters(), trainer.registered());
     // A schedule has written its present rates there.
     auto& groups = own.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
     Step like_it(own.model(), own.optimizer(), trainer.options_.updates);
     like_it.ladder().begin_like(own.ladder());
+    like_it.goes_back_too(trainer.registered());
     trial(like_it);
   }
 

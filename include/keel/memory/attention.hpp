@@ -3,7 +3,8 @@
 //   math    softmax(query key^T / sqrt(width) + mask) value, written out: every LibTorch, memory by the square of the sequence.
 //   fused   LibTorch's scaled_dot_product_attention, which LibTorch has from 2.0 on and which picks its own kernel: on the CPU
 //           flash attention in fp32 and bf16 without dropout. Before 2.0 it is the math path, and attention_kernel says so.
-// Alone, an attention_scope says which; a trainer or step does by its recipe and ladder. Results of the two differ by rounding.
+// Without either by name it is fused where LibTorch has it. Alone, an attention_scope says which; a trainer or step does by its
+// recipe and ladder. Results of the two differ by rounding, and only math can be differentiated twice.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -29,9 +30,10 @@ struct attention_options {
   double dropout = 0.0;  ///< share of the weights that are dropped; 0 in evaluation
 };
 
-/// The kernel that stands behind a policy here.
+/// The kernel that stands behind a policy here: math or fused.
 inline attention_kind attention_kernel(attention_kind wanted) {
-  return libtorch::has_fused_attention ? wanted : attention_kind::math;
+  bool const fuses = libtorch::has_fused_attention && wanted != attention_kind::math;
+  return fuses ? attention_kind::fused : attention_kind::math;
 }
 
 /// `query` [.., queries, width], `key` [.., keys, width], `value` [.., keys, any], of one floating-point dtype; returns

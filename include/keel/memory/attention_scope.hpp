@@ -23,7 +23,7 @@ class attention_scope {
     if (calls_ == 0) throw broken_rule<recipe_error, rule::A22>();
   }
 
-  static attention_kind kind() { return innermost() == nullptr ? attention_kind::math : innermost()->kind_; }
+  static attention_kind kind() { return innermost() == nullptr ? attention_kind::automatic : innermost()->kind_; }
   /// Counts a call.
   static attention_kind next() {
     if (innermost() != nullptr) ++innermost()->calls_;

@@ -17,7 +17,7 @@ namespace keel {
 struct memory_relief {
   std::int64_t pieces = 1;  ///< into which each micro-batch is cut
   recompute_kind recompute = recompute_kind::none;
-  attention_kind attention = attention_kind::math;
+  attention_kind attention = attention_kind::automatic;
   bool offload = false;     ///< of the optimizer's state
   bool quantized = false;   ///< the frozen base of the model's adapters
   std::int64_t length = 0;  ///< tokens a row; 0: all
@@ -29,7 +29,10 @@ class ladder_position {
   explicit ladder_position(config const& recipe)
       : ladder_(recipe.oom),
         begin_{.recompute = recipe.recompute.kind,
-               .attention = recipe.attention.kind,
+               // The fused kernels have no second derivative.
+               .attention = recipe.attention.kind == attention_kind::automatic && recipe.model.inner_gradients
+                                ? attention_kind::math
+                                : recipe.attention.kind,
                .offload = recipe.offload.kind == offload::kind::optimizer} {
     fold();
   }

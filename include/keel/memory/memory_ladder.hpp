@@ -191,7 +191,7 @@ class memory_ladder {
   bool take(int index) {
     switch (ladder_.rungs[index].kind) {
       case oom::rung_kind::fused_attention:
-        return libtorch::has_fused_attention;
+        return libtorch::has_fused_attention && relief().attention == attention_kind::math;
       case oom::rung_kind::offload_optimizer:
         offload();
         return true;

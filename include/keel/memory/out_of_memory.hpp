@@ -48,7 +48,16 @@ void name_out_of_memory(std::int64_t updates, Run const& run) {
   name_out_of_memory(
       updates, "", "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller.", run);
 }
-/// The same where the parameters are being changed.
+/// The same where the parameters are being changed, by one of keel's optimizers.
+template <class Run>
+void name_out_of_memory_inside_engine(std::int64_t updates, Run const& run) {
+  name_out_of_memory(
+      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      "Start again from the last checkpoint. Parameters that are not dense fp32, bf16 or fp16 on the CPU are updated by "
+      "LibTorch's operators, which take memory of a parameter's size: use such parameters, or a smaller batch.",
+      run);
+}
+/// The same where the parameters are being changed, by any other.
 template <class Run>
 void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
   name_out_of_memory(

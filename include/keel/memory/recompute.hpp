@@ -4,18 +4,27 @@
 //     x = keel::recompute([&](at::Tensor const& x) { return block->forward(x); }, x);
 // By saved-tensor hooks, so that it works on partly frozen blocks, inside one another, and under double backward.
 // keel::recompute_reentrant runs a backward pass inside the backward pass instead: less bookkeeping, but its inputs must
-// require grad (A02), and there is no double backward.
+// require grad (A02), there is no double backward, and torch::autograd::grad cannot go through it (A04).
+//
+// Never another gradient in silence (E16): what was saved must not have been changed in place since, as for autograd itself; and
+// the random numbers of the second forward pass are compared with the first one's by what they led to, because all threads of
+// a process share LibTorch's generators, and one that draws meanwhile, such as a data loader's worker, shifts them. On a device
+// that comparison would wait for it, and is left out.
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
+#include <xxhash.h>
 
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <keel/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
@@ -48,18 +57,23 @@ class forward_context {
         host_(libtorch::get_autocast(at::kCPU)),
         accelerator_(libtorch::get_autocast(device)) {}
 
-  /// Runs it as it was; everything is put back afterwards, also after an exception.
+  /// Somebody drew random numbers since this was taken: the forward pass, or another thread.
+  bool has_moved() const { return !random_.is_current(); }
+
+  /// Runs it as it was; everything is put back afterwards, also after an exception. `random`: the forward pass may have drawn;
+  /// where it did not, other threads' numbers are left alone.
   template <class Run>
-  void again(Run const& run) const {
+  void again(bool random, Run const& run) const {
     struct put_back {
       forward_context now;
+      bool random;
       bool cached = at::autocast::is_autocast_cache_enabled();
       ~put_back() {
         at::autocast::set_autocast_cache_enabled(cached);
-        now.set();
+        now.set(random);
       }
-    } const after{forward_context(device_)};
-    set();
+    } const after{forward_context(device_), random};
+    set(random);
     // Casts of weights that the recomputation makes must not stay for whoever comes next.
     at::autocast::set_autocast_cache_enabled(false);
     at::AutoGradMode with_gradients(true);
@@ -69,8 +83,8 @@ class forward_context {
   }
 
  private:
-  void set() const {
-    random_.restore();
+  void set(bool random) const {
+    if (random) random_.restore();
     libtorch::set_autocast(at::kCPU, host_);
     if (device_ != at::kCPU) libtorch::set_autocast(device_, accelerator_);
   }
@@ -99,8 +113,29 @@ inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) 
   return leaves;
 }
 
-/// Thrown out of the forward pass when everything that the backward pass needs is there.
-struct all_captured {};
+/// Thrown out of the forward pass when everything that the backward pass needs is there. LibTorch's engine lets only exceptions
+/// of the standard's through, where a block differentiates inside itself.
+struct all_captured : std::exception {};
+
+/// Of values in host memory; 0 for others.
+inline std::uint64_t sum_of_values(at::Tensor const& tensor) {
+  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
+  at::NoGradGuard no_grad;
+  at::Tensor const values = tensor.detach().contiguous();
+  return XXH3_64bits(values.data_ptr(), values.nbytes());
+}
+
+inline error changed_in_place() {
+  return error("E16",
+               "a tensor that a recomputed block needs again was changed in place since its forward pass, so that it would give "
+               "another gradient. Change a copy, or change it after the backward pass.");
+}
+inline error drew_otherwise() {
+  return error("E16",
+               "a recomputed block drew other random numbers than in its forward pass, because another thread drew from LibTorch's "
+               "generator meanwhile. Give threads that load data a generator of their own: "
+               "at::make_generator<at::CPUGeneratorImpl>(seed), passed to each call that draws.");
+}
 
 /// One call of a block: what was saved of it, by number, and how to compute it again.
 class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
@@ -108,7 +143,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   using forward_pass = std::function<void(std::vector<at::Tensor> const&)>;
 
   recompute_frame(forward_pass forward, std::vector<at::Tensor> const& inputs)
-      : forward_(std::move(forward)), context_(device_of(inputs)) {
+      : forward_(std::move(forward)), device_(device_of(inputs)), context_(device_), random_(random_snapshot::take(device_)) {
     // Saved as autograd saves, so that a block around this one drops them too.
     for (at::Tensor const& one : inputs) {
       // A leaf that nothing was computed from yet has no accumulator, which its saved form asks for.
@@ -119,22 +154,38 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   }
 
   saved_tensor_scope::hooks hooks() { return std::make_unique<dropped>(shared_from_this()); }
+  /// The forward pass is over: what it computed again, to differentiate inside itself, is not kept.
+  void end_forward() { tensors_.clear(); }
 
  private:
-  struct shape {
+  /// What is known of a tensor that was dropped.
+  struct trace {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
-    bool operator==(shape const&) const = default;
+    c10::VariableVersion versions;  ///< counts its changes in place, as long as this lives
+    std::int64_t version;
+    bool after_a_draw;  ///< the first since somebody drew random numbers: a dropout's mask, or what was made of it
+    std::uint64_t sum;  ///< of its values then
+
+    bool resembles(at::Tensor const& other) const { return other.sizes() == sizes && other.scalar_type() == type; }
+    bool was_changed() const { return versions.current_version() != static_cast<std::uint32_t>(version); }
   };
-  static shape shape_of(at::Tensor const& tensor) { return {tensor.sizes().vec(), tensor.scalar_type()}; }
+  trace trace_of(at::Tensor const& tensor) {
+    bool const drawn = !random_.is_current();
+    if (drawn) random_ = random_snapshot::take(device_);
+    drew_ |= drawn;
+    auto const& versions = torch::autograd::impl::version_counter(tensor);
+    return {tensor.sizes().vec(), tensor.scalar_type(), versions, static_cast<std::int64_t>(versions.current_version()),
+            drawn, drawn ? sum_of_values(tensor) : 0};
+  }
 
   /// Stands for a saved tensor by its number.
   class dropped final : public torch::autograd::SavedVariableHooks {
    public:
     explicit dropped(std::shared_ptr<recompute_frame> frame) : frame_(std::move(frame)) {}
     void call_pack_hook(at::Tensor const& tensor) override {
-      number_ = frame_->shapes_.size();
-      frame_->shapes_.push_back(shape_of(tensor));
+      number_ = frame_->traces_.size();
+      frame_->traces_.push_back(frame_->trace_of(tensor));
     }
     at::Tensor call_unpack_hook() override { return frame_->at(number_); }
 
@@ -149,16 +200,21 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     explicit captured(recompute_frame& frame) : frame_(frame) {}
     void call_pack_hook(at::Tensor const& tensor) override {
       std::size_t const number = frame_.next_++;
-      if (number >= frame_.shapes_.size() || !(frame_.shapes_[number] == shape_of(tensor))) throw frame_.differs();
-      frame_.tensors_[number] = tensor.detach();
-      if (frame_.next_ == frame_.shapes_.size()) throw all_captured();
+      if (number >= frame_.traces_.size() || !frame_.traces_[number].resembles(tensor)) throw frame_.differs();
+      trace const& before = frame_.traces_[number];
+      if (before.after_a_draw && sum_of_values(tensor) != before.sum) throw other_numbers();
+      // The second forward pass may differentiate inside itself, and then asks for it.
+      tensor_ = tensor.detach();
+      frame_.tensors_[number] = tensor_;
+      if (frame_.next_ == frame_.traces_.size()) throw all_captured();
     }
-    /// Its graph is dropped before anybody could go through it.
-    at::Tensor call_unpack_hook() override { throw frame_.differs(); }
+    at::Tensor call_unpack_hook() override { return tensor_; }
 
    private:
     recompute_frame& frame_;
+    at::Tensor tensor_;
   };
+  struct other_numbers : std::exception {};
 
   /// Called from whichever thread runs the backward pass.
   at::Tensor at(std::size_t number) {
@@ -169,20 +225,36 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   }
 
   void compute() {
+    for (trace const& one : traces_) {
+      if (one.was_changed()) throw changed_in_place();
+    }
     std::vector<at::Tensor> inputs;
     for (auto const& one : inputs_) inputs.push_back(one.unpack());
-    tensors_.assign(shapes_.size(), at::Tensor());
+    // Another thread may draw between the two passes' numbers again; in the first pass it happened for good.
+    constexpr int attempts = 4;
+    for (int attempt = 1; !compute(inputs); ++attempt) {
+      if (attempt == attempts) throw drew_otherwise();
+    }
+  }
+
+  /// False where other random numbers came.
+  bool compute(std::vector<at::Tensor> const& inputs) {
+    tensors_.assign(traces_.size(), at::Tensor());
     next_ = 0;
     bool complete = false;
-    context_.again([&] {
+    bool same_numbers = true;
+    context_.again(drew_, [&] {
       saved_tensor_scope const capture([this] { return std::make_unique<captured>(*this); });
       try {
         forward_(as_leaves(inputs));
       } catch (all_captured const&) {
         complete = true;
+      } catch (other_numbers const&) {
+        same_numbers = false;
       }
     });
-    if (!complete) throw differs();
+    if (same_numbers && !complete) throw differs();
+    return same_numbers;
   }
 
   error differs() const {
@@ -192,11 +264,14 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   }
 
   forward_pass forward_;
+  at::DeviceType device_;
   forward_context context_;
+  random_snapshot random_;  ///< as it was when a tensor was dropped last
+  bool drew_ = false;       ///< somebody did, during the forward pass
   std::vector<torch::autograd::SavedVariable> inputs_;
   // LibTorch's versions differ in the kind of pointer.
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>()))> accumulators_;
-  std::vector<shape> shapes_;  ///< of what was dropped
+  std::vector<trace> traces_;  ///< of what was dropped
   std::vector<at::Tensor> tensors_;
   std::size_t next_ = 0;
   std::mutex mutex_;
@@ -214,6 +289,17 @@ auto over_list(Forward forward, Inputs const&...) {
 struct reentrant_block {
   std::function<at::Tensor(std::vector<at::Tensor> const&)> forward;
   forward_context context;
+  std::vector<bool> given;    ///< which of the inputs are defined
+  bool drew = false;          ///< somebody did, during the forward pass
+  std::uint64_t sum = 0;      ///< of its result then
+
+  /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
+  at::Tensor call(torch::autograd::variable_list inputs) const {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      if (!given[i]) inputs[i] = at::Tensor();
+    }
+    return forward(inputs);
+  }
 };
 
 class reentrant_function : public torch::autograd::Function<reentrant_function> {
@@ -225,20 +311,33 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
     torch::autograd::variable_list const inputs = {each...};
     context->save_for_backward(inputs);
     context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<holder>(block));
-    return block->forward(inputs);
+    at::Tensor const result = block->call(inputs);
+    block->drew = block->context.has_moved();
+    block->sum = sum_of_values(result);
+    return result;
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list const& gradients) {
+    // It would add to the parameters' gradients, which whoever asks for some gradients only does not expect.
+    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) throw broken_rule<error, rule::A04>();
     auto const capsule = context->saved_data["block"].toCapsule();
     auto const block = static_cast<holder&>(*capsule).block;
-    auto const leaves = as_leaves(context->get_saved_variables());
+    auto const saved = context->get_saved_variables();
+    torch::autograd::variable_list leaves;
     at::Tensor result;
-    block->context.again([&] { result = block->forward(leaves); });
+    constexpr int attempts = 4;
+    for (int attempt = 0; attempt < attempts; ++attempt) {
+      leaves = as_leaves(saved);
+      block->context.again(block->drew, [&] { result = block->call(leaves); });
+      if (sum_of_values(result) == block->sum) break;
+      if (!block->drew) throw changed_in_place();
+      if (attempt + 1 == attempts) throw drew_otherwise();
+    }
     torch::autograd::backward({result}, {gradients.front()});
     // One for the block, which is no variable.
     torch::autograd::variable_list all = {at::Tensor()};
-    for (at::Tensor const& leaf : leaves) all.push_back(leaf.defined() ? leaf.grad() : at::Tensor());
+    for (at::Tensor const& leaf : leaves) all.push_back(leaf.grad());
     return all;
   }
 
@@ -252,8 +351,8 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 }  // namespace detail
 
 /// Calls `forward(inputs..)`, tensors in and whatever it returns out. It is copied and called again in the backward pass; what
-/// it refers to must live until then, and must not change: changed parameters would give other values without a word. Throws
-/// error in the backward pass: E16 where it saves another number of tensors, or other shapes, the second time.
+/// it refers to must live until then, and must not change; casts that autocast made of a parameter hide that it did. Throws
+/// error (E16) in the backward pass, where the second forward pass is not the first.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
 requires std::invocable<Forward&, Inputs const&...>
 auto recompute(Forward forward, Inputs const&... inputs) {
@@ -262,20 +361,26 @@ auto recompute(Forward forward, Inputs const&... inputs) {
   auto const frame = std::make_shared<detail::recompute_frame>(
       [again](std::vector<at::Tensor> const& list) mutable { static_cast<void>(again(list)); },
       std::vector<at::Tensor>{inputs...});
+  struct ended {
+    std::shared_ptr<detail::recompute_frame> const& frame;
+    ~ended() { frame->end_forward(); }
+  } const at_end{frame};
   saved_tensor_scope const scope([frame] { return frame->hooks(); });
   return forward(inputs...);
 }
 
 /// The same by a backward pass inside the backward pass; `forward` returns one tensor. Throws error (A02) where no input
-/// requires grad, because then nothing in the block would be trained.
+/// requires grad, because then nothing in the block would be trained; in the backward pass A04 under torch::autograd::grad, and
+/// E16 as recompute does, by the block's result.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
 requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor> at::Tensor recompute_reentrant(
     Forward forward, Inputs const&... inputs) {
   if (!at::GradMode::is_enabled()) return forward(inputs...);
   if (!(inputs.requires_grad() || ...)) throw broken_rule<error, rule::A02>();
-  auto const block = std::make_shared<detail::reentrant_block>(detail::reentrant_block{
-      detail::over_list(std::move(forward), inputs...), detail::forward_context(detail::device_of({inputs...}))});
-  return detail::reentrant_function::apply(block, inputs...);
+  auto const block = std::make_shared<detail::reentrant_block>(
+      detail::reentrant_block{detail::over_list(std::move(forward), inputs...),
+                              detail::forward_context(detail::device_of({inputs...})), std::vector<bool>{inputs.defined()...}});
+  return detail::reentrant_function::apply(block, (inputs.defined() ? inputs : at::empty({0}))...);
 }
 
 }  // namespace keel

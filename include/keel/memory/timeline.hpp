@@ -1,15 +1,18 @@
 // Memory from update to update: the highest peak and where it was, and whether it grows.
 //   flat        neither of the two below.
-//   staircase   more is held at the end of updates than before, again and again: somebody keeps tensors. A leak.
+//   staircase   more is held at the end of updates than before, again and again: somebody keeps tensors. A leak, whether of each
+//               update or of every two thousandth, as at an evaluation, a save or an epoch's end.
 //   slope       the same is held, but more and more is taken from the system for it: fragmentation.
-// On the CPU, what is taken from the system is what is resident in the process, so that a program's own growth is a slope too.
+// The samples are part of a checkpoint, so that a run that is resumed every day is judged over weeks. On the CPU, what is taken from the system is what is resident in the process, so that a program's own growth is a slope too.
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <keel/memory/phase_watch.hpp>
+#include <vector>
 
 namespace keel::memory {
 
@@ -31,7 +34,7 @@ inline char const* to_string(growth found) {
 
 class timeline {
  public:
-  /// Updates that the judgement looks back on.
+  /// Samples that a judgement looks back on, at each scale.
   static constexpr std::size_t length = 256;
 
   void add(std::int64_t update, usage const& of) {
@@ -40,8 +43,13 @@ class timeline {
       peak_update_ = update;
       peak_phase_ = of.highest();
     }
-    recent_.push_back({of.held, of.reserved});
-    if (recent_.size() > length) recent_.pop_front();
+    sample next{of.held, of.reserved};
+    if (loaded_) go_on_from(next);
+    last_ = next;
+    for (scale& one : scales_) {
+      one.push(next);
+      if (!one.close(next)) break;
+    }
   }
 
   /// Bytes; 0 before the first update.
@@ -49,48 +57,148 @@ class timeline {
   std::int64_t peak_update() const { return peak_update_; }
   phase peak_phase() const { return peak_phase_; }
 
-  /// By the least of each of eight stretches of the last updates, so that a peak here and there does not count. Eight numbers
-  /// rise by chance in one case of forty thousand.
+  /// What the finest scale says that sees a growth.
   growth judge() const {
-    if (recent_.size() < 2 * stretches) return growth::unknown;
-    if (rises([](sample const& one) { return one.held; }, page)) return growth::staircase;
-    std::int64_t const first = recent_.front().reserved;
-    if (rises([](sample const& one) { return one.reserved - one.held; }, std::max(page, first / 100))) return growth::slope;
-    return growth::flat;
+    growth found = growth::unknown;
+    for (scale const& one : scales_) {
+      growth const here = one.judge();
+      if (here == growth::staircase || here == growth::slope) return here;
+      if (found == growth::unknown) found = here;
+    }
+    return found;
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    visit_one(archive, "held", last_.held);
+    visit_one(archive, "reserved", last_.reserved);
+    char const* const names[scale_count] = {"each_update", "each_8_updates", "each_64_updates"};
+    for (std::size_t i = 0; i < scale_count; ++i) visit_one(archive, names[i], scales_[i]);
+    if constexpr (requires { Archive::reads; }) loaded_ = last_.held > 0;
   }
 
  private:
   static constexpr std::size_t stretches = 8;
+  static constexpr std::size_t scale_count = 3;
   static constexpr std::int64_t page = 4096;
   struct sample {
-    std::int64_t held;
-    std::int64_t reserved;
+    std::int64_t held = 0;
+    std::int64_t reserved = 0;
   };
 
-  /// Rises from each stretch to the next, and by so much over all of them.
-  template <class Value>
-  bool rises(Value const& value, std::int64_t at_least) const {
-    std::int64_t first = 0;
-    std::int64_t before = 0;
-    for (std::size_t i = 0; i < stretches; ++i) {
-      auto const begin = recent_.begin() + static_cast<std::ptrdiff_t>(i * recent_.size() / stretches);
-      auto const end = recent_.begin() + static_cast<std::ptrdiff_t>((i + 1) * recent_.size() / stretches);
-      auto const least =
-          value(*std::min_element(begin, end, [&](auto const& a, auto const& b) { return value(a) < value(b); }));
-      if (i == 0) {
-        first = least;
-      } else if (least <= before) {
-        return false;
-      }
-      before = least;
+  /// Checkpoints of older versions of keel have no timeline.
+  template <class Archive, class Field>
+  static void visit_one(Archive& archive, char const* name, Field& field) {
+    if constexpr (requires { archive.added(name, field); }) {
+      archive.added(name, field);
+    } else {
+      archive(name, field);
     }
-    return before - first >= at_least;
+  }
+
+  /// The last samples at one distance, each the least of that many updates. A leak shows at a scale whose stretches are longer
+  /// than the updates from one step of its staircase to the next.
+  class scale {
+   public:
+    void push(sample const& next) {
+      recent_.push_back(next);
+      if (recent_.size() > length) recent_.pop_front();
+      judged_ = look();
+    }
+    /// True for every eighth sample, and then `least` is the least of them: a sample of the next scale.
+    bool close(sample& least) {
+      open_ = filled_ == 0 ? recent_.back()
+                           : sample{std::min(open_.held, recent_.back().held), std::min(open_.reserved, recent_.back().reserved)};
+      if (++filled_ < stretches) return false;
+      filled_ = 0;
+      least = open_;
+      return true;
+    }
+    growth judge() const { return judged_; }
+    /// All of it was in a process that held so much less.
+    void shift(sample const& by) {
+      for (sample* const one : all()) {
+        one->held += by.held;
+        one->reserved += by.reserved;
+      }
+    }
+
+    template <class Archive>
+    void visit(Archive& archive) {
+      std::vector<std::int64_t> held, reserved;
+      for (sample const& one : recent_) {
+        held.push_back(one.held);
+        reserved.push_back(one.reserved);
+      }
+      archive("held", held);
+      archive("reserved", reserved);
+      archive("open_held", open_.held);
+      archive("open_reserved", open_.reserved);
+      archive("filled", filled_);
+      if constexpr (requires { Archive::reads; }) {
+        recent_.clear();
+        for (std::size_t i = 0; i < std::min({held.size(), reserved.size(), length}); ++i)
+          recent_.push_back({held[i], reserved[i]});
+        filled_ = recent_.empty() ? 0 : filled_ % stretches;
+        judged_ = look();
+      }
+    }
+
+   private:
+    std::vector<sample*> all() {
+      std::vector<sample*> found{&open_};
+      for (sample& one : recent_) found.push_back(&one);
+      return found;
+    }
+
+    /// By the least of each of eight stretches, so that a peak here and there does not count. Eight numbers rise by chance in
+    /// one case of forty thousand.
+    growth look() const {
+      if (recent_.size() < 2 * stretches) return growth::unknown;
+      if (rises([](sample const& one) { return one.held; }, page)) return growth::staircase;
+      std::int64_t const first = recent_.front().reserved;
+      if (rises([](sample const& one) { return one.reserved - one.held; }, std::max(page, first / 100))) return growth::slope;
+      return growth::flat;
+    }
+
+    /// Rises from each stretch to the next, and by so much over all of them.
+    template <class Value>
+    bool rises(Value const& value, std::int64_t at_least) const {
+      std::int64_t first = 0;
+      std::int64_t before = 0;
+      for (std::size_t i = 0; i < stretches; ++i) {
+        auto const begin = recent_.begin() + static_cast<std::ptrdiff_t>(i * recent_.size() / stretches);
+        auto const end = recent_.begin() + static_cast<std::ptrdiff_t>((i + 1) * recent_.size() / stretches);
+        auto const least =
+            value(*std::min_element(begin, end, [&](auto const& a, auto const& b) { return value(a) < value(b); }));
+        if (i == 0) {
+          first = least;
+        } else if (least <= before) {
+          return false;
+        }
+        before = least;
+      }
+      return before - first >= at_least;
+    }
+
+    std::deque<sample> recent_;
+    sample open_;  ///< of the samples since the last one of the next scale
+    std::uint64_t filled_ = 0;
+    growth judged_ = growth::unknown;
+  };
+
+  /// Another process holds more or less to begin with; what grows in it is what counts.
+  void go_on_from(sample const& now) {
+    for (scale& one : scales_) one.shift({now.held - last_.held, now.reserved - last_.reserved});
+    loaded_ = false;
   }
 
   std::int64_t peak_ = 0;
   std::int64_t peak_update_ = 0;
   phase peak_phase_ = phase::forward;
-  std::deque<sample> recent_;
+  sample last_;
+  bool loaded_ = false;  ///< from a checkpoint of a process that may have held another amount
+  std::array<scale, scale_count> scales_;  ///< of each update, each eight, each sixty-four
 };
 
 }  // namespace keel::memory

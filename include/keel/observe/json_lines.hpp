@@ -2,6 +2,7 @@
 // costs none: what cannot be written waits in memory.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
@@ -32,6 +33,13 @@ class json_lines {
       end = line_end + 1;
     }
     if (end < content.size()) files_.truncate(name_, end);
+  }
+
+  /// Lines that the file has; one that a kill tore is none.
+  std::int64_t lines() {
+    if (!files_.exists(name_)) return 0;
+    std::string const content = files_.read(name_);
+    return static_cast<std::int64_t>(std::count(content.begin(), content.end(), '\n'));
   }
 
   /// Throws file_error (E02) only where too much waits already.

@@ -1,5 +1,7 @@
 // Mean and deviation of the last accepted values, to say how unusual the next one is. What enters is the value of an update
-// that was applied (N19) and what is asked about was found finite (N03), so one NaN cannot blind it.
+// that was applied (N19) and what is asked about was found finite (N03), so one NaN cannot blind it. A deviation counts as at
+// least a hundredth of the mean, so that a history that hardly varies does not make a spike of every change, and one that does
+// not vary at all is not blind.
 #pragma once
 
 #include <algorithm>
@@ -37,13 +39,20 @@ class window_statistics {
   /// Looks back on `length` values; says nothing before `least` of them are there.
   explicit window_statistics(std::size_t length = 128, std::size_t least = 8) : length_(length), least_(least) {}
 
-  /// Standard deviations from the mean of the window; nothing before there is a history, or where it does not vary.
+  /// Standard deviations from the mean of the window; nothing before there is a history, or where all of it is zero.
   std::optional<double> zscore(finite<double> const& value) const {
     auto const seen = moments();
     if (!seen) return std::nullopt;
     return (value.value() - seen->mean) / seen->deviation;
   }
-  /// The value that stands `deviations` above the mean; infinity before there is a history, or where it does not vary.
+  /// The mean of the window; nothing before there is a history.
+  std::optional<double> mean() const {
+    if (values_.size() < least_) return std::nullopt;
+    double sum = 0.0;
+    for (double const one : values_) sum += one;
+    return sum / static_cast<double>(values_.size());
+  }
+  /// The value that stands `deviations` above the mean; infinity before there is a history, or where all of it is zero.
   double limit(double deviations) const {
     auto const seen = moments();
     return seen ? seen->mean + deviations * seen->deviation : std::numeric_limits<double>::infinity();
@@ -98,15 +107,14 @@ class window_statistics {
     double deviation;  ///< above zero
   };
   std::optional<mean_and_deviation> moments() const {
-    if (values_.size() < least_) return std::nullopt;
-    double sum = 0.0;
-    for (double const one : values_) sum += one;
-    double const mean = sum / static_cast<double>(values_.size());
+    auto const center = mean();
+    if (!center) return std::nullopt;
     double squares = 0.0;
-    for (double const one : values_) squares += (one - mean) * (one - mean);
-    double const deviation = std::sqrt(squares / static_cast<double>(values_.size()));
+    for (double const one : values_) squares += (one - *center) * (one - *center);
+    constexpr double least_share = 0.01;
+    double const deviation = std::max(std::sqrt(squares / static_cast<double>(values_.size())), least_share * std::abs(*center));
     if (deviation == 0.0) return std::nullopt;
-    return mean_and_deviation{mean, deviation};
+    return mean_and_deviation{*center, deviation};
   }
 
   std::size_t length_;

@@ -1,6 +1,9 @@
 // attention: which kernel keel's own attention uses.
-//   math    the default: every LibTorch, every device; memory grows with the square of the sequence.
-//   fused   LibTorch's fused kernel where it has one; memory grows with the sequence.
+//   automatic   the default: fused where LibTorch has it (2.0 on), math otherwise and in a model that differentiates twice
+//               (model::has<model::inner_gradients>), for which the fused kernels have no second derivative.
+//   math        every LibTorch, every device; memory grows with the square of the sequence. For the same rounding everywhere.
+//   fused       LibTorch's fused kernel, asked for by name: a model that never calls keel::attention is an error (A22), and a
+//               LibTorch without one says so. Memory grows with the sequence.
 // Left out: kernels that LibTorch does not ship.
 #pragma once
 
@@ -8,10 +11,10 @@
 
 namespace keel {
 
-enum class attention_kind : unsigned char { math, fused };
+enum class attention_kind : unsigned char { automatic, math, fused };
 
 struct attention_settings {
-  attention_kind kind = attention_kind::math;
+  attention_kind kind = attention_kind::automatic;
   friend constexpr bool operator==(attention_settings const&, attention_settings const&) = default;
 };
 
@@ -19,8 +22,11 @@ struct attention_settings {
 struct attention {
   using kind = attention_kind;
   using settings = attention_settings;
-  struct math : fills<slot::attention> {
+  struct automatic : fills<slot::attention> {
     static constexpr attention_settings configured{};
+  };
+  struct math : fills<slot::attention> {
+    static constexpr attention_settings configured{attention_kind::math};
   };
   struct fused : fills<slot::attention> {
     static constexpr attention_settings configured{attention_kind::fused};
@@ -33,7 +39,7 @@ struct settings_of<slot::attention> {
 };
 template <>
 struct default_policy<slot::attention> {
-  using type = attention::math;
+  using type = attention::automatic;
 };
 
 }  // namespace keel

@@ -1,11 +1,13 @@
 // schedule: the learning rate as a factor of each parameter group's own, by the number of updates that were applied.
-//   constant                   the default; constant_with<warmup<D>> after a linear rise.
+//   constant                   the default: keel writes no rate, and set_lr() or torch::optim::StepLR count;
+//                              constant_with<warmup<D>> after a linear rise.
 //   linear<..>                 rises, then falls in a line.
 //   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
 //   warmup_stable_decay<..>    rises, stays, falls in a line over the last decay<D> (Hu et al. 2024, "MiniCPM"); the run
 //                              can be prolonged from its stable part.
 //   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up (0.3 of the total where none
-//                              is given), falls along another (Smith & Topin 2018). For short runs at high rates.
+//                              is given), whose last update has the highest rate, and falls along another to the last update
+//                              (Smith & Topin 2018). For short runs at high rates.
 //   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
 //                              multiplies the rate by lowered_by<0.5>. Where the length of the run is not known.
 // Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options say it), decay<D>, min_ratio<R> or
@@ -112,11 +114,23 @@ constexpr bool falls_to_its_end(kind k) {
 /// Needs to know how long the run is.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
 
+/// Without it the rates are the program's own.
+constexpr bool changes_the_rate(settings const& s) {
+  return s.kind != kind::constant || s.warmup != 0 || s.warmup_ratio != 0.0;
+}
+
 /// Updates of the warm-up of a run of `total`, not rounded.
 constexpr double warmup_of(settings const& s, long long total) {
   bool const given = s.warmup != 0 || s.warmup_ratio != 0.0;
   double const ratio = s.kind == kind::one_cycle && !given ? 0.3 : s.warmup_ratio;
   return ratio > 0.0 ? ratio * static_cast<double>(total) : static_cast<double>(s.warmup);
+}
+
+/// The same in whole updates: 0.29 of 100 are 29, although the product of the doubles is a little less.
+constexpr long long warmup_updates(settings const& s, long long total) {
+  double const updates = warmup_of(s, total);
+  if (!(updates >= 0.0)) return 0;
+  return updates < 9e15 ? static_cast<long long>(updates * (1.0 + 1e-12) + 1e-9) : 9'000'000'000'000'000;
 }
 
 }  // namespace keel::schedule

@@ -22,7 +22,7 @@ void for_each_slot(config const& c, Visit&& visit) {
   visit("recompute", slot_text{} << detail::recompute_name(c.recompute.kind));
   visit("shard", detail::describe_shard(c));
   visit("offload", slot_text{} << (c.offload.kind == offload::kind::none ? "none" : "optimizer"));
-  visit("attention", slot_text{} << (c.attention.kind == attention_kind::math ? "math" : "fused"));
+  visit("attention", detail::describe_attention(c));
   visit("oom", detail::describe_oom(c));
   visit("health", detail::describe_health(c));
   visit("determinism", detail::describe_determinism(c));

@@ -60,6 +60,11 @@ inline slot_text describe_nonfinite(config const& c) {
   return out;
 }
 
+inline slot_text describe_attention(config const& c) {
+  constexpr char const* names[] = {"automatic", "math", "fused"};
+  return slot_text{} << name(names, c.attention.kind);
+}
+
 inline slot_text describe_spike(config const& c) {
   static constexpr char const* names[] = {"ignore", "skip", "rollback"};
   slot_text out;
@@ -67,6 +72,9 @@ inline slot_text describe_spike(config const& c) {
   if (c.spike.kind != spike::kind::ignore) {
     out << ", zscore " << c.spike.zscore << ", window " << c.spike.window << ", in a row " << c.spike.limit;
   }
+  if (c.spike.ratio != 0.0) out << ", ratio " << c.spike.ratio;
+  if (c.spike.loss_above != 0.0) out << ", loss above " << c.spike.loss_above;
+  if (c.spike.gradient_norm_above != 0.0) out << ", gradient norm above " << c.spike.gradient_norm_above;
   if (c.spike.attempts != 0) out << ", attempts " << c.spike.attempts;
   if (!c.spike.agreed) out << ", rank local";
   return out;

@@ -117,10 +117,15 @@ struct N26 {
 
 struct N27 {
   KEEL_RULE_TEXT("N27", "",
-                 "a spike is a z-score above 0 over a window of at least 2. Fix: keel::spike::zscore<6.0> and "
-                 "keel::spike::window<128>.");
+                 "spikes need a z-score and bounds above 0, a ratio above 1, and a window of at least 2. Fix: "
+                 "keel::spike::zscore<6.0>, ratio<4.0>, window<128>.");
   static constexpr bool broken(config const& c) {
-    bool const sound = c.spike.zscore > 0.0 && c.spike.zscore < 1.7e308 && c.spike.window >= 2;
+    constexpr double largest = 1.7e308;
+    auto const& s = c.spike;
+    bool const ratio = s.ratio == 0.0 || (s.ratio > 1.0 && s.ratio < largest);
+    bool const bounds =
+        s.loss_above >= 0.0 && s.loss_above < largest && s.gradient_norm_above >= 0.0 && s.gradient_norm_above < largest;
+    bool const sound = s.zscore > 0.0 && s.zscore < largest && s.window >= 2 && ratio && bounds;
     return c.spike.kind != spike::kind::ignore && !sound;
   }
 };

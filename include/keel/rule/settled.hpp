@@ -76,7 +76,7 @@ inline constexpr settled_row settled[] = {
     {"L08", decided::never, "PyTorch, Transformers, torchtitan",
      "a resume with another length of a schedule that depends on it is refused",
      "a checkpoint of another recipe, length, model or optimizer is refused by name, and accepted where that is asked for"},
-    {"E01", decided::never, "LibTorch, PyTorch", "evaluation runs in inference mode",
+    {"E01", decided::never, "LibTorch, PyTorch", "evaluation runs without gradients",
      "evaluation builds no graph, moves no random number, and leaves every module's mode as it was"},
     {"E03", decided::never, "LibTorch, PyTorch, Lightning", "a step computes without the cache of cast weights",
      "an evaluation under autocast inside a training step leaves no weight without its gradient"},

@@ -61,7 +61,7 @@ struct D07 {
 
 struct D08 {
   KEEL_RULE_TEXT("D08", "",
-                 "two attention policies in one recipe: only one can count. Fix: keep one of keel::attention::{math, fused}.");
+                 "two attention policies in one recipe: only one can count. Fix: keep one of keel::attention::{automatic, math, fused}.");
   static constexpr bool broken(config const& c) { return c.gives_twice(slot::attention); }
 };
 

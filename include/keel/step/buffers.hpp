@@ -1,10 +1,15 @@
 // Puts a model's buffers, such as batch norm's running statistics, back to where a window began. Every buffer is copied at
-// every window: LibTorch's batch norm writes its statistics without counting the version up, so a version cannot tell.
+// every window: LibTorch's batch norm writes its statistics without counting the version up, so a version cannot tell. A buffer
+// that grew or shrank meanwhile, as a cache does, gets its size back too.
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/where.h>
+#include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <cstddef>
+#include <keel/libtorch/host_value.hpp>
 #include <vector>
 
 namespace keel {
@@ -17,7 +22,7 @@ class buffer_snapshot {
     at::NoGradGuard no_grad;
     copies_.resize(live_.size());
     for (std::size_t i = 0; i < live_.size(); ++i) {
-      if (copies_[i].defined() && copies_[i].sizes() == live_[i].sizes()) {
+      if (fits(i)) {
         copies_[i].copy_(live_[i]);
       } else {
         copies_[i] = live_[i].detach().clone();
@@ -25,19 +30,38 @@ class buffer_snapshot {
     }
   }
 
-  /// Restores where `kept`, a bool scalar on the buffers' device, is false; the host does not wait for it.
+  /// Restores where `kept`, a bool scalar on the buffers' device, is false; the host only waits for it where a buffer has
+  /// another size.
   void restore_unless(at::Tensor const& kept) {
     at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      if (!fits(i)) {
+        if (host_value(kept) == 0.0) restore();
+        return;
+      }
+    }
     for (std::size_t i = 0; i < copies_.size(); ++i)
       live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
   }
 
   void restore() {
     at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < copies_.size(); ++i) live_[i].copy_(copies_[i]);
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      if (fits(i)) {
+        live_[i].copy_(copies_[i]);
+      } else {
+        // The module's own handle; the copy is another tensor from here on.
+        live_[i].set_data(copies_[i].clone());
+      }
+    }
   }
 
  private:
+  bool fits(std::size_t i) const {
+    return copies_[i].defined() && copies_[i].sizes() == live_[i].sizes() &&
+           copies_[i].scalar_type() == live_[i].scalar_type() && copies_[i].device() == live_[i].device();
+  }
+
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
 };

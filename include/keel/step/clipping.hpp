@@ -199,6 +199,9 @@ inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max
   double const norm = measure_gradients(gradients).norm;
   if (std::isfinite(norm)) {
     at::NoGradGuard no_grad;
+    for (at::Tensor& gradient : gradients) {
+      if (gradient.is_sparse()) gradient = gradient._values();
+    }
     clip_global_norm(gradients, norm, max_norm);
   }
   return norm;

@@ -15,6 +15,7 @@
 #include <keel/recipe/config.hpp>
 #include <keel/step/batch.hpp>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -40,6 +41,38 @@ std::int64_t grain_of(Batch const& batch, std::int64_t of_recipe = 1) {
     grain = std::lcm(grain, std::max<std::int64_t>(1, batch.grain()));
   }
   return grain;
+}
+
+namespace detail {
+
+inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t member) {
+  if (rows == wanted) return;
+  throw data_error("E06", "member " + std::to_string(member + 1) + " of the batch has " + std::to_string(rows) +
+                              " rows and the first has " + std::to_string(wanted) +
+                              ", so that oom::halve_micro_batch would cut it elsewhere. Capture what is not a row in the loss "
+                              "function, give it a first dimension of rows, or give the batch type rows() and slice(begin, "
+                              "end).");
+}
+
+}  // namespace detail
+
+/// Throws data_error (E06) for a batch of which one member has another number of rows than the first, or none: cut along its
+/// rows it would be another batch. A type with a slice of its own answers for itself.
+template <class Batch>
+void require_same_rows(Batch const& batch) {
+  std::int64_t const rows = batch_traits<Batch>::rows(batch);
+  if constexpr (std::same_as<Batch, std::vector<at::Tensor>>) {
+    for (std::size_t i = 0; i < batch.size(); ++i) detail::require_rows(batch_traits<at::Tensor>::rows(batch[i]), rows, i);
+  } else if constexpr (detail::is_tuple_of_batches<Batch>()) {
+    std::size_t member = 0;
+    auto const require_one = [&]<class Member>(Member const& one) {
+      require_same_rows(one);
+      detail::require_rows(batch_traits<Member>::rows(one), rows, member++);
+    };
+    std::apply([&](auto const&... one) { (require_one(one), ...); }, batch);
+  } else if constexpr (requires { requires std::same_as<std::remove_cvref_t<decltype(batch.target)>, at::Tensor>; }) {
+    detail::require_rows(batch_traits<at::Tensor>::rows(batch.target), rows, 1);
+  }
 }
 
 /// Into how many pieces a batch can be cut.

@@ -95,6 +95,8 @@ struct device_decision {
   at::Tensor factor;      ///< on the gradients, a double scalar
   at::Tensor happens;     ///< bool scalar
   at::Tensor overflowed;  ///< bool scalar: the loss was finite and a gradient not
+  at::Tensor norm;        ///< of the unscaled gradients, a double scalar
+  at::Tensor unscaling;   ///< the factor without the clip
 };
 
 /// Checks and clips on the device, where nothing has changed yet. `loss`: the window's mean, a double scalar there.
@@ -113,6 +115,7 @@ inline device_decision decide_on_device(gradients<stage::unscaled> unscaled, at:
   at::Tensor const squares = defined.empty() ? at::zeros({1}, loss.options()) : squares_on_device(defined);
   at::Tensor factor = at::scalar_tensor(window.factor, loss.options());
   if (window.device_scale.defined()) factor = factor / window.device_scale;
+  at::Tensor const unscaling = factor;
   at::Tensor const norm = squares.sum().sqrt() * factor;
   at::Tensor const loss_is_finite = at::isfinite(loss);
   at::Tensor const norm_is_finite = at::isfinite(norm);
@@ -120,7 +123,7 @@ inline device_decision decide_on_device(gradients<stage::unscaled> unscaled, at:
   at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
   return {device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)), factor, happens,
-          loss_is_finite.logical_and(norm_is_finite.logical_not())};
+          loss_is_finite.logical_and(norm_is_finite.logical_not()), norm, unscaling};
 }
 
 }  // namespace keel

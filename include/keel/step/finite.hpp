@@ -2,6 +2,10 @@
 // nothing else (N03); whoever has a raw number asks as_finite first and says what happens if it is not.
 #pragma once
 
+#if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
+#error "keel: -ffast-math and -ffinite-math-only let the compiler remove every check for NaN and infinity. Fix: compile without them, or add -fno-finite-math-only."
+#endif
+
 #include <cmath>
 #include <compare>
 #include <concepts>

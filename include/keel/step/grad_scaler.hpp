@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <keel/error.hpp>
 #include <keel/policy/loss_scale.hpp>
+#include <keel/step/finite.hpp>
 #include <limits>
 #include <string>
 
@@ -32,6 +33,16 @@ class grad_scaler {
   std::int64_t finite_updates() const { return finite_updates_; }
   /// Before the scale backs off.
   std::int64_t overflows_left() const { return overflows_left_; }
+
+  /// One more overflow could not lower the scale: it is the model that diverges.
+  bool is_at_floor() const {
+    return settings_.kind == loss_scale::kind::dynamic && factor_ <= settings_.floor && overflows_left_ <= 1;
+  }
+  /// An overflow at the floor that somebody else answers for: the scale stays.
+  void bear() {
+    finite_updates_ = 0;
+    overflows_left_ = 0;
+  }
 
   /// The loss times the factor; the loss itself where the factor is 1.
   at::Tensor scale(at::Tensor const& loss) const { return factor_ == 1.0 ? loss : loss * factor_; }

@@ -1,5 +1,6 @@
 // One read over all gradients: their joint L2 norm and whether they are finite. Partial sums are doubles over fixed chunks,
-// so the result does not depend on the number of threads, and a finite fp32 gradient never overflows it.
+// so the result does not depend on the number of threads, and a finite fp32 gradient never overflows it; doubles whose squares
+// do are read again in units of the largest. A sparse gradient is measured by the values that it holds once it is coalesced.
 #pragma once
 
 #include <ATen/Dispatch.h>
@@ -13,6 +14,7 @@
 #include <cmath>
 #include <cstdint>
 #include <keel/libtorch/host_value.hpp>
+#include <keel/step/finite.hpp>
 #include <keel/update/chunks.hpp>
 #include <keel/update/narrow_kernels.hpp>
 #include <keel/update/vector_kernels.hpp>
@@ -24,7 +26,9 @@ namespace keel {
 struct gradient_measure {
   double norm = 0.0;                  ///< NaN or infinite if a gradient is
   std::int64_t first_nonfinite = -1;  ///< index of the first tensor with a non-finite element; -1: none
-  std::vector<double> squares;        ///< a tensor: the sum of its squares; 0 for an undefined one
+  std::vector<double> squares;        ///< a tensor: the sum of its squares, in units of unit^2; 0 for an undefined one
+  double unit = 1.0;                  ///< the largest magnitude, where the sums of squares would overflow a double
+  double norm_of(std::size_t tensor) const { return unit * std::sqrt(squares[tensor]); }
 };
 
 namespace detail {
@@ -61,6 +65,36 @@ inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int
   }
 }
 
+/// What holds a gradient's elements, on the CPU without holes: those of a sparse one each once.
+inline at::Tensor elements_of(at::Tensor const& gradient) {
+  if (!gradient.defined()) return gradient;
+  at::Tensor const values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
+  bool const has_holes = values.device().is_cpu() && values.layout() == at::kStrided && !values.is_non_overlapping_and_dense();
+  return has_holes ? values.contiguous() : values;
+}
+
+/// Sums of squares in units of the largest magnitude, for finite elements whose plain sum overflows.
+inline void measure_in_units(std::span<at::Tensor const> gradients, gradient_measure& measure) {
+  std::vector<at::Tensor> wide;
+  measure.unit = 0.0;
+  for (at::Tensor const& gradient : gradients) {
+    bool const any = gradient.defined() && gradient.numel() > 0;
+    wide.push_back(any ? gradient.detach().to(at::kCPU, at::kDouble).contiguous() : at::Tensor());
+    if (any) measure.unit = std::max(measure.unit, wide.back().abs().max().item<double>());
+  }
+  double total = 0.0;
+  for (std::size_t i = 0; i < wide.size(); ++i) {
+    double sum = 0.0;
+    for (std::int64_t at = 0; wide[i].defined() && at < wide[i].numel(); ++at) {
+      double const one = wide[i].data_ptr<double>()[at] / measure.unit;
+      sum += one * one;
+    }
+    measure.squares[i] = sum;
+    total += sum;
+  }
+  measure.norm = measure.unit * std::sqrt(total);
+}
+
 }  // namespace detail
 
 /// The sums of squares of gradients on one device, of any dtype and layout that has a norm: one double each there, in their
@@ -75,10 +109,13 @@ inline at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
   return at::stack(norms).square();
 }
 
-/// Measures dense floating-point gradients of any shape; undefined tensors count as zero.
-inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients) {
+/// Measures floating-point gradients of any shape, sparse ones too; undefined tensors count as zero.
+inline gradient_measure measure_gradients(std::span<at::Tensor const> given) {
   at::NoGradGuard no_grad;
   gradient_measure measure;
+  std::vector<at::Tensor> gradients;
+  gradients.reserve(given.size());
+  for (at::Tensor const& gradient : given) gradients.push_back(detail::elements_of(gradient));
   measure.squares.resize(gradients.size());
   detail::chunk_list chunks;
   std::vector<std::size_t> others;
@@ -117,6 +154,7 @@ inline gradient_measure measure_gradients(std::span<at::Tensor const> gradients)
     total += measure.squares[i];
   }
   measure.norm = std::sqrt(total);
+  if (std::isinf(measure.norm) && measure.first_nonfinite < 0) detail::measure_in_units(gradients, measure);
   return measure;
 }
 

@@ -23,6 +23,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <keel/error.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/clipping.hpp>
 #include <keel/step/gradient_memory.hpp>
@@ -69,7 +70,7 @@ struct gradient_window {
   double factor = 1.0;        ///< that the gradients in memory still lack
   double norm = 0.0;
   bool clipped = false;
-  std::vector<double> squares{};  ///< a parameter: the sum of the squares of its unscaled gradient
+  std::vector<double> norms{};  ///< a parameter: the L2 norm of its unscaled gradient
 
   std::vector<at::Tensor> defined_gradients() const {
     std::vector<at::Tensor> result;
@@ -99,9 +100,39 @@ struct gradient_window {
   void write() {
     if (factor == 1.0) return;
     at::NoGradGuard no_grad;
-    auto const defined = defined_gradients();
+    auto defined = defined_gradients();
+    for (at::Tensor& gradient : defined) {
+      if (gradient.is_sparse()) gradient = gradient._values();
+    }
     if (!defined.empty()) at::_foreach_mul_(defined, factor);
     factor = 1.0;
+  }
+  /// Adds up what a sparse gradient holds of one row more than once.
+  void coalesce() {
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& parameter : parameters) {
+      at::Tensor& gradient = parameter.mutable_grad();
+      if (gradient.defined() && gradient.is_sparse() && !gradient.is_coalesced()) gradient = gradient.coalesce();
+    }
+  }
+  /// Throws error (E11) for a sparse gradient, of which a clip policy that looks at elements cannot take a look at each.
+  void require_dense() const {
+    for (at::Tensor const& parameter : parameters) {
+      if (parameter.grad().defined() && parameter.grad().layout() != at::kStrided) {
+        throw error("E11", c10::str("the gradient of a parameter of shape ", parameter.sizes(),
+                                    " is sparse, and this clip policy looks at every element. Use keel::clip::global_norm, or an "
+                                    "embedding with sparse = false."));
+      }
+    }
+  }
+  /// The gradients as they would be with the factor in them; those in memory stay.
+  std::vector<at::Tensor> unscaled_copies() const {
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> result;
+    result.reserve(parameters.size());
+    for (at::Tensor const& parameter : parameters)
+      result.push_back(parameter.grad().defined() ? parameter.grad() * factor : at::Tensor());
+    return result;
   }
   /// One entry a parameter, undefined where it has no gradient, so that indices stay those of the parameters.
   std::vector<at::Tensor> all_gradients() const {
@@ -193,8 +224,11 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
  public:
   /// The joint L2 norm, before clipping.
   double norm() const { return window_.norm; }
+  /// The gradients divided by the loss scale and the weight, in tensors of their own unless that is what lies in memory; an
+  /// undefined one for a parameter without a gradient.
+  std::vector<at::Tensor> unscaled() const { return window_.factor == 1.0 ? window_.all_gradients() : window_.unscaled_copies(); }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
-  double norm_of(std::size_t parameter) const { return std::sqrt(window_.squares[parameter]); }
+  double norm_of(std::size_t parameter) const { return window_.norms[parameter]; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { window_.write(); }
 
@@ -205,6 +239,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       window_.clipped = true;
     }
     if constexpr (looks_at_elements<Policy>) {
+      window_.require_dense();
       window_.widen();
       window_.write();
       window_.clipped = apply_clip<Policy>(window_.parameters, window_.all_gradients(), window_.norm, state);
@@ -233,13 +268,14 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
  public:
   /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
   std::variant<gradients<stage::checked>, nonfinite_gradient> check() && {
-    auto measure = measure_gradients(window_.all_gradients());
+    window_.coalesce();
+    auto const measure = measure_gradients(window_.all_gradients());
     if (measure.first_nonfinite >= 0) {
       return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
     }
     window_.norm = measure.norm * window_.factor;
-    for (double& square : measure.squares) square *= window_.factor * window_.factor;
-    window_.squares = std::move(measure.squares);
+    window_.norms.resize(measure.squares.size());
+    for (std::size_t i = 0; i < window_.norms.size(); ++i) window_.norms[i] = measure.norm_of(i) * window_.factor;
     return detail::gradient_access::make<gradients<stage::checked>>(std::move(window_));
   }
 

@@ -28,6 +28,13 @@ concept loss_function = requires(LossOf& loss_of, Batch const& batch) {
   as_weighted_loss(loss_of(batch), std::int64_t{1});
 };
 
+/// Throws data_error (E07) unless a micro-batch counts for something.
+inline void require_weight(double weight) {
+  if (weight > 0.0 && std::isfinite(weight)) return;
+  throw data_error("E07", "the weight of a loss must be a finite number above zero and is " + std::to_string(weight) +
+                              ". Leave micro-batches without any counted element out of the data.");
+}
+
 /// Throws data_error unless the loss is a floating-point scalar with a graph and a positive weight.
 inline void require_trainable(weighted_loss const& loss) {
   if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type())) {
@@ -40,10 +47,7 @@ inline void require_trainable(weighted_loss const& loss) {
                      "the loss does not depend on any parameter that requires grad. Compute it from the model's output, "
                      "outside of torch::NoGradGuard and without detach().");
   }
-  if (!(loss.weight > 0.0) || !std::isfinite(loss.weight)) {
-    throw data_error("E07", "the weight of a loss must be a finite number above zero and is " + std::to_string(loss.weight) +
-                                ". Leave micro-batches without any counted element out of the data.");
-  }
+  require_weight(loss.weight);
 }
 
 }  // namespace keel

@@ -1,5 +1,10 @@
 // The learning rate by applied updates. The schedule is a factor on each parameter group's own rate; it can be saved, and it
 // moves only when an update was applied.
+//
+// Whose the rates are: without a schedule policy they are the program's, and are only read: set_lr(), torch::optim::StepLR and
+// hooks count, and the rates are saved and resumed as they stand. Under a schedule policy they are the schedule's, and a rate
+// that something else wrote is an error (E18), because one of the two would be lost. No update takes place with a rate that is
+// negative, infinite or NaN.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -7,11 +12,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
+#include <keel/error.hpp>
 #include <keel/policy/schedule.hpp>
 #include <keel/step/outcome.hpp>
 #include <limits>
 #include <numbers>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace keel {
@@ -22,17 +31,20 @@ namespace keel {
 inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
   double const at = static_cast<double>(update);
   double const length = static_cast<double>(total);
-  double const warmup = std::floor(schedule::warmup_of(s, total));
+  double const warmup = static_cast<double>(schedule::warmup_updates(s, total));
   auto const half_cosine = [](double progress) { return 0.5 * (1.0 - std::cos(std::numbers::pi * progress)); };
-  if (at < warmup) {
-    bool const cycle = s.kind == schedule::kind::one_cycle;
-    return cycle ? s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / warmup) : (at + 1.0) / warmup;
+  if (s.kind == schedule::kind::one_cycle) {
+    // Its last rising update has the highest rate, and the run's last one the lowest.
+    double const peak = std::max(0.0, warmup - 1.0);
+    if (at < peak) return s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / peak);
+    double const fall = length - 1.0 - peak;
+    return 1.0 - (1.0 - min) * half_cosine(fall > 0.0 ? std::min(1.0, (at - peak) / fall) : 1.0);
   }
+  if (at < warmup) return (at + 1.0) / warmup;
   if (!schedule::falls_to_its_end(s.kind)) return 1.0;
   double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
   double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
-  bool const curved = s.kind == schedule::kind::cosine || s.kind == schedule::kind::one_cycle;
-  if (curved) return 1.0 - (1.0 - min) * half_cosine(progress);
+  if (s.kind == schedule::kind::cosine) return 1.0 - (1.0 - min) * half_cosine(progress);
   return 1.0 - (1.0 - min) * progress;
 }
 
@@ -44,21 +56,28 @@ concept custom_schedule = requires(std::int64_t update) {
 
 class lr_schedule {
  public:
-  /// Takes the groups' present rates as the highest, and leaves the optimizer as it is until apply. `factor` replaces the
-  /// settings' own shape if it is set.
+  /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
+  /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
               std::function<double(std::int64_t, std::int64_t)> factor = {})
-      : settings_(settings), total_(settings.total > 0 ? settings.total : run_length), custom_(std::move(factor)) {
+      : optimizer_(&optimizer),
+        settings_(settings),
+        total_(settings.total > 0 ? settings.total : run_length),
+        custom_(std::move(factor)) {
     for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
+    written_ = highest_;
   }
 
   /// Updates applied so far.
   std::int64_t position() const { return position_; }
+  /// The recipe has a schedule, which writes the rates; otherwise the program does.
+  bool writes() const { return custom_ || schedule::changes_the_rate(settings_); }
 
   /// A group's own rate, which the schedule multiplies.
-  double highest(std::size_t group) const { return highest_.at(group); }
+  double highest(std::size_t group) const { return writes() ? highest_.at(group) : present(group); }
   /// The learning rate of a group for the next update.
   double rate(std::size_t group = 0) const {
+    if (!writes()) return present(group);
     double const highest = highest_.at(group) * lowered_;
     if (highest == 0.0) return 0.0;
     if (custom_) return highest * custom_(position_, total_);
@@ -67,21 +86,58 @@ class lr_schedule {
     return settings_.kind == schedule::kind::plateau ? highest * factor * std::max(min, plateau_.factor) : highest * factor;
   }
 
-  /// Writes the present rates into the optimizer's groups.
-  void apply(torch::optim::Optimizer& optimizer) const {
+  /// Throws learning_rate_error (E18), before anything has changed, for a rate of the next update that is negative, infinite or
+  /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
+  void require_sound(std::int64_t update) {
+    if (loaded_) take_loaded_rates();
+    for (std::size_t group = 0; group < highest_.size(); ++group) {
+      if (writes() && present(group) != written_[group]) {
+        throw learning_rate_error(
+            "E18", "the learning rate of group " + std::to_string(group) + " is " + text_of(present(group)) + " before update " +
+                       std::to_string(update) + " and the schedule wrote " + text_of(written_[group]) +
+                       ": something else changes it too. Leave it to the recipe's schedule, or remove that policy and "
+                       "change the rate yourself.");
+      }
+      double const next = rate(group);
+      if (std::isfinite(next) && next >= 0.0) continue;
+      throw learning_rate_error("E18", "the learning rate of group " + std::to_string(group) + " for update " +
+                                           std::to_string(update) + " is " + text_of(next) +
+                                           ". The parameters are as they were before it. Look at " +
+                                           (custom_ ? "the schedule's factor()" : "what sets the rate") +
+                                           ": it must be finite and not negative.");
+    }
+  }
+
+  /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
+  void apply(torch::optim::Optimizer& optimizer) {
+    if (!writes()) return;
     auto& groups = optimizer.param_groups();
-    for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) groups[i].options().set_lr(rate(i));
+    for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) {
+      written_[i] = rate(i);
+      groups[i].options().set_lr(written_[i]);
+    }
+  }
+  /// The optimizer's rates were loaded from where the schedule wrote them.
+  void take_loaded_rates() {
+    loaded_ = false;
+    for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);
   }
 
   /// Every rate of every group is `factor` times what it was, from now on.
-  void lower(double factor) { lowered_ *= factor; }
+  void lower(double factor) {
+    if (writes()) {
+      lowered_ *= factor;
+      return;
+    }
+    for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
+  }
 
   /// Goes on by one if the step was applied; a plateau takes its loss in.
   void advance(outcome const& result) {
     auto const* const updated = result.get_if<outcome::updated>();
     if (updated == nullptr) return;
     ++position_;
-    bool const warm = static_cast<double>(position_) > std::floor(schedule::warmup_of(settings_, total_));
+    bool const warm = position_ > schedule::warmup_updates(settings_, total_);
     if (settings_.kind == schedule::kind::plateau && warm) plateau_.take(settings_, updated->loss);
   }
 
@@ -90,6 +146,7 @@ class lr_schedule {
     archive("position", position_);
     archive("highest_lr", highest_);
     archive("lowered", lowered_);
+    if constexpr (requires { Archive::reads; }) loaded_ = true;
     if (settings_.kind == schedule::kind::plateau) archive("plateau", plateau_);
   }
 
@@ -122,10 +179,20 @@ class lr_schedule {
     }
   };
 
+  double present(std::size_t group) const { return optimizer_->param_groups().at(group).options().get_lr(); }
+  static std::string text_of(double rate) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", rate);
+    return text;
+  }
+
+  torch::optim::Optimizer* optimizer_;
   schedule::settings settings_;
   std::int64_t total_;
   std::function<double(std::int64_t, std::int64_t)> custom_;
-  std::vector<double> highest_;
+  std::vector<double> highest_;  ///< a group's rate when this was built
+  std::vector<double> written_;  ///< what apply left in the optimizer
+  bool loaded_ = false;          ///< and the optimizer's rates are about to be
   double lowered_ = 1.0;  ///< by rollbacks
   std::int64_t position_ = 0;
   plateau_state plateau_;

@@ -10,11 +10,20 @@ struct no_observer {
   void operator()(Event const& /*event*/) const {}
 };
 
-/// It looks at a window's numbers or gradients, so the host has to read them at once. Whoever does not say is taken to.
+/// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. Whoever
+/// does not say is taken to.
 template <class Observer>
-bool reads_windows(Observer const& observer) {
-  if constexpr (requires { observer.reads_windows(); }) {
-    return observer.reads_windows();
+bool reads_losses(Observer const& observer) {
+  if constexpr (requires { observer.reads_losses(); }) {
+    return observer.reads_losses();
+  } else {
+    return !std::same_as<Observer, no_observer>;
+  }
+}
+template <class Observer>
+bool reads_gradients(Observer const& observer) {
+  if constexpr (requires { observer.reads_gradients(); }) {
+    return observer.reads_gradients();
   } else {
     return !std::same_as<Observer, no_observer>;
   }

@@ -5,7 +5,9 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <concepts>
+#include <cstddef>
 #include <keel/error.hpp>
 #include <keel/policy/model.hpp>
 #include <memory>
@@ -58,11 +60,25 @@ struct parameter_list {
   model::settings seen{};  ///< the facts that a look at the model shows
 };
 
-/// Throws error (E11) if the optimizer does not fit the model.
+/// Takes out what a group holds twice, as it does where a module registers one tensor under two names and the group was made of
+/// model->parameters(): the optimizer would step such a parameter twice.
+inline void hold_each_once(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    std::unordered_set<c10::TensorImpl*> held;
+    auto& all = group.params();
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](at::Tensor const& one) { return !held.insert(one.unsafeGetTensorImpl()).second; }),
+              all.end());
+  }
+}
+
+/// Throws error (E11) if the optimizer does not fit the model: a tensor that is none of its parameters, one in two groups, one
+/// that would not be trained, a complex one. A parameter that is twice in one group stays there once.
 inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   std::unordered_map<c10::TensorImpl*, std::string> name_of;
   for (auto const& item : model.named_parameters()) name_of.emplace(item.value().unsafeGetTensorImpl(), item.key());
 
+  hold_each_once(optimizer);
   parameter_list list;
   std::unordered_set<c10::TensorImpl*> held;
   for (auto const& group : optimizer.param_groups()) {
@@ -76,6 +92,10 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
       }
       if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
         throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");
+      }
+      if (parameter.is_complex()) {
+        throw error("E11", "parameter " + found->second + " is complex, and norms, clipping and the optimizers here are of real "
+                           "numbers. Keep its real and imaginary parts as one real parameter, and use at::view_as_complex.");
       }
       list.tensors.push_back(parameter);
       list.names.push_back(found->second);
@@ -103,10 +123,30 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
   for (at::Tensor const& parameter : list.tensors) list.one_device &= parameter.device() == list.tensors.front().device();
   for (auto const& module : model.modules(/*include_self=*/false)) {
     // In evaluation mode its statistics are constants.
-    list.seen.batch_norm |= module->is_training() && module->name().find("BatchNorm") != std::string::npos;
+    bool const tracks = module->named_buffers(/*recurse=*/false).contains("running_mean");
+    bool const normalizes = module->name().find("BatchNorm") != std::string::npos ||
+                            (tracks && module->name().find("InstanceNorm") != std::string::npos);
+    list.seen.batch_norm |= module->is_training() && normalizes;
     list.seen.dropout |= module->name().find("Dropout") != std::string::npos;
   }
   return list;
+}
+
+/// Throws error (E11) where the optimizer's groups are not those of the list any more: what was added would never be cleared,
+/// checked or saved.
+inline void require_same_groups(parameter_list const& list, torch::optim::Optimizer& optimizer) {
+  std::size_t index = 0;
+  bool same = true;
+  for (auto const& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      same = same && index < list.tensors.size() && parameter.is_same(list.tensors[index]);
+      ++index;
+    }
+  }
+  if (same && index == list.tensors.size()) return;
+  throw error("E11", "the optimizer's parameter groups changed after the step was built: it held " +
+                         std::to_string(list.tensors.size()) + " parameters and holds " + std::to_string(index) +
+                         ". Register the modules and call add_param_group first, then build the trainer or step.");
 }
 
 }  // namespace keel

@@ -20,8 +20,8 @@ class spike_guard {
       : settings_(settings), loss_(length(), least()), gradient_norm_(length(), least()) {}
 
   /// What the next update's loss may be at most; infinity while there is no history, or where the policy ignores spikes.
-  double loss_limit() const { return limit(loss_); }
-  double gradient_norm_limit() const { return limit(gradient_norm_); }
+  double loss_limit() const { return limit(loss_, settings_.loss_above); }
+  double gradient_norm_limit() const { return limit(gradient_norm_, settings_.gradient_norm_above); }
 
   /// Why the update should be left out, if it should. What is not finite is no spike, and another guard's business.
   std::optional<reason> judge(double loss, double gradient_norm) const {
@@ -66,8 +66,13 @@ class spike_guard {
   std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
   /// A deviation of two values says little.
   std::size_t least() const { return std::max<std::size_t>(2, length() / 4); }
-  double limit(window_statistics const& history) const {
-    return settings_.kind == spike::kind::ignore ? std::numeric_limits<double>::infinity() : history.limit(settings_.zscore);
+  double limit(window_statistics const& history, double above) const {
+    double lowest = std::numeric_limits<double>::infinity();
+    if (settings_.kind == spike::kind::ignore) return lowest;
+    if (above > 0.0) lowest = above;
+    lowest = std::min(lowest, history.limit(settings_.zscore));
+    auto const mean = settings_.ratio > 0.0 ? history.mean() : std::nullopt;
+    return mean && *mean > 0.0 ? std::min(lowest, settings_.ratio * *mean) : lowest;
   }
 
   spike::settings settings_;

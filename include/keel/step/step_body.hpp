@@ -22,11 +22,13 @@
 #include <keel/step/event.hpp>
 #include <keel/step/grad_scaler.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/interference.hpp>
 #include <keel/step/lr_schedule.hpp>
 #include <keel/step/moving_average.hpp>
 #include <keel/step/observer.hpp>
 #include <keel/step/own_policies.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/step/program_state.hpp>
 #include <keel/step/replay.hpp>
 #include <keel/step/told_recipe.hpp>
 #include <keel/step/update_counts.hpp>
@@ -80,8 +82,10 @@ class step_body : public update_counts {
 
   /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
   /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
-  /// the recipe says, for an update that was decided on a device one call later. After any exception the window is dropped.
-  /// Parameters and optimizer state are as before it, unless the optimizer's own step threw, which the message then says.
+  /// the recipe says, for an update that was decided on a device one call later; learning_rate_error (E18) and
+  /// interference_error (E19) for a rate, gradient or parameter that the program changed beside the step, error (E11) for
+  /// parameter groups that changed. After any exception the window is dropped. Parameters, optimizer state and buffers are as
+  /// before it, unless the optimizer's own step threw, which the message then says.
   /// With a ladder the loss function is copied, so that the window can run again; pass std::ref to one with state of its own.
   template <class Batch, class LossOf>
   outcome operator()(Batch const& batch, LossOf&& loss_of) {
@@ -129,8 +133,11 @@ class step_body : public update_counts {
     clear_gradients(parameters_.tensors);
     if (engine_ != nullptr) engine_->forget_prepared();
     settled_.reset();
+    pass_.drop();
     end_window();
   }
+  /// State of the program that an update which does not take place leaves as it was; it outlives the step.
+  void goes_back_too(program_state& state) { pass_.goes_back_too(state); }
 
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<outcome> settle() {
@@ -179,6 +186,7 @@ class step_body : public update_counts {
     archive("schedule", schedule_);
     archive("clip", clip_state_);
     if constexpr (averages) archive("average", average_);
+    if constexpr (requires { Archive::reads; }) repeated_.forget();
   }
 
  private:
@@ -190,6 +198,7 @@ class step_body : public update_counts {
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf& loss_of) {
     average_.require_parameters_in_place();
+    if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch)) require_same_rows(batch);
     if (!open_) begin();
     std::int64_t const index = micro_batches_++;
     bool const complete = micro_batches_ == configured.accumulate.count;
@@ -205,8 +214,11 @@ class step_body : public update_counts {
 
   /// Before a window's first micro-batch; what follows may happen again.
   void begin() {
-    decides_on_device_ = can_decide_on_device() && !reads_windows(observe_);
+    decides_on_device_ = can_decide_on_device();
     if (!decides_on_device_) settle();
+    require_same_groups(parameters_, optimizer_);
+    repeated_.require_none(optimizer_);
+    repeated_.forget();
     if constexpr (has_ladder) relieve_allocator();
     name_out_of_memory(begun(), [&] { ladder_.prepare(); });
     open_ = true;
@@ -276,7 +288,10 @@ class step_body : public update_counts {
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
     observe_(event::micro_batch_begin{begun(), index});
     loss_tally const tally = pass_.run(batch, loss_of, ladder_.relief());
-    observe_(event::micro_batch_end{begun(), index, tally.mean(), tally.weight});
+    // A hook changes nothing of how an update is decided; on a device it costs a wait.
+    bool const asks = decides_on_device_ && reads_losses(observe_);
+    double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();
+    observe_(event::micro_batch_end{begun(), index, loss, tally.weight});
   }
 
   /// What a complete window came to, and everything that its update may allocate; nothing has changed yet.
@@ -292,12 +307,14 @@ class step_body : public update_counts {
         if (auto const before = settle()) settled_ = before;
       });
     }
-    window_conclusion found{{scaler_.factor(), schedule_.rate(), sums.tokens, sums.rows, decides_on_device_}};
+    window_conclusion found{{scaler_.factor(), 0.0, sums.tokens, sums.rows, decides_on_device_}};
     if (decides_on_device_) {
+      auto unscaled = pass_.complete().unscale();
       engine_->prepare();
       found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
                       norm_limit<clip_policy>(clip_state_)};
-      found.decided.emplace(decide_on_device(pass_.complete().unscale(), sums.loss.mean_on_device(), found.limits));
+      found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
+      if (reads_gradients(observe_)) show_gradients(*found.decided);
       return found;
     }
     found.loss = found.norm = sums.loss.mean();
@@ -317,13 +334,44 @@ class step_body : public update_counts {
     found.left_out =
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
     if (found.left_out) return found;
-    // Whoever looks at the gradients finds them unscaled; where nobody does, an update engine saves the pass.
-    if (reads_windows(observe_)) checked.write();
-    observe_(event::gradients_ready{updates_, found.norm, parameters_.tensors});
+    if (reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
     found.clipped->prepare(optimizer_);
     return found;
+  }
+
+  /// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
+  /// looks changes no bit. Throws interference_error (E19) for one that writes.
+  void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
+    struct shown {
+      std::vector<at::Tensor> const& parameters;
+      std::vector<at::Tensor> own;
+      explicit shown(std::vector<at::Tensor> const& of, std::vector<at::Tensor> const& instead) : parameters(of) {
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          own.push_back(parameters[i].grad());
+          if (instead[i].defined()) parameters[i].mutable_grad() = instead[i];
+        }
+      }
+      ~shown() {
+        for (std::size_t i = 0; i < own.size(); ++i) parameters[i].mutable_grad() = own[i];
+      }
+    };
+    shown const scope(parameters_.tensors, unscaled);
+    open_update_watch watch(parameters_);
+    watch.take(true);
+    observe_(event::gradients_ready{begun(), norm, parameters_.tensors});
+    watch.require_unchanged();
+  }
+  /// Of an update that is decided on the device, and takes place: the host waits for it here.
+  void show_gradients(device_decision const& decided) {
+    if (Environment::host_value(decided.happens) == 0.0) return;
+    at::NoGradGuard no_grad;
+    std::vector<at::Tensor> unscaled;
+    for (at::Tensor const& parameter : parameters_.tensors)
+      unscaled.push_back(parameter.grad().defined() ? parameter.grad() * decided.unscaling.to(parameter.grad().scalar_type())
+                                                    : at::Tensor());
+    show_gradients(Environment::host_value(decided.norm), unscaled);
   }
 
   /// Updates, or leaves the window out.
@@ -333,24 +381,42 @@ class step_body : public update_counts {
       return skip(found.window, *found.left_out, std::move(found.where), found.loss, found.norm);
     }
     bool const was_clipped = found.clipped->clipped();
+    begin_update(found.window);
     std::swap(clip_state_, next_clip_state_);
-    schedule_.apply(optimizer_);
-    name_out_of_memory_inside_update(updates_, [&] { std::move(*found.clipped).step(optimizer_); });
+    step_optimizer([&] { std::move(*found.clipped).step(optimizer_); });
+    repeated_.take(optimizer_, parameters_);
     return accept(found.window, found.loss, found.norm, was_clipped);
   }
 
   /// Launches the update and says what became of the one before it.
   outcome finish_on_device(window_conclusion found) {
-    schedule_.apply(optimizer_);
-    name_out_of_memory_inside_update(updates_, [&] {
+    begin_update(found.window);
+    step_optimizer([&] {
       engine_->update_where(found.decided->happens, found.decided->factor);
       if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
       pass_.buffers().restore_unless(found.decided->happens);
     });
+    repeated_.take(optimizer_, parameters_);
     found.window.memory = pass_.memory().end();
     pending_.emplace(pending_update{std::move(found.window), found.limits, std::move(found.decided->verdict)});
     end_window();
     return std::exchange(settled_, std::nullopt).value_or(outcome::pending{});
+  }
+
+  /// The last look before parameters change. Throws learning_rate_error (E18).
+  void begin_update(window_facts& window) {
+    schedule_.require_sound(begun() + 1);
+    schedule_.apply(optimizer_);
+    window.learning_rate = schedule_.rate();
+    pass_.begin_update();
+  }
+  template <class Step>
+  void step_optimizer(Step const& step) {
+    if (engine_ != nullptr) {
+      name_out_of_memory_inside_engine(updates_, step);
+    } else {
+      name_out_of_memory_inside_update(updates_, step);
+    }
   }
 
   /// Updates that were applied, and the one that is under way.
@@ -377,6 +443,11 @@ class step_body : public update_counts {
   /// The update was left out; the policy says whether the run bears it.
   outcome skip(window_facts const& window, reason why, std::string where, double loss, double norm) {
     ++skipped_;
+    // At its floor the scale cannot answer for the overflow: it is a bad gradient of the run (P07).
+    if (why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor()) {
+      scaler_.bear();
+      why = reason::nonfinite_gradient;
+    }
     // Before hooks hear of it, which may throw: the device's scale has backed off too.
     if (why == reason::scale_overflow) scaler_.update(true);
     outcome const result = close(window, outcome::skipped{why, where}, loss, norm);
@@ -405,6 +476,8 @@ class step_body : public update_counts {
 
   bool can_decide_on_device() const {
     if constexpr (looks_at_elements<clip_policy>) return false;
+    // The program's state goes back on the host, which then has to know at once.
+    if (pass_.has_program_state()) return false;
     return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
   }
 
@@ -418,6 +491,7 @@ class step_body : public update_counts {
   state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
   pass_type pass_{model_, parameters_};
   update_guards guards_{configured};
+  repeated_step_watch repeated_;
   memory_ladder<policy_of<Recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
   average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
   Observer observe_;

@@ -16,11 +16,15 @@
 #include <keel/step/cut_batch.hpp>
 #include <keel/step/gradient_versions.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/interference.hpp>
 #include <keel/step/loss.hpp>
 #include <keel/step/parameters.hpp>
+#include <keel/step/program_state.hpp>
 #include <keel/step/window_sums.hpp>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 namespace keel::detail {
 
@@ -38,13 +42,20 @@ class window_pass {
 
   /// Both outlive this.
   window_pass(torch::nn::Module& model, parameter_list const& parameters)
-      : parameters_(parameters), versions_(parameters.tensors), buffers_(model), memory_(parameters.tensors.front().device()) {}
+      : parameters_(parameters),
+        versions_(parameters.tensors),
+        watch_(parameters),
+        buffers_(model),
+        memory_(parameters.tensors.front().device()) {}
   window_pass(window_pass const&) = delete;
   window_pass& operator=(window_pass const&) = delete;
 
   memory::phase_watch& memory() { return memory_; }
   window_sums const& sums() const { return sums_; }
   buffer_snapshot& buffers() { return buffers_; }
+  /// State of the program that goes back with the buffers; it outlives this.
+  void goes_back_too(program_state& state) { program_ = &state; }
+  bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
 
@@ -53,6 +64,8 @@ class window_pass {
   void open(double scale, at::Tensor const& device_scale, bool on_device) {
     on_device_ = on_device;
     buffers_.take();
+    if (has_program_state()) taken_ = program_->take();
+    can_go_back_ = true;
     if constexpr (has_ladder) random_ = random_snapshot::take(parameters_.device);
     gradients_.emplace(begin_window(parameters_.tensors, scale, device_scale));
   }
@@ -62,47 +75,88 @@ class window_pass {
     clear_gradients(parameters_.tensors);
     if (gradients_) {
       random_.restore();
-      buffers_.restore();
+      put_back();
     }
     close();
   }
+  /// An exception, or the program, drops the window: of what its forward passes did nothing stays. Not once the optimizer
+  /// began to step.
+  void drop() {
+    if (can_go_back_) put_back();
+    close();
+  }
+  /// The parameters are about to change: from here on there is no way back.
+  void begin_update() { can_go_back_ = false; }
   /// The window's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
   /// outlive the batch.
   void leave_out() {
-    buffers_.restore();
+    put_back();
     clear_gradients(parameters_.tensors);
   }
   /// The gradients stay until the next window begins: freed here, their pages would go back to the system, to be asked for
   /// again.
   void close() {
     gradients_.reset();
+    watch_.forget();
+    can_go_back_ = false;
     sums_ = {};
   }
-  gradients<stage::scaled> complete() { return std::move(*gradients_).complete(); }
+  /// The window has all of its micro-batches. Throws interference_error (E19) where the program changed a gradient or a
+  /// parameter since the last one, data_error (E07) where no parameter has a gradient.
+  gradients<stage::scaled> complete() {
+    watch_.require_unchanged();
+    bool any = false;
+    for (at::Tensor const& parameter : parameters_.tensors) any |= parameter.grad().defined();
+    if (!any) {
+      throw data_error("E07",
+                       "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
+                       "this model's output, and build the optimizer from this model's parameters.");
+    }
+    return std::move(*gradients_).complete();
+  }
 
   /// Forward and backward of one micro-batch, cut and shortened as `relief` says.
+  /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   template <class Batch, class LossOf>
   loss_tally run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+    watch_.require_unchanged();
+    loss_tally const tally = run_shortened(whole, loss_of, relief);
+    watch_.take(configured.accumulate.count > 1);
+    return tally;
+  }
+
+ private:
+  void put_back() {
+    buffers_.restore();
+    if (has_program_state()) program_->put_back(taken_);
+    can_go_back_ = false;
+  }
+
+  template <class Batch, class LossOf>
+  loss_tally run_shortened(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
     if constexpr (shortens) {
       if (relief.length > 0) return run_pieces(shortened(whole, relief.length), loss_of, relief);
     }
     return run_pieces(whole, loss_of, relief);
   }
 
- private:
   template <class Batch, class LossOf>
   loss_tally run_pieces(Batch const& batch, LossOf& loss_of, memory_relief const& relief) {
     sums_.rows += batch_traits<Batch>::rows(batch);
     sums_.tokens += batch_traits<Batch>::tokens(batch);
     loss_tally tally;
+    bool const cut = relief.pieces > 1;
     for_each_piece(batch, relief.pieces, grain_of(batch, grain),
-                   [&](auto const& piece, std::int64_t rows) { run_piece(piece, rows, loss_of, relief, tally); });
+                   [&](auto const& piece, std::int64_t rows) { run_piece(piece, rows, loss_of, relief, cut, tally); });
+    // Of a cut micro-batch each piece may count nothing, but not all of them.
+    if (cut && tally.weight == 0.0) require_weight(0.0);
     sums_.loss.add(tally);
     return tally;
   }
 
   template <class Batch, class LossOf>
-  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_relief const& relief, loss_tally& tally) {
+  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_relief const& relief, bool cut,
+                 loss_tally& tally) {
     weighted_loss loss;
     versions_.take();
     memory_.enter(memory::phase::forward);
@@ -117,6 +171,8 @@ class window_pass {
     }
     if (auto const changed = versions_.first_changed())
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
+    // A piece that is all padding adds nothing, and may have no mean and no graph.
+    if (cut && loss.weight == 0.0) return;
     require_trainable(loss);
     memory_.enter(memory::phase::backward);
     if (on_device_) {
@@ -132,7 +188,11 @@ class window_pass {
 
   parameter_list const& parameters_;
   gradient_versions versions_;
+  open_update_watch watch_;
   buffer_snapshot buffers_;
+  program_state* program_ = nullptr;
+  std::vector<field_copies> taken_;
+  bool can_go_back_ = false;  ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
   bool on_device_ = false;

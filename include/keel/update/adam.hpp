@@ -4,7 +4,9 @@
 //     keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(3e-4).weight_decay(0.1));
 // Loshchilov & Hutter 2019, "Decoupled Weight Decay Regularization"; Kingma & Ba 2015. fp32, bf16 and fp16 on the CPU run
 // vectorised and on all threads; every other dtype, device and layout by LibTorch's operators. bf16 and fp16 parameters keep an
-// fp32 copy, which is what is updated. Sparse gradients are refused (E11).
+// fp32 copy, which is what is updated; what the program writes into such a parameter enters its copy with the next update.
+// Sparse gradients are refused (E11). torch::save of such an optimizer writes LibTorch's state and not the fp32 copies: after
+// torch::load they are made of the rounded parameters. keel's checkpoints hold them.
 #pragma once
 
 #include <ATen/TensorOperators.h>
@@ -73,10 +75,11 @@ class adam_engine : public Base, public update_engine {
   void prepare() override {
     at::NoGradGuard no_grad;
     entries_.clear();
+    each_once is_first;
     for (auto const& group : this->param_groups()) {
       bool const amsgrad = static_cast<options_type const&>(group.options()).amsgrad();
       for (at::Tensor const& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
+        if (!parameter.grad().defined() || !is_first(parameter)) continue;
         refuse_sparse(parameter.grad());
         masters_.prepare(parameter, place_);
         auto& held = this->state()[libtorch::state_key(parameter)];
@@ -227,6 +230,7 @@ class adam_engine : public Base, public update_engine {
                      amsgrad ? state.max_exp_avg_sq().template data_ptr<float>() : nullptr, rounded, &worked, &state});
     // The kernel writes past autograd, which counts the changes of a tensor to notice graphs that are out of date.
     parameter.unsafeGetTensorImpl()->bump_version();
+    masters_.updated(parameter);
   }
 
   /// What a piece of a sweep touched of state that lives elsewhere.
@@ -279,6 +283,7 @@ class adam_engine : public Base, public update_engine {
     at::Tensor const& second = amsgrad ? of.largest : of.square;
     worked.addcdiv_(of.average, second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps), -c.step_size);
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
+    masters_.updated(parameter);
     of.give_back();
   }
 
@@ -296,6 +301,7 @@ class adam_engine : public Base, public update_engine {
     at::Tensor const step = of.average.div(second.sqrt().mul_(c.inverse_root_correction2).add_(c.eps));
     worked.sub_(when.masked(step), c.step_size);
     if (is_narrow(parameter)) parameter.detach().copy_(worked);
+    masters_.updated(parameter);
     of.give_back();
   }
 

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
@@ -17,6 +19,7 @@
 #include <keel/update/state_home.hpp>
 #include <memory>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 namespace keel::detail {
@@ -73,6 +76,16 @@ inline void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, 
     run(parameter.data_ptr<c10::BFloat16>());
   }
 }
+
+/// Whether a parameter comes for the first time in one pass over an optimizer's groups: a group made of model->parameters()
+/// holds one that two modules share twice, and two threads would update it.
+class each_once {
+ public:
+  bool operator()(at::Tensor const& parameter) { return seen_.insert(parameter.unsafeGetTensorImpl()).second; }
+
+ private:
+  std::unordered_set<c10::TensorImpl const*> seen_;
+};
 
 inline void refuse_sparse(at::Tensor const& gradient) {
   if (gradient.layout() == at::kStrided) return;
@@ -151,35 +164,66 @@ inline void return_to(at::Tensor const& home, at::Tensor const& used) {
   if (home.defined() && !used.is_same(home)) home.copy_(used);
 }
 
-/// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits.
+/// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits. What the program writes
+/// into a parameter goes into its copy before the next update; writing by a raw pointer is not seen.
 class master_weights {
  public:
-  /// Makes the copy of a narrow parameter that has none.
+  /// Makes the copy of a narrow parameter that has none, and brings one up to date whose parameter something else changed.
   void prepare(at::Tensor const& parameter, state_place const& place) {
     if (!is_narrow(parameter)) return;
-    at::Tensor& master = masters_[parameter.unsafeGetTensorImpl()];
-    if (!master.defined()) master = parameter.detach().to(at::kFloat);
-    master = place.settled(master);
+    entry& of = masters_[parameter.unsafeGetTensorImpl()];
+    bool const changed = of.version != parameter._version() || of.data != parameter.data_ptr();
+    if (!of.master.defined()) {
+      of.master = parameter.detach().to(at::kFloat);
+    } else if (changed) {
+      take_over(parameter, of.master);
+    }
+    of.master = place.settled(of.master);
+    remember(parameter, of);
+  }
+  /// The parameter has the copy's values now.
+  void updated(at::Tensor const& parameter) {
+    if (is_narrow(parameter)) remember(parameter, masters_.at(parameter.unsafeGetTensorImpl()));
   }
   /// Puts `moved(copy, parameter)` in the place of the copy.
   template <class Moved>
   void move(at::Tensor const& parameter, Moved const& moved) {
     auto const found = masters_.find(parameter.unsafeGetTensorImpl());
-    if (found != masters_.end()) found->second = moved(found->second, parameter);
+    if (found != masters_.end()) found->second.master = moved(found->second.master, parameter);
   }
   /// What an update works on: the copy of a narrow parameter, or the parameter itself.
   at::Tensor const& of(at::Tensor const& parameter) const {
-    return is_narrow(parameter) ? masters_.at(parameter.unsafeGetTensorImpl()) : parameter;
+    return is_narrow(parameter) ? masters_.at(parameter.unsafeGetTensorImpl()).master : parameter;
   }
   /// The copy as a checkpoint holds it; undefined where there is none.
   at::Tensor saved(at::Tensor const& parameter) const {
     auto const found = masters_.find(parameter.unsafeGetTensorImpl());
-    return found == masters_.end() ? at::Tensor() : found->second;
+    return found == masters_.end() ? at::Tensor() : found->second.master;
   }
-  void put(at::Tensor const& parameter, at::Tensor master) { masters_[parameter.unsafeGetTensorImpl()] = std::move(master); }
+  /// A loaded copy; the parameter's own values may come later.
+  void put(at::Tensor const& parameter, at::Tensor master) {
+    masters_[parameter.unsafeGetTensorImpl()] = {std::move(master), nullptr, 0};
+  }
 
  private:
-  std::unordered_map<c10::TensorImpl const*, at::Tensor> masters_;
+  struct entry {
+    at::Tensor master;
+    void const* data = nullptr;  ///< of the parameter, as it was last written from the copy
+    std::int64_t version = 0;
+  };
+
+  static void remember(at::Tensor const& parameter, entry& of) {
+    of.version = parameter._version();
+    of.data = parameter.data_ptr();
+  }
+  /// Only elements that differ: the others keep the digits that the parameter cannot hold.
+  static void take_over(at::Tensor const& parameter, at::Tensor const& master) {
+    at::Tensor const held = beside(parameter, master);
+    at::Tensor const same = held.to(parameter.scalar_type()).eq(parameter.detach());
+    return_to(master, at::where(same, held, parameter.detach().to(at::kFloat)));
+  }
+
+  std::unordered_map<c10::TensorImpl const*, entry> masters_;
 };
 
 }  // namespace keel::detail

@@ -38,10 +38,11 @@ class sgd : public torch::optim::SGD, public update_engine {
 
   void prepare() override {
     at::NoGradGuard no_grad;
+    detail::each_once is_first;
     for (auto const& group : param_groups()) {
       bool const has_momentum = static_cast<torch::optim::SGDOptions const&>(group.options()).momentum() != 0.0;
       for (at::Tensor const& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
+        if (!parameter.grad().defined() || !is_first(parameter)) continue;
         detail::refuse_sparse(parameter.grad());
         masters_.prepare(parameter, place_);
         if (!has_momentum) continue;
@@ -72,10 +73,11 @@ class sgd : public torch::optim::SGD, public update_engine {
     at::NoGradGuard no_grad;
     jobs_.clear();
     chunks_.clear();
+    detail::each_once is_first;
     for (auto const& group : param_groups()) {
       auto const& options = static_cast<torch::optim::SGDOptions const&>(group.options());
       for (at::Tensor const& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
+        if (!parameter.grad().defined() || !is_first(parameter)) continue;
         at::Tensor const buffer = momentum_of(parameter, options);
         bool const fresh = fresh_.erase(parameter.unsafeGetTensorImpl()) != 0;
         at::Tensor const& worked = masters_.of(parameter);
@@ -103,10 +105,11 @@ class sgd : public torch::optim::SGD, public update_engine {
     at::NoGradGuard no_grad;
     detail::conditional const when(happens, factor);
     begun_.clear();
+    detail::each_once is_first;
     for (auto const& group : param_groups()) {
       auto const& options = static_cast<torch::optim::SGDOptions const&>(group.options());
       for (at::Tensor const& parameter : group.params()) {
-        if (!parameter.grad().defined()) continue;
+        if (!parameter.grad().defined() || !is_first(parameter)) continue;
         update_conditionally(parameter, momentum_of(parameter, options), options, when);
       }
     }
@@ -179,6 +182,7 @@ class sgd : public torch::optim::SGD, public update_engine {
                      buffer,
                      &worked});
     parameter.unsafeGetTensorImpl()->bump_version();
+    masters_.updated(parameter);
   }
 
   void update_by_operators(at::Tensor const& parameter, at::Tensor buffer, bool fresh, torch::optim::SGDOptions const& options,
@@ -199,6 +203,7 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
     worked.add_(gradient, -options.lr());
     if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+    masters_.updated(parameter);
     give_back(parameter, worked, home, buffer);
   }
 
@@ -220,6 +225,7 @@ class sgd : public torch::optim::SGD, public update_engine {
     }
     worked.sub_(when.masked(gradient), options.lr());
     if (detail::is_narrow(parameter)) parameter.detach().copy_(worked);
+    masters_.updated(parameter);
     give_back(parameter, worked, home, buffer);
   }
 

@@ -110,6 +110,13 @@ static_assert(breaks<rule::N27>(of<spike::skip<spike::zscore<1.7e308>>>) &&
 static_assert(breaks<rule::N27>(of<spike::skip<spike::zscore<nan>>>));
 static_assert(breaks<rule::N27>(of<spike::rollback<spike::zscore<-1.0>>, saves>));
 static_assert(keeps({.spike = {.zscore = 0.0, .window = 0}}));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<1.0>>>) && keeps(of<spike::skip<spike::ratio<above(1.0)>>>));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<-2.0>>>) && keeps(of<spike::skip<spike::ratio<0.0>>>));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<nan>>>) && breaks<rule::N27>(of<spike::skip<spike::ratio<1.7e308>>>));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::loss_above<-1.0>>>) && keeps(of<spike::skip<spike::loss_above<5.0>>>));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::loss_above<nan>>>));
+static_assert(breaks<rule::N27>(of<spike::rollback<spike::gradient_norm_above<-1.0>>, saves>) &&
+              keeps(of<spike::rollback<spike::gradient_norm_above<100.0>>, saves>));
 
 template <>
 struct example<rule::N29> : recipes<recipe<spike::skip<spike::in_a_row<0>>>, recipe<spike::skip<spike::in_a_row<1>>>> {};

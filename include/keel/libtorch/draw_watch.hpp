@@ -1,0 +1,83 @@
+// Whether another thread draws from LibTorch's host generator meanwhile, which all threads of a process share. Putting the
+// generator back would then give that thread the same numbers twice, such as a data loader's worker the same augmentations.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/record_function.h>
+
+#include <cstring>
+#include <keel/libtorch/compatibility.hpp>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+
+namespace keel {
+
+/// Follows every operator of this thread that takes a generator, for as long as it lives; nested ones each see for themselves.
+class draw_watch {
+ public:
+  draw_watch()
+      : state_(libtorch::random_state(at::kCPU)),
+        outer_(std::exchange(innermost(), this)),
+        handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&begin, &end).scopes({at::RecordScope::FUNCTION}))) {}
+  draw_watch(draw_watch const&) = delete;
+  draw_watch& operator=(draw_watch const&) = delete;
+  ~draw_watch() {
+    at::removeCallback(handle_);
+    innermost() = outer_;
+  }
+
+  /// Somebody drew whom this thread's operators do not account for: another thread, or code that asks the generator itself.
+  bool others_drew() {
+    compare();
+    return others_drew_;
+  }
+
+ private:
+  /// That an operator draws, from its begin to its end.
+  struct drawing : at::ObserverContext {};
+
+  static draw_watch*& innermost() {
+    thread_local draw_watch* of_this_thread = nullptr;
+    return of_this_thread;
+  }
+
+  static std::unique_ptr<at::ObserverContext> begin(at::RecordFunction const& function) {
+    if (!takes_generator(function)) return nullptr;
+    for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->compare();
+    return std::make_unique<drawing>();
+  }
+  static void end(at::RecordFunction const&, at::ObserverContext* drawn) {
+    if (drawn == nullptr) return;
+    for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->state_ = libtorch::random_state(at::kCPU);
+  }
+
+  void compare() {
+    at::Tensor now = libtorch::random_state(at::kCPU);
+    others_drew_ |= std::memcmp(now.data_ptr(), state_.data_ptr(), now.nbytes()) != 0;
+    state_ = std::move(now);
+  }
+
+  /// Asked once an operator; its name lives as long as the process.
+  static bool takes_generator(at::RecordFunction const& function) {
+    thread_local std::unordered_map<char const*, bool> known;
+    auto const [found, is_new] = known.try_emplace(function.name(), false);
+    auto const name = is_new ? function.operator_name() : c10::nullopt;
+    if (name) {
+      auto const handle = c10::Dispatcher::singleton().findSchema(*name);
+      if (handle) {
+        for (auto const& argument : handle->schema().arguments()) found->second |= argument.name() == "generator";
+      }
+    }
+    return found->second;
+  }
+
+  at::Tensor state_;  ///< after the last operator of this thread that drew
+  bool others_drew_ = false;
+  draw_watch* outer_;
+  at::CallbackHandle handle_;
+};
+
+}  // namespace keel

@@ -1,0 +1,354 @@
+// State that is no parameter: what the program registers, and buffers, through updates that do not take place.
+#include <torch/nn/functional/instancenorm.h>
+#include <torch/nn/modules/instancenorm.h>
+#include <torch/nn/modules/rnn.h>
+
+#include <cmath>
+#include <thread>
+
+#include "../support.hpp"
+
+using namespace keel_test;
+using namespace keel::literals;
+
+namespace {
+
+using namespace keel::literals;
+
+/// Carries its hidden state from batch to batch.
+struct recurrent : torch::nn::Module {
+  recurrent()
+      : lstm(register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(6, 5).batch_first(true)))),
+        out(register_module("out", torch::nn::Linear(5, 1))) {}
+  at::Tensor forward(at::Tensor const& x) {
+    auto const [y, state] = lstm->forward(x.unsqueeze(1), std::make_tuple(hidden, cell));
+    hidden = std::get<0>(state).detach();
+    cell = std::get<1>(state).detach();
+    ++calls;
+    return out(y.squeeze(1));
+  }
+  void visit(auto& archive) {
+    archive("hidden", hidden);
+    archive("cell", cell);
+    archive("calls", calls);
+  }
+  torch::nn::LSTM lstm;
+  torch::nn::Linear out;
+  at::Tensor hidden = at::zeros({1, 8, 5}), cell = at::zeros({1, 8, 5});
+  std::int64_t calls = 0;
+};
+
+struct skipping : keel::recipe<keel::nonfinite::skip<5>, keel::checkpoint::every<4_steps>, keel::determinism::seeded<3>> {};
+struct skipping_pairs : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
+
+struct on_a_device : keel::environment {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
+
+auto loss_of(std::shared_ptr<recurrent> const& model) {
+  return [model](pair_batch const& b) { return at::mse_loss(model->forward(b.first), b.second); };
+}
+pair_batch spoiled(pair_batch batch) {
+  batch.first[3][2] = NAN;
+  return batch;
+}
+
+struct carried {
+  std::vector<at::Tensor> tensors;
+  std::int64_t calls;
+  std::int64_t skipped;
+};
+
+/// Trains on batches of which some are spoiled, or on the others alone.
+template <class Recipe, class Environment = keel::environment>
+carried train(std::vector<int> const& bad, bool with_bad) {
+  at::manual_seed(3);
+  auto const model = std::make_shared<recurrent>();
+  keel::adamw optimizer(model->parameters(), 0.05);
+  scratch_directory const directory;
+  keel::trainer<Recipe, Environment> run{model, optimizer, quiet({.run_directory = directory / "run"})};
+  run.keep_state("recurrent", *model);
+  for (int i = 0; i < 12; ++i) {
+    bool const spoils = std::find(bad.begin(), bad.end(), i) != bad.end();
+    if (spoils && !with_bad) continue;
+    auto const batch = make_pair_batch(static_cast<std::uint64_t>(i));
+    run.step(spoils ? spoiled(batch) : batch, loss_of(model));
+  }
+  run.settle();
+  auto tensors = copies_of(model->parameters());
+  tensors.push_back(model->hidden.clone());
+  tensors.push_back(model->cell.clone());
+  return {tensors, model->calls, run.skipped()};
+}
+
+/// Counts the calls of a loss, in place and not.
+struct counter {
+  std::int64_t calls = 0;
+  at::Tensor seen = at::zeros({2});
+  void visit(auto& archive) {
+    archive("calls", calls);
+    archive("seen", seen);
+  }
+};
+
+/// With what is not finite from the start.
+struct kept {
+  double level = 0.0, best = INFINITY, unknown = NAN;
+  at::Tensor weights = at::ones({3}), mask = at::full({2}, -INFINITY), later;
+  void visit(auto& archive) {
+    archive("level", level);
+    archive("best", best);
+    archive("unknown", unknown);
+    archive("weights", weights);
+    archive("mask", mask);
+    archive("later", later);
+  }
+};
+
+template <class Error, class Call>
+std::string id_of(Call const& call) {
+  try {
+    call();
+  } catch (Error const& thrown) {
+    return thrown.id();
+  }
+  return "nothing";
+}
+
+}  // namespace
+
+TEST_CASE("an_lstm_that_carries_its_hidden_state_survives_a_nan: registered state is as it was before a skipped update") {
+  auto const with = train<skipping>({3, 4, 9}, true);
+  auto const without = train<skipping>({3, 4, 9}, false);
+  CHECK(with.skipped == 3);
+  CHECK(with.calls == without.calls);
+  CHECK(same_bits(with.tensors, without.tensors));
+  // The same where updates are decided on a device otherwise.
+  auto const device = train<skipping, on_a_device>({3, 4, 9}, true);
+  CHECK(device.skipped == 3);
+  CHECK(same_bits(device.tensors, without.tensors));
+}
+
+TEST_CASE("registered state goes back with an accumulated update, and after an exception from the loss") {
+  struct pairs : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
+  auto const model = std::make_shared<recurrent>();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<pairs> run{model, optimizer, quiet()};
+  run.keep_state("recurrent", *model);
+  run.step(make_pair_batch(0), loss_of(model));
+  run.step(make_pair_batch(1), loss_of(model));
+  at::Tensor const handle = model->hidden;
+  at::Tensor const values = handle.clone();
+  run.step(make_pair_batch(2), loss_of(model));
+  CHECK(run.step(spoiled(make_pair_batch(3)), loss_of(model)).is<keel::outcome::skipped>());
+  CHECK(model->hidden.is_same(handle));
+  CHECK(same_bits(model->hidden, values));
+  CHECK(model->calls == 2);
+  run.step(make_pair_batch(4), loss_of(model));
+  CHECK_THROWS_AS(run.step(make_pair_batch(5),
+                           [&](pair_batch const& b) -> at::Tensor {
+                             model->hidden.fill_(NAN);
+                             loss_of(model)(b);
+                             throw std::runtime_error("the loss itself");
+                           }),
+                  std::runtime_error);
+  CHECK(same_bits(model->hidden, values));
+  CHECK(model->calls == 2);
+}
+
+TEST_CASE("registered state begins again with a window that ran out of memory, and a trial leaves it as it was") {
+  struct cut : keel::recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+  counter state;
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.05);
+  keel::trainer<cut> run{model, optimizer, quiet()};
+  run.keep_state("counter", state);
+  auto const counting = [&](pair_batch const& b) {
+    ++state.calls;
+    state.seen.add_(1.0);
+    if (b.first.size(0) > 4) C10_THROW_ERROR(OutOfMemoryError, "no memory for more than 4 rows");
+    return at::mse_loss(model->forward(b.first), b.second);
+  };
+  run.step(make_pair_batch(0), counting);
+  // Two halves; the whole one before them is forgotten.
+  CHECK(state.calls == 2);
+  CHECK(same_bits(state.seen, at::full({2}, 2.0)));
+  std::vector<pair_batch> const batches = {make_pair_batch(1, 4), make_pair_batch(2, 4)};
+  at::Tensor const handle = state.seen;
+  run.lr_range_test(batches, counting, {.updates = 10});
+  run.overfit_one_batch(batches[0], counting, 5);
+  CHECK(state.calls == 2);
+  CHECK(state.seen.is_same(handle));
+  CHECK(same_bits(state.seen, at::full({2}, 2.0)));
+}
+
+TEST_CASE("a NaN in registered state, or one that comes into a buffer, never becomes the newest checkpoint (N13)") {
+  struct saving : keel::recipe<keel::checkpoint::every<2_steps>, keel::determinism::seeded<3>> {};
+  struct with_buffers : small_module {
+    with_buffers() {
+      mask = register_buffer("mask", at::full({3}, -INFINITY));
+      scale = register_buffer("scale", at::ones({3}));
+    }
+    at::Tensor mask, scale;
+  };
+  enum class spoils { nothing, number, tensor, later, buffer };
+  for (auto const what : {spoils::nothing, spoils::number, spoils::tensor, spoils::later, spoils::buffer}) {
+    scratch_directory const directory;
+    auto const begin = [&](std::int64_t updates, bool spoil) {
+      keel::seed<saving>();
+      auto const model = std::make_shared<with_buffers>();
+      keel::adamw optimizer(model->parameters(), 0.05);
+      kept state;
+      keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = updates})};
+      run.keep_state("kept", state);
+      run.on([&](keel::event::update_end const& e) {
+        if (!spoil || e.update != 3) return;
+        if (what == spoils::number) state.level = NAN;
+        if (what == spoils::tensor) state.weights = at::tensor({1.0F, INFINITY, 1.0F});
+        if (what == spoils::later) state.later = at::full({1}, NAN);
+        if (what == spoils::buffer) model->scale.mul_(INFINITY);
+      });
+      return id_of<keel::error>([&] {
+        run.fit([](std::int64_t) { return std::vector<pair_batch>{make_pair_batch(1)}; },
+                [model](pair_batch const& b) { return at::mse_loss(model->forward(b.first), b.second); });
+      });
+    };
+    INFO("what: " << static_cast<int>(what));
+    CHECK(begin(8, true) == (what == spoils::nothing ? "nothing" : "N13"));
+    // What was saved before is whole, and the run goes on from it.
+    CHECK(begin(10, false) == "nothing");
+  }
+}
+
+namespace {
+
+struct normalized : torch::nn::Module {
+  normalized()
+      : first(register_module("first", torch::nn::Linear(6, 8))),
+        norm(register_module("norm", torch::nn::BatchNorm1d(8))),
+        second(register_module("second", torch::nn::Linear(8, 1))) {}
+  at::Tensor forward(at::Tensor const& x) { return second(norm(first(x))); }
+  torch::nn::Linear first;
+  torch::nn::BatchNorm1d norm;
+  torch::nn::Linear second;
+};
+
+}  // namespace
+
+TEST_CASE("an exception from the loss leaves batch norm's statistics as they were, in the middle of a window too") {
+  struct three : keel::recipe<keel::accumulate<3>> {};
+  auto const model = std::make_shared<normalized>();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::step<three> step{model, optimizer};
+  auto const good = [&](pair_batch const& b) { return at::mse_loss(model->forward(b.first), b.second); };
+  for (std::uint64_t i = 0; i < 3; ++i) step(make_pair_batch(i), good);
+  auto const before = copies_of(model->buffers());
+  step(make_pair_batch(3), good);
+  CHECK_FALSE(same_bits(copies_of(model->buffers()), before));
+  CHECK_THROWS_AS(step(spoiled(make_pair_batch(4)),
+                       [&](pair_batch const& b) -> at::Tensor {
+                         good(b);
+                         throw std::runtime_error("the loss itself");
+                       }),
+                  std::runtime_error);
+  CHECK(same_bits(copies_of(model->buffers()), before));
+  // A window that the program drops itself is the same.
+  step(make_pair_batch(5), good);
+  step.drop_window();
+  CHECK(same_bits(copies_of(model->buffers()), before));
+  // A window that was applied stays applied, whatever a hook throws after it.
+  keel::trainer<keel::recipe<>> run{model, optimizer, quiet({.updates = 1})};
+  run.on([](keel::event::update_end const&) { throw std::runtime_error("a hook"); });
+  auto const parameters = copies_of(model->parameters());
+  CHECK_THROWS_AS(run.fit(std::vector<pair_batch>{make_pair_batch(6)}, good), std::runtime_error);
+  CHECK_FALSE(same_bits(copies_of(model->parameters()), parameters));
+  CHECK_FALSE(same_bits(copies_of(model->buffers()), before));
+}
+
+TEST_CASE("a buffer that was resized inside a skipped update has its size and values again, on the host and on a device") {
+  struct growing : small_module {
+    growing() { cache = register_buffer("cache", at::ones({2})); }
+    at::Tensor cache;
+  };
+  struct skips : keel::recipe<keel::nonfinite::skip<5>> {};
+  auto const run = [](auto* environment) {
+    auto const model = std::make_shared<growing>();
+    keel::adamw optimizer(model->parameters(), 0.05);
+    keel::step<skips, std::remove_pointer_t<decltype(environment)>> step{model, optimizer};
+    auto const loss = [&](double factor) {
+      return [&model, factor](pair_batch const& b) {
+        at::NoGradGuard no_grad;
+        model->cache.resize_({static_cast<std::int64_t>(model->cache.numel()) + 3}).fill_(factor);
+        at::AutoGradMode with_gradients(true);
+        return at::mse_loss(model->forward(b.first), b.second) * factor;
+      };
+    };
+    step(make_pair_batch(0), loss(NAN));
+    step.settle();
+    CHECK(step.skipped() == 1);
+    CHECK(same_bits(model->cache, at::ones({2})));
+    CHECK(same_bits(model->named_buffers()["cache"], at::ones({2})));
+    step(make_pair_batch(0), loss(2.0));
+    step.settle();
+    CHECK(same_bits(model->cache, at::full({5}, 2.0)));
+  };
+  run(static_cast<keel::step_environment*>(nullptr));
+  run(static_cast<on_a_device*>(nullptr));
+}
+
+TEST_CASE("an instance norm that tracks statistics is counted twice by recompute, and A17 says so") {
+  struct recomputes : keel::recipe<keel::recompute::non_reentrant> {};
+  auto const built = [](bool tracks) {
+    torch::nn::Sequential model(torch::nn::Linear(6, 8),
+                                torch::nn::InstanceNorm1d(torch::nn::InstanceNorm1dOptions(8).track_running_stats(tracks)));
+    torch::optim::SGD optimizer(model->parameters(), 0.05);
+    return id_of<keel::recipe_error>([&] { keel::step<recomputes>{model, optimizer}; });
+  };
+  CHECK(built(true) == "A17");
+  CHECK(built(false) == "nothing");
+}
+
+TEST_CASE("training goes on after evaluate() for a model that caches a mask lazily") {
+  struct caching : small_module {
+    at::Tensor masked(at::Tensor const& x) {
+      if (!mask.defined()) mask = at::ones({6});
+      return forward(x * mask);
+    }
+    at::Tensor mask;
+  };
+  auto const model = std::make_shared<caching>();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<keel::recipe<>> run{model, optimizer, quiet({.updates = 2})};
+  auto const loss = [&](pair_batch const& b) { return at::mse_loss(model->masked(b.first.detach().requires_grad_()), b.second); };
+  std::vector<pair_batch> const batches = {make_pair_batch(0), make_pair_batch(1)};
+  double const before = run.evaluate(batches, loss);
+  CHECK(std::isfinite(before));
+  CHECK(run.fit(batches, loss).is<keel::outcome::finished>());
+}
+
+TEST_CASE("an evaluation puts the generator back, and leaves it alone where another thread draws meanwhile") {
+  auto const model = std::make_shared<small_module>(0.3);
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<keel::recipe<>> run{model, optimizer, quiet()};
+  std::vector<pair_batch> const batches = {make_pair_batch(0), make_pair_batch(1)};
+  at::manual_seed(3);
+  at::Tensor const next = at::rand({4});
+  // What the evaluation itself draws is of no consequence, by whatever operator.
+  at::manual_seed(3);
+  run.evaluate(batches, [&](pair_batch const& b) {
+    static_cast<void>(at::randperm(5));
+    static_cast<void>(at::randint(9, {2}));
+    static_cast<void>(at::multinomial(at::ones({4}), 2));
+    return at::mse_loss(at::dropout(model->forward(b.first), 0.5, true) + at::randn({1}), b.second);
+  });
+  CHECK(same_bits(at::rand({4}), next));
+  // A worker's numbers do not come twice.
+  at::manual_seed(3);
+  at::Tensor worker;
+  run.evaluate(batches, [&](pair_batch const& b) {
+    if (!worker.defined()) std::thread([&] { worker = at::rand({4}); }).join();
+    return at::mse_loss(model->forward(b.first), b.second);
+  });
+  CHECK(same_bits(worker, next));
+  CHECK_FALSE(same_bits(at::rand({4}), next));
+}

@@ -1,0 +1,25 @@
+#!/bin/sh
+# fast_math.sh COMPILER ARG..: every header that looks at numbers refuses flags that take the looks away, and says what to do.
+set -eu
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+failed=0
+for header in step/step.hpp step/clipping.hpp step/grad_scaler.hpp step/gradient_norm.hpp observe/window_statistics.hpp; do
+  echo "#include <keel/$header>" > "$folder/case.cpp"
+  for flag in -ffast-math -ffinite-math-only; do
+    if "$@" -std=c++20 -fsyntax-only "$flag" "$folder/case.cpp" > "$folder/said" 2>&1; then
+      echo "$header compiles with $flag"
+      failed=1
+    elif ! grep -q 'error.*keel: -ffast-math and -ffinite-math-only let the compiler remove every check' "$folder/said"; then
+      echo "$header fails with $flag, and not for its reason:"
+      head -n 5 "$folder/said"
+      failed=1
+    fi
+  done
+done
+# The twin: the rest of -ffast-math may stay.
+if ! "$@" -std=c++20 -fsyntax-only -ffast-math -fno-finite-math-only "$folder/case.cpp"; then
+  echo "the way out does not compile"
+  failed=1
+fi
+exit $failed
