@@ -1,6 +1,7 @@
 // What a checkpoint costs the run that it protects. Prints one JSON row a line.
 //   checkpoint/stall     how long training stands still: by an asynchronous save, and by torch::save of the same model and
-//   optimizer. checkpoint/write     a whole save, checksums and syncs included, and one plain sequential write of as many bytes
+//   optimizer. checkpoint/stall_limit      the same beside a plain copy of as many bytes at this memory's speed.
+//   checkpoint/write     a whole save, checksums and syncs included, and one plain sequential write of as many bytes
 //   with fsync. checkpoint/load      a resume that verifies every byte, and torch::load of the same model and optimizer.
 //   checkpoint/slowdown  an update while a save is being written, and one while none is.
 // The files go to the folder that is the first argument, or to the temporary one: it must be on a disk, not in memory.
@@ -8,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/serialize.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <keel/keel.hpp>
@@ -61,6 +63,26 @@ std::string size_words(std::uint64_t bytes) {
   return std::to_string(bytes / 1000000) + " MB of parameters and AdamW's moments";
 }
 
+/// A copy of so many bytes past the caches by as many threads as there are cores, up to four, into memory that is there.
+class plain_copy {
+ public:
+  explicit plain_copy(std::uint64_t bytes)
+      : from_(at::ones({static_cast<std::int64_t>(bytes)}, at::kByte)), to_(at::ones_like(from_)) {}
+  void operator()() {
+    auto const bytes = static_cast<std::size_t>(from_.numel());
+    constexpr std::size_t block = 1 << 20;
+    auto* const to = static_cast<char*>(to_.data_ptr());
+    auto const* const from = static_cast<char const*>(from_.data_ptr());
+    keel::detail::in_parallel((bytes + block - 1) / block, bytes, [&](std::size_t i) {
+      keel::detail::stream_copy(to + i * block, from + i * block, std::min(block, bytes - i * block));
+    });
+  }
+
+ private:
+  at::Tensor from_;
+  at::Tensor to_;
+};
+
 void stall(fs::path const& folder) {
   run_of<beside> run(folder / "stall");
   torch::optim::AdamW plain(run.model->parameters(), 1e-3);
@@ -69,14 +91,23 @@ void stall(fs::path const& folder) {
   plain.step();
   std::vector<double> ours;
   std::vector<double> theirs;
+  std::vector<double> copies;
+  run.trainer.save();
+  run.trainer.wait_for_save();
+  plain_copy copy(bytes_of(folder / "stall/checkpoints/step-000000002"));
   for (int round = -2; round < rounds; ++round) {
     double const a = keel_benchmark::milliseconds([&] { run.trainer.save(); });
     run.trainer.wait_for_save();
     double const b = keel_benchmark::milliseconds([&] { torch_save(run.model, plain, folder); });
+    double const c = keel_benchmark::milliseconds(copy);
     if (round < 0) continue;
     ours.push_back(a);
     theirs.push_back(b);
+    copies.push_back(c);
   }
+  keel_benchmark::print_row("checkpoint/stall_limit", keel_benchmark::median(ours), keel_benchmark::median(copies),
+                            size_words(bytes_of(folder / "stall/checkpoints/step-000000002")) + ", median of " +
+                                std::to_string(rounds) + "; peer: a plain copy of as many bytes");
   keel_benchmark::print_row(
       "checkpoint/stall", keel_benchmark::median(ours), keel_benchmark::median(theirs),
       size_words(bytes_of(folder / "stall/checkpoints/step-000000002")) + ", median of " + std::to_string(rounds) +

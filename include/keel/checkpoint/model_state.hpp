@@ -1,6 +1,7 @@
 // A model's parameters and buffers by name.
 #pragma once
 
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <keel/checkpoint/safetensors.hpp>

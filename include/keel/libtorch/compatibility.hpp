@@ -5,10 +5,10 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones.h>
 #include <c10/core/Allocator.h>
-#include <c10/core/GradMode.h>
 #include <torch/optim/optimizer.h>
 #include <torch/version.h>
 #if TORCH_VERSION_MAJOR < 2

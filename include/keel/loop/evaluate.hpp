@@ -2,7 +2,7 @@
 // LibTorch's inference mode: a mask or a table that a module builds lazily and keeps would be of no use to training after it.
 #pragma once
 
-#include <c10/core/GradMode.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
 #include <cstdint>

@@ -7,7 +7,7 @@
 // state as of a new run. An optimizer that keeps state outside of state() must put it back itself; keel's do.
 #pragma once
 
-#include <c10/core/GradMode.h>
+#include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>
-#include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>

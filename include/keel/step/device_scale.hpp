@@ -4,9 +4,9 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
-#include <c10/core/GradMode.h>
 
 #include <keel/policy/loss_scale.hpp>
 #include <keel/step/grad_scaler.hpp>

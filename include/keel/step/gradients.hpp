@@ -16,6 +16,7 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/optimizer.h>

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/GradMode.h>
+#include <ATen/core/grad_mode.h>
 
 #include <any>
 #include <cstddef>
