@@ -63,6 +63,8 @@ configure() {
   fi
 }
 
-# Threads that wait by spinning bring a busy machine to a crawl, and those that sleep make small models a third slower: they
-# spin for about as long as it takes to the next parallel region, and then sleep.
-export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
+# For programs that are alone on the machine. Threads that wait by spinning bring a busy one to a crawl, and those that sleep make
+# small models a third slower: they spin for about as long as it takes to the next parallel region, and then sleep.
+let_threads_spin_for_a_while() {
+  [ -n "${OMP_WAIT_POLICY:-}" ] || export GOMP_SPINCOUNT=${GOMP_SPINCOUNT:-10000}
+}

@@ -105,6 +105,18 @@ struct kept {
   }
 };
 
+/// Says which batch is next; the program asks it between micro-batches.
+struct sampler {
+  std::int64_t next = 0;
+  std::int64_t seen_by_loss = 0;
+  at::Tensor history = at::zeros({64});
+  void visit(auto& archive) {
+    archive("next", next);
+    archive("seen_by_loss", seen_by_loss);
+    archive("history", history);
+  }
+};
+
 template <class Error, class Call>
 std::string id_of(Call const& call) {
   try {
@@ -351,4 +363,77 @@ TEST_CASE("an evaluation puts the generator back, and leaves it alone where anot
   });
   CHECK(same_bits(worker, next));
   CHECK_FALSE(same_bits(at::rand({4}), next));
+}
+
+TEST_CASE("what the program changes between micro-batches, such as a sampler, is not undone by a skip, and what the loss changes is") {
+  struct four : keel::recipe<keel::accumulate<4>, keel::nonfinite::skip<5>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<four> run{model, optimizer, quiet()};
+  sampler order;
+  run.keep_state("order", order);
+  std::vector<std::int64_t> taken;
+  for (int i = 0; i < 12; ++i) {
+    std::int64_t const row = order.next++;
+    order.history[row] = 1.0;
+    taken.push_back(row);
+    auto const batch = make_pair_batch(static_cast<std::uint64_t>(row));
+    run.step(row == 6 ? spoiled(batch) : batch, [&](pair_batch const& b) {
+      ++order.seen_by_loss;
+      return mean_squared_error(model)(b);
+    });
+  }
+  std::vector<std::int64_t> expected;
+  for (std::int64_t i = 0; i < 12; ++i) expected.push_back(i);
+  CHECK(taken == expected);
+  CHECK(run.skipped() == 1);
+  CHECK(order.seen_by_loss == 8);
+  CHECK(order.history.sum().item<double>() == 12.0);
+}
+
+TEST_CASE("state that is registered for checkpoints alone is copied by no update, and is saved") {
+  struct saving : keel::recipe<keel::checkpoint::every<2_steps>, keel::nonfinite::skip<5>> {};
+  scratch_directory const directory;
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  sampler large;
+  {
+    keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run"})};
+    run.keep_state("large", large, keel::state_scope::checkpoints);
+    auto const loss = [&](pair_batch const& b) {
+      ++large.seen_by_loss;
+      return mean_squared_error(model)(b);
+    };
+    run.step(make_pair_batch(0), loss);
+    run.step(spoiled(make_pair_batch(1)), loss);
+    CHECK(large.seen_by_loss == 2);
+    run.step(make_pair_batch(2), loss);
+  }
+  sampler back;
+  keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run"})};
+  run.keep_state("large", back, keel::state_scope::checkpoints);
+  CHECK(run.resume());
+  CHECK(back.seen_by_loss == 3);
+}
+
+TEST_CASE("a mask of minus infinity that the first forward pass fills is no reason against a checkpoint") {
+  struct saving : keel::recipe<keel::checkpoint::every<1_steps>> {};
+  struct masked : small_module {
+    masked() {
+      mask = register_buffer("mask", at::zeros({2, 2}));
+      none = register_buffer("none", at::empty({0}));
+    }
+    at::Tensor mask, none;
+  };
+  scratch_directory const directory;
+  auto const model = std::make_shared<masked>();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2})};
+  auto const result = run.fit(std::vector<pair_batch>{make_pair_batch(0), make_pair_batch(1)}, [&](pair_batch const& b) {
+    at::NoGradGuard no_grad;
+    model->mask.fill_(-INFINITY).triu_(1);
+    at::AutoGradMode with_gradients(true);
+    return at::mse_loss(model->forward(b.first), b.second);
+  });
+  CHECK(result.is<keel::outcome::finished>());
 }

@@ -380,3 +380,57 @@ TEST_CASE("a hook that only listens to micro_batch_end or gradients_ready change
   hooks_change_nothing<on_a_device>(at::kFloat);
   hooks_change_nothing<on_a_device>(at::kBFloat16);
 }
+
+TEST_CASE("a hook of update_end may change parameters, also where it is called late, inside the next update") {
+  struct recipe : keel::recipe<keel::accumulate<2>> {};
+  auto const clamped = [](auto* environment) {
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.05);
+    keel::trainer<recipe, std::remove_pointer_t<decltype(environment)>> run{model, optimizer, quiet({.updates = 5})};
+    int ended = 0;
+    run.on([&](keel::event::update_end const&) {
+      at::NoGradGuard no_grad;
+      for (at::Tensor const& one : model->parameters()) one.clamp_(-0.2, 0.2);
+      ++ended;
+    });
+    std::vector<pair_batch> batches;
+    for (std::uint64_t i = 0; i < 10; ++i) batches.push_back(make_pair_batch(i));
+    CHECK(run.fit(batches, mean_squared_error(model)).template is<keel::outcome::finished>());
+    CHECK(ended == 5);
+    for (at::Tensor const& one : model->parameters()) CHECK(one.abs().max().template item<double>() <= 0.2 + 1e-6);
+  };
+  clamped(static_cast<keel::environment*>(nullptr));
+  clamped(static_cast<on_a_device*>(nullptr));
+}
+
+TEST_CASE("what leaves every value as it is between micro-batches is no interference: averaged weights, a clamp that holds already") {
+  struct averaging : keel::recipe<keel::accumulate<4>, keel::ema<0.9>> {};
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<averaging> run{model, optimizer, quiet({.epochs = 2})};
+  std::vector<pair_batch> batches;
+  for (std::uint64_t i = 0; i < 10; ++i) batches.push_back(make_pair_batch(i));
+  int evaluated = 0;
+  // Ten batches are two and a half updates.
+  run.on([&](keel::event::epoch_end const&) {
+    auto const scope = run.averaged();
+    run.evaluate(batches, mean_squared_error(model));
+    ++evaluated;
+  });
+  CHECK(run.fit(batches, mean_squared_error(model)).is<keel::outcome::finished>());
+  CHECK(evaluated == 2);
+
+  auto const other = make_small();
+  torch::optim::SGD sgd(other->parameters(), 0.01);
+  keel::step<two> step{other, sgd};
+  auto const clamp = [&] {
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& one : other->parameters()) one.clamp_(-0.3, 0.3);
+  };
+  clamp();
+  for (std::uint64_t i = 0; i < 8; ++i) {
+    step(make_pair_batch(i), mean_squared_error(other));
+    clamp();
+  }
+  CHECK(step.updates() == 4);
+}

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "../support.hpp"
 
@@ -296,4 +297,93 @@ TEST_CASE("one_cycle peaks with the last update of its warm-up and ends at its f
     CHECK(schedule::warmup_updates(ratio, 100) == percent);
     CHECK(schedule::warmup_updates(ratio, 10'000'000) == percent * 100'000);
   }
+}
+
+TEST_CASE("a restart at an older checkpoint gives a run that had used up its rollbacks the recipe's number of them again") {
+  struct rolls_back : keel::recipe<keel::nonfinite::rollback<2, keel::nonfinite::attempts<1>>,
+                                   keel::checkpoint::every<4_steps, keel::checkpoint::keep<6>>, keel::determinism::seeded<3>> {};
+  scratch_directory const directory;
+  // Bad batches come in pairs, the second pair too late for the one rollback that the recipe allows.
+  auto const go = [&](std::set<std::int64_t> const& bad, keel::trainer_options options) {
+    keel::seed<rolls_back>();
+    auto const model = std::make_shared<small_module>();
+    torch::optim::AdamW optimizer(model->parameters(), 0.01);
+    options.run_directory = directory / "run";
+    options.updates = 24;
+    keel::trainer<rolls_back> run{model, optimizer, quiet(std::move(options))};
+    auto const batches = [](std::int64_t epoch) {
+      return ranges::views::iota(60 * epoch, 60 * epoch + 60) |
+             ranges::views::transform([](std::int64_t i) { return keel::row_numbers{i}; });
+    };
+    auto const loss_of = [&](keel::row_numbers const& row) {
+      at::Tensor const loss = mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(row[0])));
+      return bad.count(row[0]) > 0 ? loss * NAN : loss;
+    };
+    try {
+      run.fit(batches, loss_of);
+    } catch (keel::nonfinite_error const& thrown) {
+      return std::pair(std::string(thrown.what()), run.rollbacks());
+    }
+    return std::pair(std::string(), run.rollbacks());
+  };
+  std::set<std::int64_t> const bad{9, 10, 15, 16};
+  auto const first = go(bad, {});
+  CHECK(first.first.find("the run went back once") != std::string::npos);
+  auto const second = go({9, 10}, {.resume_at = 4});
+  CHECK(second.first == "");
+  CHECK(second.second == 2);
+}
+
+TEST_CASE("a resume without the schedule that the run had goes on at the program's rate, not at the last that the schedule wrote") {
+  scratch_directory const directory;
+  train<saving_cosine>(directory / "run", 0.1, 35);
+  auto const resumed = train<saving>(directory / "run", 0.1, 37, {.accept = {"schedule"}});
+  CHECK(resumed.error == "");
+  CHECK(resumed.rates == std::vector<double>{0.1, 0.1});
+}
+
+TEST_CASE("a rate that is set after the step was built and before its first update is what the schedule multiplies") {
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.1);
+  keel::step<falling> step{model, optimizer};
+  set_rate(optimizer, 0.2);
+  auto const first = step(make_pair_batch(0), mean_squared_error(model));
+  CHECK(first.get<keel::outcome::updated>().learning_rate == 0.2);
+  auto const second = step(make_pair_batch(1), mean_squared_error(model));
+  CHECK(second.get<keel::outcome::updated>().learning_rate == Approx(0.2 * 0.9));
+}
+
+TEST_CASE("a rollback to a checkpoint from before an accepted change of the rate goes back, and keeps the new rate") {
+  struct rolls_back : keel::recipe<keel::nonfinite::rollback<3>, keel::checkpoint::every<4_steps, keel::checkpoint::keep<6>>,
+                                   keel::determinism::seeded<3>> {};
+  scratch_directory const directory;
+  auto const go = [&](double rate, std::int64_t updates, std::int64_t bad, keel::trainer_options options) {
+    keel::seed<rolls_back>();
+    auto const model = std::make_shared<small_module>();
+    torch::optim::AdamW optimizer(model->parameters(), rate);
+    options.run_directory = directory / "run";
+    options.updates = updates;
+    keel::trainer<rolls_back> run{model, optimizer, quiet(std::move(options))};
+    auto const batches = [](std::int64_t epoch) {
+      return ranges::views::iota(60 * epoch, 60 * epoch + 60) |
+             ranges::views::transform([](std::int64_t i) { return keel::row_numbers{i}; });
+    };
+    std::string error;
+    try {
+      run.fit(batches, [&](keel::row_numbers const& row) {
+        at::Tensor const loss = mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(row[0])));
+        return row[0] >= bad && row[0] < bad + 3 ? loss * NAN : loss;
+      });
+    } catch (keel::error const& thrown) {
+      error = thrown.what();
+    }
+    return std::tuple(error, run.rollbacks(), rate_of(optimizer));
+  };
+  go(0.02, 8, 100, {});
+  // Accepted once; then the program is started again without saying so, and goes back to a checkpoint of the old rate.
+  CHECK(std::get<0>(go(0.01, 10, 100, {.accept = {"lr"}})) == "");
+  auto const [error, rollbacks, rate] = go(0.01, 16, 10, {});
+  CHECK(error == "");
+  CHECK(rollbacks == 1);
+  CHECK(rate == 0.01);
 }

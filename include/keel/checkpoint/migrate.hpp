@@ -45,7 +45,7 @@ class migration {
     std::size_t const groups = rates().size();
     for (std::size_t group = 0; group < groups; ++group) set_lr(group, rate);
   }
-  /// Throws checkpoint_error (E04) where there is no such group.
+  /// Throws checkpoint_error (E04) for a group that the checkpoint does not have.
   void set_lr(std::size_t group, double rate) {
     auto& highest = rates();
     if (group >= highest.size())

@@ -125,9 +125,19 @@ class checkpoint_store {
   }
 
   /// A checkpoint that is damaged is no longer one, and stays for whoever looks into it.
-  void set_aside(std::int64_t update) { rename_to("damaged-", update); }
-  /// One that a person went back behind is no part of the run any more, and stays for whoever looks into it.
-  void abandon(std::int64_t update) { rename_to("abandoned-", update); }
+  void set_aside(std::int64_t update) {
+    path const name = directory_ / ("damaged-" + name_of(update));
+    files_.remove_all(name);
+    files_.rename(path_of(update), name);
+  }
+  /// A restart from an older checkpoint abandons this one; it stays on the disk under another name.
+  void abandon(std::int64_t update) {
+    path name = directory_ / ("abandoned-" + name_of(update));
+    for (int again = 2; files_.exists(name); ++again)
+      name = directory_ / ("abandoned-" + name_of(update) + "-" + std::to_string(again));
+    files_.rename(path_of(update), name);
+    files_.sync_directory(directory_);
+  }
 
   /// Removes what a run that went back to `newest` had abandoned, where a kill came in between.
   void remove_abandoned(std::int64_t newest) {
@@ -150,13 +160,6 @@ class checkpoint_store {
   }
 
  private:
-  void rename_to(char const* prefix, std::int64_t update) {
-    path const name = directory_ / (prefix + name_of(update));
-    files_.remove_all(name);
-    files_.rename(path_of(update), name);
-    files_.sync_directory(directory_);
-  }
-
   /// Nothing if it is damaged.
   std::optional<manifest> look_at(std::int64_t update) {
     try {

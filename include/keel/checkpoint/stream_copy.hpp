@@ -20,7 +20,7 @@ __attribute__((target("avx"))) inline void stream_blocks(char* to, char const* f
       _mm256_stream_si256(reinterpret_cast<__m256i*>(to + at + part), value);
     }
   }
-  // The stores are seen by other threads in no order with others, unless this says so.
+  // Streaming stores are not ordered with other stores without it.
   _mm_sfence();
 }
 #endif

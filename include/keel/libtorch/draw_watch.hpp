@@ -29,7 +29,7 @@ class draw_watch {
     innermost() = outer_;
   }
 
-  /// Somebody drew whom this thread's operators do not account for: another thread, or code that asks the generator itself.
+  /// The generator moved by more than this thread's operators: another thread drew, or code that calls the generator directly.
   bool others_drew() {
     compare();
     return others_drew_;

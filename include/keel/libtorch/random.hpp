@@ -28,12 +28,13 @@ class random_snapshot {
   }
 
   bool taken() const { return host_.defined(); }
-  /// Nobody drew since it was taken: from the device's generator, for a model on a device, where other threads draw on the host.
+  /// No generator has moved since it was taken.
   bool is_current() const {
-    at::Tensor const& before = device_type_ == at::kCPU ? host_ : device_;
-    at::Tensor const now = libtorch::random_state(device_type_);
-    return before.defined() && before.nbytes() == now.nbytes() &&
-           std::memcmp(before.data_ptr(), now.data_ptr(), now.nbytes()) == 0;
+    auto const same = [](at::Tensor const& before, at::DeviceType device) {
+      at::Tensor const now = libtorch::random_state(device);
+      return before.nbytes() == now.nbytes() && std::memcmp(before.data_ptr(), now.data_ptr(), now.nbytes()) == 0;
+    };
+    return same(host_, at::kCPU) && (!device_.defined() || same(device_, device_type_));
   }
 
   template <class Archive>

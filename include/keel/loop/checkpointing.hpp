@@ -1,7 +1,10 @@
 // What a trainer does with checkpoints: when it saves, what it resumes from, and how it goes back. The trainer derives from it.
 #pragma once
 
-#include <ATen/ops/isfinite.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/isposinf.h>
 #include <torch/nn/module.h>
 
 #include <algorithm>
@@ -28,6 +31,7 @@
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,17 +90,18 @@ class checkpointing {
   }
 
   /// Registers state of the program's own: it is in every checkpoint from here on, and comes back with it; a tensor in it
-  /// comes back as another one. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer. Throws
+  /// comes back as another one. An update that is skipped or begins again leaves it as it was, unless `scope` says that only
+  /// checkpoints bring it back. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer. Throws
   /// error (E12) once the run was resumed or begun.
   template <class State>
-  void keep_state(std::string name, State& state) {
+  void keep_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     if constexpr (!saveable<State>) {
       detail::refuse_call<rule::S05, State>();
     } else {
       if (resumed_)
         throw error("E12",
                     "the state " + name + " comes too late: the run has begun. Register it before resume, fit and step.");
-      registered_.add(std::move(name), state);
+      registered_.add(std::move(name), state, scope);
     }
   }
   /// Changes checkpoints of older programs before they are compared with this one; in the order in which they were added.
@@ -105,7 +110,7 @@ class checkpointing {
   /// How often this run went back.
   std::int64_t rollbacks() const { return rollbacks_.count(); }
 
-  /// For whoever must leave the program's state as it was.
+  /// The registered state, for a step or trial that must leave it as it was.
   registered_states& registered() { return registered_; }
 
  protected:
@@ -188,12 +193,10 @@ class checkpointing {
     run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
   }
 
-  /// A mask of minus infinity may stay one; what is finite must be so in every checkpoint.
+  /// Notes what was not finite from the start.
   void note_buffers(torch::nn::Module& model) {
     for (auto const& item : model.named_buffers()) {
-      at::Tensor const& one = item.value();
-      bool const looked_at = one.defined() && one.is_floating_point() && one.layout() == at::kStrided;
-      if (looked_at && host_value(at::isfinite(one).all()) != 0.0) finite_buffers_.push_back(item.key());
+      if (is_spoiled(item.value())) spoiled_buffers_.insert(item.key());
     }
   }
 
@@ -211,6 +214,13 @@ class checkpointing {
  private:
   Trainer& self() { return static_cast<Trainer&>(*this); }
 
+  /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
+  static bool is_spoiled(at::Tensor const& buffer) {
+    if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
+    at::NoGradGuard no_grad;
+    return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
+  }
+
   /// `age`: of the parameters, if they are not of now.
   snapshot live(std::optional<std::int64_t> age = {}) {
     auto& run = self();
@@ -222,7 +232,10 @@ class checkpointing {
         take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
     content.generation = rollbacks_.generation();
     registered_.require_finite();
-    content.finite.insert(content.finite.end(), finite_buffers_.begin(), finite_buffers_.end());
+    for (auto const& item : run.step_.model().named_buffers()) {
+      if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
+        throw broken_rule<nonfinite_error, rule::N13>("the buffer " + item.key() + " is not finite");
+    }
     return content;
   }
   /// A save that is due is in its turn, and so is one that the program's own code asks for. Out of turn are what a person or a
@@ -296,7 +309,8 @@ class checkpointing {
     }
   }
 
-  void apply(snapshot content, std::string const& source) {
+  /// `own`: it is of this very run, which may have changed what it was asked to.
+  void apply(snapshot content, std::string const& source, bool own = false) {
     auto& run = self();
     for (auto const& one : migrations_) {
       snapshot const before = content;
@@ -308,7 +322,8 @@ class checkpointing {
         content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
     if (!run.options_.accept_changed_recipe) registered_.require_same(registered, source);
     accepted_changes accepts{run.options_.accept_changed_recipe, run.options_.accept};
-    if (run.options_.resume_at) accepts.names.push_back("lr");
+    if (run.options_.resume_at || own) accepts.names.push_back("lr");
+    accepts.own_run = own;
     apply_snapshot(std::move(content), run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(),
                    parts(), source, accepts);
     run.step_.schedule().take_loaded_rates();
@@ -341,13 +356,14 @@ class checkpointing {
       std::string there;
       for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
       throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
-                             " does not exist." + (there.empty() ? " There are none at all" : there) +
-                             ". Name one of them, or leave it out.");
+                             " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
+                             ". Choose one of these, or leave the option out.");
     }
     apply(store.load(update), store.path_of(update).string());
     random_.restore();
     history.restarted_at.push_back(update);
     history.restarted_with.push_back(rate);
+    history.before_restart = history.count();
     rollbacks_ = std::move(history);
     std::int64_t const age = run.record_.age;
     run.record_.attempts = std::max(newest.attempts, run.record_.attempts);
@@ -394,12 +410,14 @@ class checkpointing {
     std::int64_t const attempts = run.record_.attempts;
     run.step_.settle();
     rollback_plan const plan = plan_of(configured, wish.spike);
-    if (rollbacks_.count() >= plan.attempts)
-      give_up_rolling_back(wish, rollbacks_,
-                           "the run went back " + std::to_string(rollbacks_.count()) + " times, which is this recipe's limit");
+    if (rollbacks_.attempts() >= plan.attempts)
+      give_up_rolling_back(
+          wish, rollbacks_,
+          "the run went back " + (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
+              ", which is this recipe's limit");
     // Where nothing was saved since the last time, that checkpoint led here already.
     std::optional<std::int64_t> before;
-    if (rollbacks_.count() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
+    if (rollbacks_.attempts() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
     auto found = checkpoint_before(run.directory_->checkpoints(), attempts - plan.behind, before, run.recorder_.passing_over());
     if (!found) give_up_rolling_back(wish, rollbacks_, "there is no checkpoint from before it");
 
@@ -409,7 +427,7 @@ class checkpointing {
     history.to.push_back(event.to);
     data_cursor const here = run.cursor_;
     run_record const record = run.record_;
-    apply(found->second, run.directory_->checkpoints().path_of(found->first).string());
+    apply(found->second, run.directory_->checkpoints().path_of(found->first).string(), /*own=*/true);
     random_.restore();
     // What an update that was under way came to is of the run that is left.
     run.step_.guards().take_rollback_wish();
@@ -452,7 +470,7 @@ class checkpointing {
   best_checkpoint best_{configured.checkpoint};
   early_stop early_stop_;
   rollback_history rollbacks_;
-  std::vector<std::string> finite_buffers_;  ///< that were finite when the run was built
+  std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
   registered_states registered_;
   std::vector<keel::migrate> migrations_;
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail

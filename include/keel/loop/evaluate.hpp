@@ -50,8 +50,8 @@ class evaluation_scope {
   torch::nn::Module& model_;
   bool training_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  random_snapshot random_;
   draw_watch watch_;
+  random_snapshot random_;
 };
 
 /// How an evaluation gets along with the memory that there is.
@@ -104,9 +104,9 @@ loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType de
 
 }  // namespace detail
 
-/// Weighted mean of `loss_of` over the batches, or over the first `most` of them, if that is above 0. Nothing in it can record
-/// a graph (E01). Throws data_error (E06) without batches, out_of_memory_error (E09) where a batch does not fit however it is
-/// cut.
+/// Weighted mean of `loss_of` over the batches, or over the first `most` of them, if that is above 0. No graph is recorded, unless
+/// the loss asks for one by at::AutoGradMode. Throws data_error (E06) without batches, out_of_memory_error (E09) where a batch does
+/// not fit however it is cut.
 template <class Autocast, class Source, class LossOf>
 double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of,
                 evaluation_memory memory = {}, std::int64_t most = 0) {

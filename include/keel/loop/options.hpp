@@ -49,7 +49,7 @@ inline void require_sound(trainer_options const& options, bool saves) {
   }
   if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0)) {
     throw error("E12",
-                "options.resume_at names an update whose checkpoint the run goes on from, so it needs a recipe with "
+                "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
                 "checkpoints, options.resume, and a number of 0 or more. Correct it, or leave it out.");
   }
   if (saves && options.run_directory.empty()) {

@@ -124,7 +124,7 @@ class recorder {
     directory_->metrics().add(mark);
     ++record_.lines;
   }
-  /// A person sent the run back; the updates after `to` are no part of it any more.
+  /// options.resume_at restarted the run; the updates after `to` are abandoned.
   void restarted(std::int64_t from, std::int64_t to, double rate) {
     console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
                                       static_cast<long long>(to), static_cast<long long>(from), rate));

@@ -1,6 +1,6 @@
-// State of the program's own that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
+// The program's state that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
 // registered is in every checkpoint by construction and comes back with it, and an update that is left out, or begins again
-// for want of memory, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
+// because memory ran out, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
 #pragma once
 
 #include <ATen/ops/isfinite.h>
@@ -21,6 +21,13 @@
 #include <vector>
 
 namespace keel {
+
+/// What registered state goes back with. Putting it back needs a copy of it before every update, which a replay buffer of
+/// gigabytes is better without.
+enum class state_scope : unsigned char {
+  updates,     ///< also an update that does not take place leaves it as it was
+  checkpoints  ///< only a resume and a rollback bring it back
+};
 
 namespace detail {
 
@@ -49,7 +56,7 @@ class registered_states final : public program_state {
  public:
   /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty.
   template <saveable State>
-  void add(std::string name, State& state) {
+  void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {
       if (one.name == name)
         throw error("E12", "the state " + name + " is registered already. Give the second one another name.");
@@ -57,8 +64,11 @@ class registered_states final : public program_state {
     if (name.empty() || name.find('.') != std::string::npos)
       throw error("E12", "a registered state needs a name, without a dot. Call it as the checkpoint shall: \"curriculum\".");
     states_.push_back({std::move(name), [&state](state_writer& archive) { state.visit(archive); },
-                       [&state](state_reader& archive) { state.visit(archive); }, [&state] { return field_copies::of(state); },
+                       [&state](state_reader& archive) { state.visit(archive); }, scope,
+                       [&state] { return field_copies::of(state); },
                        [&state](field_copies const& copies) { copies.put_back(state); },
+                       [&state] { return field_marks::of(state); },
+                       [&state](field_marks const& marks) { return marks.changed(state); },
                        [&state] {
                          std::set<std::string> found;
                          detail::unsound_fields archive{found, ""};
@@ -69,14 +79,29 @@ class registered_states final : public program_state {
     states_.back().unsound_from_the_start = states_.back().unsound();
   }
 
-  bool empty() const override { return states_.empty(); }
+  /// Nothing that an update would have to put back.
+  bool empty() const override {
+    return std::none_of(states_.begin(), states_.end(), [](entry const& one) { return one.scope == state_scope::updates; });
+  }
   std::vector<field_copies> take() override {
     std::vector<field_copies> copies;
-    for (auto const& one : states_) copies.push_back(one.take());
+    for_each_undone([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
     return copies;
   }
   void put_back(std::vector<field_copies> const& copies) override {
-    for (std::size_t i = 0; i < copies.size() && i < states_.size(); ++i) states_[i].put_back(copies[i]);
+    for_each_undone([&](entry const& one, std::size_t i) {
+      if (i < copies.size()) one.put_back(copies[i]);
+    });
+  }
+  std::vector<field_marks> take_marks() override {
+    std::vector<field_marks> marks;
+    for_each_undone([&](entry const& one, std::size_t) { marks.push_back(one.take_marks()); });
+    return marks;
+  }
+  void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) override {
+    for_each_undone([&](entry const& one, std::size_t i) {
+      if (i < marks.size() && i < copies.size()) copies[i].leave(one.changed(marks[i]));
+    });
   }
 
   /// Throws nonfinite_error (N13) for a NaN, or an infinity in a tensor, that was not there when the state was registered.
@@ -115,14 +140,25 @@ class registered_states final : public program_state {
     std::string name;
     std::function<void(state_writer&)> write;
     std::function<void(state_reader&)> read;
+    state_scope scope;
     std::function<field_copies()> take;
     std::function<void(field_copies const&)> put_back;
+    std::function<field_marks()> take_marks;
+    std::function<std::vector<bool>(field_marks const&)> changed;
     std::function<std::set<std::string>()> unsound;
     std::set<std::string> unsound_from_the_start;  ///< a mask of minus infinity, a number that is not known yet
 
     void visit(state_writer& archive) const { write(archive); }
     void visit(state_reader& archive) const { read(archive); }
   };
+  template <class Use>
+  void for_each_undone(Use const& use) const {
+    std::size_t index = 0;
+    for (auto const& one : states_) {
+      if (one.scope == state_scope::updates) use(one, index++);
+    }
+  }
+
   std::vector<entry> states_;
 };
 

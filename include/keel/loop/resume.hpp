@@ -11,6 +11,7 @@
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/memory/attention.hpp>
 #include <keel/memory/lora.hpp>
 #include <keel/recipe/describe.hpp>
 #include <keel/version.hpp>
@@ -31,6 +32,7 @@ struct state_part {
 struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
+  bool own_run = false;  ///< it goes back to a checkpoint of its own: nothing is compared with it
   bool operator()(std::string const& name) const {
     return all || std::find(names.begin(), names.end(), name) != names.end();
   }
@@ -68,6 +70,13 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
                                     "options.accept_changed_recipe.");
 }
 
+/// What an attention policy comes to here: the default may be the kernel that an older recipe named.
+inline attention_kind kernel_of(std::string const& policy, config const& value) {
+  if (policy == "fused") return attention_kernel(attention_kind::fused);
+  bool const automatic = policy == "automatic" && !value.model.inner_gradients;
+  return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
+}
+
 /// Throws checkpoint_error (E03) that names every slot that differs.
 inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source,
                                 accepted_changes const& accepts) {
@@ -78,7 +87,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
-    if (before != text.c_str())
+    bool const same_kernel = std::string(name) == "attention" && kernel_of(before, value) == kernel_of(text.c_str(), value);
+    if (before != text.c_str() && !same_kernel)
       differences += (differences.empty() ? "" : "; ") + std::string(name) + " was " + before + " and is " + text.c_str();
   });
   std::int64_t const length =
@@ -126,19 +136,26 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
   throw checkpoint_error("E03",
                          source + " is of an optimizer with other options: " + differences +
                              ". Use those options, another run directory, or options.accept with these names, such as "
-                             "{\"lr\"}, with which the program's count.");
+                             "{\"lr\"}, to use the program's values.");
 }
 
 /// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
 /// schedules and rollbacks made of the old one is forgotten.
-inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, accepted_changes const& accepts) {
+inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
+                             accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
+  // Of a schedule that this recipe does not have any more: its last rate is nobody's choice.
+  auto const schedule_of = [](nlohmann::json const& state) { return state.value(pointer("/recipe/schedule"), std::string()); };
+  bool const had_schedule =
+      !schedule::changes_the_rate(value.schedule) && saved.contains(pointer("/recipe/schedule")) &&
+      saved[pointer("/recipe/schedule")].is_string() && schedule_of(saved) != schedule_of(live);
   std::size_t const groups = live.at("optimizer").at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
     pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
     pointer const rate("/run/step/schedule/highest_lr/" + std::to_string(group));
     if (!saved.contains(place) || !saved[place].is_object()) continue;
     nlohmann::json const& own = live.at(place);
+    if (had_schedule && saved.contains(rate) && saved[place].contains("lr")) saved[place]["lr"] = saved[rate];
     for (auto const& [name, value] : own.items()) {
       if (!accepts(name) || !saved[place].contains(name)) continue;
       if (name != "lr") {
@@ -210,7 +227,7 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
                     accepted_changes const& accepts) {
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
-  detail::require_same_recipe(value, content.state, source, accepts);
+  if (!accepts.own_run) detail::require_same_recipe(value, content.state, source, accepts);
   if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
   // What a rung of the ladder did before the run's first update is no other model.
   auto const to_quantize = quantized_in(content.model, model);
@@ -219,13 +236,13 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   require_same_model(expected, content.model, source);
   if (!accepts.all) detail::require_same_frozen(model, content, source);
   snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
-  detail::take_own_options(content.state, live.state, accepts);
-  if (!accepts.all) detail::require_same_options(live.state, content.state, source);
+  detail::take_own_options(content.state, live.state, value, accepts);
+  if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A mechanism that a changed recipe brings begins anew.
-    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accepts.all);
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accepts.all || accepts.own_run);
     part.state->visit(reader);
   });
   // Room for all of them first; the values come with the model's.

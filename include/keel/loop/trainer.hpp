@@ -75,7 +75,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       step_.ladder().offload_to(options_.run_directory);
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, file_system);
     }
-    step_.goes_back_too(this->registered());
+    step_.restore_on_skip(this->registered());
     if constexpr (saves) this->note_buffers(step_.model());
     if constexpr (saves) {
       // An optimizer that cannot be saved is better refused now than at the first checkpoint.

@@ -260,7 +260,7 @@ class trials {
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
     Step like_it(own.model(), own.optimizer(), trainer.options_.updates);
     like_it.ladder().begin_like(own.ladder());
-    like_it.goes_back_too(trainer.registered());
+    like_it.restore_on_skip(trainer.registered());
     trial(like_it);
   }
 

@@ -185,7 +185,7 @@ struct counted_passes {
     auto const pass = [&](kept_counter& counter, recompute_kind recompute) {
       at::Tensor loss;
       autocast_scope const autocast(device, configured.precision.kind);
-      attention_scope const attention(configured.attention.kind);
+      attention_scope const attention(ladder_position(configured).relief().attention);
       unit_scope const units(recompute, &counter);
       saved_tensor_scope const saved([&counter] { return counter.hooks(); });
       loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch)).mean;

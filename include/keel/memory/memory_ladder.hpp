@@ -86,7 +86,12 @@ class memory_ladder {
  public:
   /// `engine`: the optimizer, if it is one of keel's. Throws recipe_error where a rung can never be taken: O20, U33.
   memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device)
-      : ladder_(recipe.oom), position_(recipe), model_(model), engine_(engine), device_(device) {
+      : ladder_(recipe.oom),
+        position_(recipe),
+        model_(model),
+        engine_(engine),
+        device_(device),
+        differentiates_twice_(recipe.model.inner_gradients) {
     detail::own_rungs<Policy>::require_callable();
     if (oom::has_rung(ladder_, oom::rung_kind::quantize_base) && lora_layers(model).empty())
       throw broken_rule<recipe_error, rule::O20>();
@@ -191,7 +196,7 @@ class memory_ladder {
   bool take(int index) {
     switch (ladder_.rungs[index].kind) {
       case oom::rung_kind::fused_attention:
-        return libtorch::has_fused_attention && relief().attention == attention_kind::math;
+        return libtorch::has_fused_attention && relief().attention == attention_kind::math && !differentiates_twice_;
       case oom::rung_kind::offload_optimizer:
         offload();
         return true;
@@ -209,6 +214,7 @@ class memory_ladder {
   torch::nn::Module& model_;
   update_engine* engine_;
   at::DeviceType device_;
+  bool differentiates_twice_;  ///< which fused kernels cannot
   std::filesystem::path directory_;
   std::shared_ptr<state_home> home_;
   bool offloaded_ = false;

@@ -58,7 +58,7 @@ class forward_context {
         host_(libtorch::get_autocast(at::kCPU)),
         accelerator_(libtorch::get_autocast(device)) {}
 
-  /// Somebody drew random numbers since this was taken: the forward pass, or another thread.
+  /// Random numbers were drawn since this was taken, by the forward pass or by another thread.
   bool has_moved() const { return !random_.is_current(); }
 
   /// Runs it as it was; everything is put back afterwards, also after an exception. `random`: the forward pass may have drawn;
@@ -114,9 +114,10 @@ inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) 
   return leaves;
 }
 
-/// Thrown out of the forward pass when everything that the backward pass needs is there. LibTorch's engine lets only exceptions
-/// of the standard's through, where a block differentiates inside itself.
-struct all_captured : std::exception {};
+/// Thrown out of the forward pass when everything that the backward pass needs is there, or when it cannot be. What arrives may
+/// be another exception: LibTorch's engine, inside a block that differentiates, lets only those derived from std::exception
+/// through, and the interpreter of scripted blocks throws one with its own words.
+struct recomputation_ends : std::exception {};
 
 /// Of values in host memory; 0 for others.
 inline std::uint64_t sum_of_values(at::Tensor const& tensor) {
@@ -128,14 +129,14 @@ inline std::uint64_t sum_of_values(at::Tensor const& tensor) {
 
 inline error changed_in_place() {
   return error("E16",
-               "a tensor that a recomputed block needs again was changed in place since its forward pass, so that it would give "
-               "another gradient. Change a copy, or change it after the backward pass.");
+               "a tensor that a recomputed block needs again was modified in place after the forward pass, so the gradient would "
+               "be wrong. Modify a copy, or modify it after the backward pass.");
 }
 inline error drew_otherwise() {
   return error("E16",
-               "a recomputed block drew other random numbers than in its forward pass, because another thread drew from LibTorch's "
-               "generator meanwhile. Give threads that load data a generator of their own: "
-               "at::make_generator<at::CPUGeneratorImpl>(seed), passed to each call that draws.");
+               "a recomputed block drew different random numbers than in its forward pass: another thread used LibTorch's "
+               "generator in between, or a kernel of the block is not deterministic. Give each data-loading thread a separate "
+               "generator: at::make_generator<at::CPUGeneratorImpl>(seed), passed to each call that draws.");
 }
 
 /// One call of a block: what was saved of it, by number, and how to compute it again.
@@ -165,11 +166,12 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     at::ScalarType type;
     c10::VariableVersion versions;  ///< counts its changes in place, as long as this lives
     std::int64_t version;
-    bool after_a_draw;  ///< the first since somebody drew random numbers: a dropout's mask, or what was made of it
+    bool after_a_draw;  ///< the first after a random draw: a dropout's mask, or what was made of it
     std::uint64_t sum;  ///< of its values then
+    bool released = false;  ///< no graph needs it any more
 
     bool resembles(at::Tensor const& other) const { return other.sizes() == sizes && other.scalar_type() == type; }
-    bool was_changed() const { return versions.current_version() != static_cast<std::uint32_t>(version); }
+    bool was_changed() const { return !released && versions.current_version() != static_cast<std::uint32_t>(version); }
   };
   trace trace_of(at::Tensor const& tensor) {
     bool const drawn = !random_.is_current();
@@ -184,6 +186,10 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   class dropped final : public torch::autograd::SavedVariableHooks {
    public:
     explicit dropped(std::shared_ptr<recompute_frame> frame) : frame_(std::move(frame)) {}
+    // Of a graph inside the block, which may change its own tensors in place once it is done with them.
+    ~dropped() override {
+      if (number_ < frame_->traces_.size()) frame_->traces_[number_].released = true;
+    }
     void call_pack_hook(at::Tensor const& tensor) override {
       number_ = frame_->traces_.size();
       frame_->traces_.push_back(frame_->trace_of(tensor));
@@ -192,7 +198,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
 
    private:
     std::shared_ptr<recompute_frame> frame_;
-    std::size_t number_ = 0;
+    std::size_t number_ = static_cast<std::size_t>(-1);
   };
 
   /// Keeps what the recomputation saves, in its order.
@@ -200,14 +206,16 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
    public:
     explicit captured(recompute_frame& frame) : frame_(frame) {}
     void call_pack_hook(at::Tensor const& tensor) override {
+      // A block that catches every exception goes on.
+      if (frame_.ended_ != ending::none) throw recomputation_ends();
       std::size_t const number = frame_.next_++;
-      if (number >= frame_.traces_.size() || !frame_.traces_[number].resembles(tensor)) throw frame_.differs();
+      if (number >= frame_.traces_.size() || !frame_.traces_[number].resembles(tensor)) frame_.end(ending::differs);
       trace const& before = frame_.traces_[number];
-      if (before.after_a_draw && sum_of_values(tensor) != before.sum) throw other_numbers();
+      if (before.after_a_draw && sum_of_values(tensor) != before.sum) frame_.end(ending::other_numbers);
       // The second forward pass may differentiate inside itself, and then asks for it.
       tensor_ = tensor.detach();
       frame_.tensors_[number] = tensor_;
-      if (frame_.next_ == frame_.traces_.size()) throw all_captured();
+      if (frame_.next_ == frame_.traces_.size()) frame_.end(ending::complete);
     }
     at::Tensor call_unpack_hook() override { return tensor_; }
 
@@ -215,7 +223,11 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     recompute_frame& frame_;
     at::Tensor tensor_;
   };
-  struct other_numbers : std::exception {};
+  enum class ending : unsigned char { none, complete, differs, other_numbers };
+  [[noreturn]] void end(ending how) {
+    ended_ = how;
+    throw recomputation_ends();
+  }
 
   /// Called from whichever thread runs the backward pass.
   at::Tensor at(std::size_t number) {
@@ -242,20 +254,18 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   bool compute(std::vector<at::Tensor> const& inputs) {
     tensors_.assign(traces_.size(), at::Tensor());
     next_ = 0;
-    bool complete = false;
-    bool same_numbers = true;
+    ended_ = ending::none;
     context_.again(drew_, [&] {
       saved_tensor_scope const capture([this] { return std::make_unique<captured>(*this); });
       try {
         forward_(as_leaves(inputs));
-      } catch (all_captured const&) {
-        complete = true;
-      } catch (other_numbers const&) {
-        same_numbers = false;
+      } catch (...) {
+        // Thrown here to end it, whatever it became on its way.
+        if (ended_ == ending::none) throw;
       }
     });
-    if (same_numbers && !complete) throw differs();
-    return same_numbers;
+    if (ended_ == ending::none || ended_ == ending::differs) throw differs();
+    return ended_ == ending::complete;
   }
 
   error differs() const {
@@ -268,13 +278,14 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   at::DeviceType device_;
   forward_context context_;
   random_snapshot random_;  ///< as it was when a tensor was dropped last
-  bool drew_ = false;       ///< somebody did, during the forward pass
+  bool drew_ = false;       ///< the generator moved during the forward pass
   std::vector<torch::autograd::SavedVariable> inputs_;
   // LibTorch's versions differ in the kind of pointer.
   std::vector<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>()))> accumulators_;
   std::vector<trace> traces_;  ///< of what was dropped
   std::vector<at::Tensor> tensors_;
   std::size_t next_ = 0;
+  ending ended_ = ending::none;
   std::mutex mutex_;
 };
 
@@ -291,7 +302,7 @@ struct reentrant_block {
   std::function<at::Tensor(std::vector<at::Tensor> const&)> forward;
   forward_context context;
   std::vector<bool> given;    ///< which of the inputs are defined
-  bool drew = false;          ///< somebody did, during the forward pass
+  bool drew = false;          ///< the generator moved during the forward pass
   std::uint64_t sum = 0;      ///< of its result then
 
   /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
@@ -320,7 +331,7 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list const& gradients) {
-    // It would add to the parameters' gradients, which whoever asks for some gradients only does not expect.
+    // torch::autograd::grad computes some gradients only; this backward pass would add to all of them.
     if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) throw broken_rule<error, rule::A04>();
     auto const capsule = context->saved_data["block"].toCapsule();
     auto const block = static_cast<holder&>(*capsule).block;
@@ -328,12 +339,18 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
     torch::autograd::variable_list leaves;
     at::Tensor result;
     constexpr int attempts = 4;
-    for (int attempt = 0; attempt < attempts; ++attempt) {
+    std::uint64_t before = 0;
+    for (int attempt = 1;; ++attempt) {
       leaves = as_leaves(saved);
       block->context.again(block->drew, [&] { result = block->call(leaves); });
-      if (sum_of_values(result) == block->sum) break;
-      if (!block->drew) throw changed_in_place();
-      if (attempt + 1 == attempts) throw drew_otherwise();
+      std::uint64_t const sum = sum_of_values(result);
+      if (sum == block->sum) break;
+      if (!block->drew && attempt == 2) {
+        if (sum == before) throw changed_in_place();
+        break;  // a kernel that never gives the same bits twice
+      }
+      if (attempt == attempts) throw drew_otherwise();
+      before = sum;
     }
     torch::autograd::backward({result}, {gradients.front()});
     // One for the block, which is no variable.

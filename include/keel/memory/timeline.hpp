@@ -1,6 +1,6 @@
 // Memory from update to update: the highest peak and where it was, and whether it grows.
 //   flat        neither of the two below.
-//   staircase   more is held at the end of updates than before, again and again: somebody keeps tensors. A leak, whether of each
+//   staircase   more is held at the end of updates than before, again and again: tensors are kept. A leak, whether of each
 //               update or of every two thousandth, as at an evaluation, a save or an epoch's end.
 //   slope       the same is held, but more and more is taken from the system for it: fragmentation.
 // The samples are part of a checkpoint, so that a run that is resumed every day is judged over weeks. On the CPU, what is taken from the system is what is resident in the process, so that a program's own growth is a slope too.
@@ -44,6 +44,7 @@ class timeline {
       peak_phase_ = of.highest();
     }
     sample next{of.held, of.reserved};
+    if (skipped_ > 0 && --skipped_ > 0) return;
     if (loaded_) go_on_from(next);
     last_ = next;
     for (scale& one : scales_) {
@@ -57,7 +58,7 @@ class timeline {
   std::int64_t peak_update() const { return peak_update_; }
   phase peak_phase() const { return peak_phase_; }
 
-  /// What the finest scale says that sees a growth.
+  /// The verdict of the finest scale that shows growth.
   growth judge() const {
     growth found = growth::unknown;
     for (scale const& one : scales_) {
@@ -74,13 +75,17 @@ class timeline {
     visit_one(archive, "reserved", last_.reserved);
     char const* const names[scale_count] = {"each_update", "each_8_updates", "each_64_updates"};
     for (std::size_t i = 0; i < scale_count; ++i) visit_one(archive, names[i], scales_[i]);
-    if constexpr (requires { Archive::reads; }) loaded_ = last_.held > 0;
+    if constexpr (requires { Archive::reads; }) {
+      loaded_ = last_.held > 0;
+      skipped_ = loaded_ ? warm_up : 0;
+    }
   }
 
  private:
   static constexpr std::size_t stretches = 8;
   static constexpr std::size_t scale_count = 3;
   static constexpr std::int64_t page = 4096;
+  static constexpr std::int64_t warm_up = 64;  ///< updates in which a new process fills its caches
   struct sample {
     std::int64_t held = 0;
     std::int64_t reserved = 0;
@@ -161,10 +166,11 @@ class timeline {
       return growth::flat;
     }
 
-    /// Rises from each stretch to the next, and by so much over all of them.
+    /// Rises from each stretch to the next, by so much over all of them, and does not level off.
     template <class Value>
     bool rises(Value const& value, std::int64_t at_least) const {
       std::int64_t first = 0;
+      std::int64_t middle = 0;
       std::int64_t before = 0;
       for (std::size_t i = 0; i < stretches; ++i) {
         auto const begin = recent_.begin() + static_cast<std::ptrdiff_t>(i * recent_.size() / stretches);
@@ -176,9 +182,10 @@ class timeline {
         } else if (least <= before) {
           return false;
         }
+        if (i == stretches / 2) middle = least;
         before = least;
       }
-      return before - first >= at_least;
+      return before - first >= at_least && 4 * (before - middle) >= before - first;
     }
 
     std::deque<sample> recent_;
@@ -198,6 +205,7 @@ class timeline {
   phase peak_phase_ = phase::forward;
   sample last_;
   bool loaded_ = false;  ///< from a checkpoint of a process that may have held another amount
+  std::int64_t skipped_ = 0;  ///< updates of the new process that are not looked at yet
   std::array<scale, scale_count> scales_;  ///< of each update, each eight, each sixty-four
 };
 

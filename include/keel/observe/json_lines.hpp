@@ -35,7 +35,7 @@ class json_lines {
     if (end < content.size()) files_.truncate(name_, end);
   }
 
-  /// Lines that the file has; one that a kill tore is none.
+  /// Lines that the file has; a truncated last one does not count.
   std::int64_t lines() {
     if (!files_.exists(name_)) return 0;
     std::string const content = files_.read(name_);

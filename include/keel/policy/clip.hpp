@@ -7,7 +7,7 @@
 //                      2021, "NFNets"). Leave the last layer's weights to a policy of one's own.
 //   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
 //                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
-//                      the first update on.
+//                      the first update on. A deviation counts as at least a hundredth of the mean.
 // Left out: norms other than L2 (they do not add over shards, G06), and clipping of every micro-batch (G02).
 #pragma once
 

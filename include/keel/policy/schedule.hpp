@@ -114,7 +114,7 @@ constexpr bool falls_to_its_end(kind k) {
 /// Needs to know how long the run is.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
 
-/// Without it the rates are the program's own.
+/// Otherwise the program sets the rates.
 constexpr bool changes_the_rate(settings const& s) {
   return s.kind != kind::constant || s.warmup != 0 || s.warmup_ratio != 0.0;
 }

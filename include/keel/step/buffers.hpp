@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <keel/libtorch/host_value.hpp>
+#include <utility>
 #include <vector>
 
 namespace keel {
@@ -44,14 +45,15 @@ class buffer_snapshot {
       live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
   }
 
+  /// Once after each take(); allocates nothing.
   void restore() {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       if (fits(i)) {
         live_[i].copy_(copies_[i]);
       } else {
-        // The module's own handle; the copy is another tensor from here on.
-        live_[i].set_data(copies_[i].clone());
+        // Into the module's own handle; the next take() makes another copy.
+        live_[i].set_data(std::exchange(copies_[i], at::Tensor()));
       }
     }
   }

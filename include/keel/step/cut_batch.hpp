@@ -49,7 +49,7 @@ inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t mem
   if (rows == wanted) return;
   throw data_error("E06", "member " + std::to_string(member + 1) + " of the batch has " + std::to_string(rows) +
                               " rows and the first has " + std::to_string(wanted) +
-                              ", so that oom::halve_micro_batch would cut it elsewhere. Capture what is not a row in the loss "
+                              ", so that oom::halve_micro_batch would cut it at another place. Capture what is not a row in the loss "
                               "function, give it a first dimension of rows, or give the batch type rows() and slice(begin, "
                               "end).");
 }
@@ -57,7 +57,7 @@ inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t mem
 }  // namespace detail
 
 /// Throws data_error (E06) for a batch of which one member has another number of rows than the first, or none: cut along its
-/// rows it would be another batch. A type with a slice of its own answers for itself.
+/// rows it would be another batch. A type that brings its slice() is not looked into.
 template <class Batch>
 void require_same_rows(Batch const& batch) {
   std::int64_t const rows = batch_traits<Batch>::rows(batch);

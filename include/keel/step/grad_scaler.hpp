@@ -36,10 +36,11 @@ class grad_scaler {
 
   /// One more overflow could not lower the scale: it is the model that diverges.
   bool is_at_floor() const {
-    return settings_.kind == loss_scale::kind::dynamic && factor_ <= settings_.floor && overflows_left_ <= 1;
+    bool const ends = settings_.kind == loss_scale::kind::dynamic && settings_.raise_at_floor;
+    return ends && factor_ <= settings_.floor && overflows_left_ <= 1;
   }
-  /// An overflow at the floor that somebody else answers for: the scale stays.
-  void bear() {
+  /// An overflow at the floor that another policy handles: the scale stays.
+  void hold_at_floor() {
     finite_updates_ = 0;
     overflows_left_ = 0;
   }

@@ -225,7 +225,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
  public:
   /// The joint L2 norm, before clipping.
   double norm() const { return window_.norm; }
-  /// The gradients divided by the loss scale and the weight, in tensors of their own unless that is what lies in memory; an
+  /// The gradients divided by the loss scale and the weight, in separate tensors unless that is what lies in memory; an
   /// undefined one for a parameter without a gradient.
   std::vector<at::Tensor> unscaled() const { return window_.factor == 1.0 ? window_.all_gradients() : window_.unscaled_copies(); }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.

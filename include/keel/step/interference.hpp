@@ -41,6 +41,10 @@ class open_update_watch {
       values_[i] = tensor_mark(parameters_.tensors[i], sampled);
     }
   }
+  /// Hooks of the update before this one, which a device decided late, may have changed the parameters.
+  void take_parameters() {
+    for (std::size_t i = 0; i < gradients_.size(); ++i) values_[i] = tensor_mark(parameters_.tensors[i], sampled_);
+  }
   /// No update is open.
   void forget() { gradients_.clear(); }
 
@@ -49,7 +53,9 @@ class open_update_watch {
     for (std::size_t i = 0; i < gradients_.size(); ++i) {
       at::Tensor const& parameter = parameters_.tensors[i];
       if (tensor_mark(parameter.grad(), sampled_) != gradients_[i]) refuse("the gradient of " + parameters_.names[i], what(i));
-      if (tensor_mark(parameter, sampled_) != values_[i])
+      tensor_mark const now(parameter, sampled_);
+      // Writing what is there already, as a clamp after each micro-batch does, changes nothing.
+      if (now != values_[i] && !(now.sampled() && now.same_values(values_[i])))
         refuse(parameters_.names[i], "was changed, as optimizer.step() and loading do");
     }
   }
@@ -65,9 +71,9 @@ class open_update_watch {
   }
   [[noreturn]] static void refuse(std::string const& which, std::string const& happened) {
     throw interference_error("E19", which + " " + happened +
-                                        ", while an update was open. The update is dropped. Between its micro-batches leave "
-                                        "gradients, parameters and optimizer to the step, which clears, clips and applies them; "
-                                        "train another model that shares parameters before or after the whole update.");
+                                        ", while an update was open. The update is dropped. Do not touch gradients, parameters or "
+                                        "the optimizer between its micro-batches: the step clears, clips and applies them. Train "
+                                        "another model that shares parameters before or after the whole update.");
   }
 
   parameter_list const& parameters_;
@@ -76,7 +82,7 @@ class open_update_watch {
   std::vector<tensor_mark> values_;
 };
 
-/// An optimizer.step() of the program's after the step's own: the same gradients would be applied twice.
+/// An optimizer.step() call by the program after the step's own: the same gradients would be applied twice.
 class repeated_step_watch {
  public:
   /// The update took place, and its gradients are still there.
@@ -101,8 +107,8 @@ class repeated_step_watch {
     bool const repeated = progress_ ? now && *now == *progress_ + 1 : is_as_expected();
     if (!repeated) return;
     throw interference_error(
-        "E19", "optimizer.step() was called after an update that the step had already applied, so its gradients were applied "
-               "twice. Remove that call, and go on from a checkpoint, or from parameters that you kept.");
+        "E19", "optimizer.step() was called although the step had already applied this update, so its gradients were applied twice. "
+               "Remove that call, and start from a checkpoint, or from parameters that you kept.");
   }
 
  private:

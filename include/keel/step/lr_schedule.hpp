@@ -1,7 +1,7 @@
 // The learning rate by applied updates. The schedule is a factor on each parameter group's own rate; it can be saved, and it
 // moves only when an update was applied.
 //
-// Whose the rates are: without a schedule policy they are the program's, and are only read: set_lr(), torch::optim::StepLR and
+// Who owns the rates: without a schedule policy they are the program's, and are only read: set_lr(), torch::optim::StepLR and
 // hooks count, and the rates are saved and resumed as they stand. Under a schedule policy they are the schedule's, and a rate
 // that something else wrote is an error (E18), because one of the two would be lost. No update takes place with a rate that is
 // negative, infinite or NaN.
@@ -90,6 +90,7 @@ class lr_schedule {
   /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
   void require_sound(std::int64_t update) {
     if (loaded_) take_loaded_rates();
+    if (!applied_) take_base_rates();
     for (std::size_t group = 0; group < highest_.size(); ++group) {
       if (writes() && present(group) != written_[group]) {
         throw learning_rate_error(
@@ -110,6 +111,7 @@ class lr_schedule {
 
   /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
   void apply(torch::optim::Optimizer& optimizer) {
+    applied_ = true;
     if (!writes()) return;
     auto& groups = optimizer.param_groups();
     for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) {
@@ -120,6 +122,7 @@ class lr_schedule {
   /// The optimizer's rates were loaded from where the schedule wrote them.
   void take_loaded_rates() {
     loaded_ = false;
+    applied_ = true;
     for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);
   }
 
@@ -151,6 +154,11 @@ class lr_schedule {
   }
 
  private:
+  /// A rate that is set before the first update is what the schedule multiplies.
+  void take_base_rates() {
+    for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);
+  }
+
   /// Compares the mean loss of one patience with the best one's.
   struct plateau_state {
     double factor = 1.0;
@@ -193,6 +201,7 @@ class lr_schedule {
   std::vector<double> highest_;  ///< a group's rate when this was built
   std::vector<double> written_;  ///< what apply left in the optimizer
   bool loaded_ = false;          ///< and the optimizer's rates are about to be
+  bool applied_ = false;         ///< an update has begun with a rate from here
   double lowered_ = 1.0;  ///< by rollbacks
   std::int64_t position_ = 0;
   plateau_state plateau_;

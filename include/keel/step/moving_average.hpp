@@ -122,11 +122,11 @@ class moving_average {
     std::vector<at::Tensor> held;
     for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
     held_ = std::move(held);
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].detach().copy_(averages_[i]);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(averages_[i]);
   }
   void put_back() {
     at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].detach().copy_(held_[i]);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
     held_.clear();
   }
 

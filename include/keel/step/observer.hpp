@@ -10,8 +10,8 @@ struct no_observer {
   void operator()(Event const& /*event*/) const {}
 };
 
-/// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. Whoever
-/// does not say is taken to.
+/// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. An
+/// observer that does not say counts as one that does.
 template <class Observer>
 bool reads_losses(Observer const& observer) {
   if constexpr (requires { observer.reads_losses(); }) {

@@ -72,7 +72,7 @@ inline void hold_each_once(torch::optim::Optimizer& optimizer) {
   }
 }
 
-/// Throws error (E11) if the optimizer does not fit the model: a tensor that is none of its parameters, one in two groups, one
+/// Throws error (E11) if the optimizer does not fit the model: a tensor that is not one of its parameters, one in two groups, one
 /// that would not be trained, a complex one. A parameter that is twice in one group stays there once.
 inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
   std::unordered_map<c10::TensorImpl*, std::string> name_of;

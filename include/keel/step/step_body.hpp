@@ -131,23 +131,30 @@ class step_body : public update_counts {
 
   /// Drops an open window; nothing of it was or will be applied.
   void drop_window() {
+    // Also where going back throws.
+    struct at_end {
+      step_body& of;
+      ~at_end() { of.end_window(); }
+    } const ends{*this};
     clear_gradients(parameters_.tensors);
     if (engine_ != nullptr) engine_->forget_prepared();
     settled_.reset();
     pass_.drop();
-    end_window();
   }
   /// State of the program that an update which does not take place leaves as it was; it outlives the step.
-  void goes_back_too(program_state& state) { pass_.goes_back_too(state); }
+  void restore_on_skip(program_state& state) { pass_.restore_on_skip(state); }
 
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<outcome> settle() {
     if (!pending_) return std::nullopt;
     average_.require_parameters_in_place();
+    pass_.before_late_hooks();
     pending_update update = std::move(*pending_);
     pending_.reset();
     raised const closing(closing_);
-    return close_pending(std::move(update));
+    outcome const result = close_pending(std::move(update));
+    pass_.after_late_hooks();
+    return result;
   }
   /// An update is under way on a device, and the counts below are those before it.
   bool is_pending() const { return pending_.has_value(); }
@@ -446,7 +453,7 @@ class step_body : public update_counts {
     ++skipped_;
     // At its floor the scale cannot answer for the overflow: it is a bad gradient of the run (P07).
     if (why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor()) {
-      scaler_.bear();
+      scaler_.hold_at_floor();
       why = reason::nonfinite_gradient;
     }
     // Before hooks hear of it, which may throw: the device's scale has backed off too.

@@ -3,11 +3,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 
 namespace keel {
 
@@ -18,11 +20,17 @@ class tensor_mark {
   explicit tensor_mark(at::Tensor const& tensor, bool sampled = true) {
     if (!tensor.defined()) return;
     tensor_ = tensor.unsafeGetTensorImpl();
+    address_.emplace(tensor.getIntrusivePtr());
     version_ = tensor._version();
     if (sampled) sample_ = sample_of(tensor);
   }
   bool defined() const { return tensor_ != nullptr; }
-  friend bool operator==(tensor_mark const&, tensor_mark const&) = default;
+  friend bool operator==(tensor_mark const& a, tensor_mark const& b) {
+    return a.tensor_ == b.tensor_ && a.version_ == b.version_ && a.sample_ == b.sample_;
+  }
+  /// The same elements, as far as they are looked at, however often they were written.
+  bool same_values(tensor_mark const& other) const { return tensor_ == other.tensor_ && sample_ == other.sample_; }
+  bool sampled() const { return sample_ != 0; }
 
  private:
   /// 0 for what cannot be looked at without waiting for a device.
@@ -45,6 +53,8 @@ class tensor_mark {
     return hash;
   }
 
+  /// Keeps the address from another tensor, not the elements.
+  std::optional<c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>> address_;
   c10::TensorImpl const* tensor_ = nullptr;
   std::int64_t version_ = 0;
   std::uint64_t sample_ = 0;

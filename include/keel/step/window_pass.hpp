@@ -54,7 +54,7 @@ class window_pass {
   window_sums const& sums() const { return sums_; }
   buffer_snapshot& buffers() { return buffers_; }
   /// State of the program that goes back with the buffers; it outlives this.
-  void goes_back_too(program_state& state) { program_ = &state; }
+  void restore_on_skip(program_state& state) { program_ = &state; }
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
@@ -83,8 +83,10 @@ class window_pass {
   /// began to step.
   void drop() {
     if (can_go_back_) put_back();
-    close();
   }
+  /// The update before this one is closed while this one is open, and its hooks may change parameters.
+  void before_late_hooks() const { watch_.require_unchanged(); }
+  void after_late_hooks() { watch_.take_parameters(); }
   /// The parameters are about to change: from here on there is no way back.
   void begin_update() { can_go_back_ = false; }
   /// The window's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
@@ -99,6 +101,8 @@ class window_pass {
     gradients_.reset();
     watch_.forget();
     can_go_back_ = false;
+    taken_.clear();
+    left_.clear();
     sums_ = {};
   }
   /// The window has all of its micro-batches. Throws interference_error (E19) where the program changed a gradient or a
@@ -119,17 +123,21 @@ class window_pass {
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   template <class Batch, class LossOf>
   loss_tally run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+    constexpr bool more_to_come = configured.accumulate.count > 1;
     watch_.require_unchanged();
+    // What the program changed since the micro-batch before, such as a sampler that moved on, is no part of the update.
+    if (!left_.empty()) program_->leave_changes(left_, taken_);
     loss_tally const tally = run_shortened(whole, loss_of, relief);
-    watch_.take(configured.accumulate.count > 1);
+    watch_.take(more_to_come);
+    if (more_to_come && has_program_state()) left_ = program_->take_marks();
     return tally;
   }
 
  private:
   void put_back() {
-    buffers_.restore();
-    if (has_program_state()) program_->put_back(taken_);
     can_go_back_ = false;
+    buffers_.restore();
+    if (has_program_state()) program_->put_back(std::exchange(taken_, {}));
   }
 
   template <class Batch, class LossOf>
@@ -191,7 +199,8 @@ class window_pass {
   open_update_watch watch_;
   buffer_snapshot buffers_;
   program_state* program_ = nullptr;
-  std::vector<field_copies> taken_;
+  std::vector<field_copies> taken_;  ///< before the first micro-batch
+  std::vector<field_marks> left_;    ///< after the last one
   bool can_go_back_ = false;  ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
