@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/attention_scope.hpp>
+#include <keel/memory/ladder.hpp>
 #include <keel/memory/saved_tensors.hpp>
 #include <keel/memory/unit_scope.hpp>
 #include <keel/recipe/config_of.hpp>

@@ -374,11 +374,13 @@ class step_body : public update_counts {
   /// Of an update that is decided on the device, and takes place: the host waits for it here.
   void show_gradients(device_decision const& decided) {
     if (Environment::host_value(decided.happens) == 0.0) return;
-    at::NoGradGuard no_grad;
     std::vector<at::Tensor> unscaled;
-    for (at::Tensor const& parameter : parameters_.tensors)
-      unscaled.push_back(parameter.grad().defined() ? parameter.grad() * decided.unscaling.to(parameter.grad().scalar_type())
-                                                    : at::Tensor());
+    {
+      at::NoGradGuard no_grad;
+      for (at::Tensor const& parameter : parameters_.tensors)
+        unscaled.push_back(parameter.grad().defined() ? parameter.grad() * decided.unscaling.to(parameter.grad().scalar_type())
+                                                      : at::Tensor());
+    }
     show_gradients(Environment::host_value(decided.norm), unscaled);
   }
 
