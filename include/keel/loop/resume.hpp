@@ -32,7 +32,7 @@ struct state_part {
 struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
-  bool own_run = false;  ///< it goes back to a checkpoint of its own: nothing is compared with it
+  bool own_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
   bool operator()(std::string const& name) const {
     return all || std::find(names.begin(), names.end(), name) != names.end();
   }
@@ -144,7 +144,7 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
 inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
                              accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
-  // Of a schedule that this recipe does not have any more: its last rate is nobody's choice.
+  // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
   auto const schedule_of = [](nlohmann::json const& state) { return state.value(pointer("/recipe/schedule"), std::string()); };
   bool const had_schedule =
       !schedule::changes_the_rate(value.schedule) && saved.contains(pointer("/recipe/schedule")) &&
