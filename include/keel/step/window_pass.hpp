@@ -87,7 +87,7 @@ class window_pass {
   /// The update before this one is closed while this one is open, and its hooks may change parameters.
   void before_late_hooks() const { watch_.require_unchanged(); }
   void after_late_hooks() { watch_.take_parameters(); }
-  /// The parameters are about to change: from here on there is no way back.
+  /// The parameters are about to change: from here on nothing can be put back.
   void begin_update() { can_go_back_ = false; }
   /// The window's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
   /// outlive the batch.
@@ -125,7 +125,7 @@ class window_pass {
   loss_tally run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
     constexpr bool more_to_come = configured.accumulate.count > 1;
     watch_.require_unchanged();
-    // What the program changed since the micro-batch before, such as a sampler that moved on, is no part of the update.
+    // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
     if (!left_.empty()) program_->leave_changes(left_, taken_);
     loss_tally const tally = run_shortened(whole, loss_of, relief);
     watch_.take(more_to_come);

@@ -165,8 +165,7 @@ inline void return_to(at::Tensor const& home, at::Tensor const& used) {
 }
 
 /// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits. What the program writes
-/// into a parameter goes into its copy before the next update; writing by a raw pointer or
-/// through `.data()` is not seen.
+/// into a parameter goes into its copy before the next update; writing by a raw pointer or through `.data()` is not seen.
 class master_weights {
  public:
   /// Makes the copy of a narrow parameter that has none, and brings one up to date whose parameter something else changed.
