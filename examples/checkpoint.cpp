@@ -23,7 +23,7 @@ std::vector<fs::path> checkpoints_of(fs::path const& path) {
   for (fs::path const& folder : {path / "checkpoints", path}) {
     keel::checkpoint_store<> store(folder);
     std::vector<fs::path> found;
-    for (std::int64_t const update : store.updates()) found.push_back(store.path_of(update));
+    for (keel::checkpoint_id const& id : store.all()) found.push_back(store.path_of(id));
     if (!found.empty()) return found;
   }
   throw keel::file_error("E02", path.string() + " holds no checkpoint. Name a folder step-000000500, or the run directory around it.");

@@ -2,14 +2,17 @@
 #pragma once
 
 #include <keel/checkpoint/best.hpp>
+#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/migrate.hpp>
 #include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/safetensors_file.hpp>
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/data/shuffled_batches.hpp>
 #include <keel/error.hpp>
+#include <keel/loop/predict.hpp>
 #include <keel/loop/seed.hpp>
 #include <keel/loop/trainer.hpp>
 #include <keel/memory/attention.hpp>

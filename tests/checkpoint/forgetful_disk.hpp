@@ -128,11 +128,12 @@ class forgetful_files {
     auto& node = *disk_->open_.at(file.get());
     node.durable = node.live;
   }
-  void sync_directory(path const& name) {
+  std::string sync_directory(path const& name) {
     auto const lock = next();
     auto const node = disk_->require("sync", name);
     node->durable_entries = node->entries;
     node->history.clear();
+    return {};
   }
   void truncate(path const& name, std::uint64_t size) {
     auto const lock = next();
@@ -147,11 +148,29 @@ class forgetful_files {
     target->entries[to.filename().string()] = moved;
     target->changed();
   }
-  void remove_all(path const& name) {
+  void remove_file(path const& name) {
     auto const lock = next();
     auto const parent = disk_->find(name.parent_path());
     if (!parent || parent->entries.erase(name.filename().string()) == 0) return;
     parent->changed();
+  }
+  bool remove_directory(path const& name) {
+    {
+      std::lock_guard<std::mutex> const lock(disk_->mutex_);
+      auto const found = disk_->find(name);
+      if (found && !found->entries.empty()) return false;
+    }
+    return remove_file(name), true;
+  }
+  keel::file_kind kind(path const& name) {
+    std::lock_guard<std::mutex> const lock(disk_->mutex_);
+    auto const found = disk_->find(name);
+    if (!found) return keel::file_kind::none;
+    return found->is_directory ? keel::file_kind::directory : keel::file_kind::file;
+  }
+  bool is_named(keel::file_handle const& file, path const& name) {
+    std::lock_guard<std::mutex> const lock(disk_->mutex_);
+    return disk_->open_.at(file.get()) == disk_->find(name);
   }
   bool exists(path const& name) {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
@@ -178,7 +197,7 @@ class forgetful_files {
     content.copy(to, got, offset);
     return got;
   }
-  keel::file_handle try_lock(path const& name) { return open(name, true, false); }
+  keel::lock_result try_lock(path const& name) { return {open(name, true, false), {}}; }
 
  private:
   /// One more call that changes something.

@@ -1,4 +1,4 @@
-// Bytes that nobody should trust: each is refused by name or harmless. Numbers in brackets are rows of the format's list.
+// Bytes of unknown origin: each is refused by name or harmless. Numbers in brackets are rows of the format's list.
 #include "safetensors_support.hpp"
 
 using namespace safetensors_test;
@@ -28,16 +28,21 @@ TEST_CASE("a header that is not one JSON object in UTF-8 is refused") {
   }
 }
 
-TEST_CASE("white space before the header is accepted, padding after it is spaces only") {
-  CHECK(refusal(framed(" \t\r\n{}")).empty());
-  CHECK(refusal(framed("{}     ")).empty());
-  CHECK(refused_for(framed({"{}\0", 3}), "} and spaces"));
-  CHECK(refused_for(framed({"{} \0 ", 5}), "} and spaces"));
+TEST_CASE("white space before and after the header is what Hugging Face's reader takes: space, tab, newline, carriage return") {
+  for (auto const* header : {" {}", "\t\r\n {}", "{}     ", "{}\n", "{}\t\r\n \n", "{\r\n}", " \n{}\n "}) {
+    INFO(header);
+    CHECK(refusal(framed(header)).empty());
+  }
+  for (auto const* header : {"{}\v", "{}\f", "{}\xa0", "{}\xc2\xa0", "{}\xe2\x80\xa8", "{} x", "{}\n,"}) {
+    INFO(header);
+    CHECK(refused_for(framed(header), "} and white space"));
+  }
+  for (auto const* header : {"\v{}", "\f{}", "\xc2\xa0{}", "     ", "\n"})
+    CHECK(refused_for(framed(header), "not a JSON object"));
+  CHECK(refused_for(framed({"{}\0", 3}), "} and white space"));
+  CHECK(refused_for(framed({"{} \0 ", 5}), "} and white space"));
   CHECK(refused_for(framed({"{}\0}", 4}), "NUL"));
   CHECK(refused_for(framed({"{\0}", 3}), "NUL"));
-  CHECK(refused_for(framed("{}\n"), "} and spaces"));
-  CHECK(refused_for(framed("{} x"), "} and spaces"));
-  CHECK(refused_for(framed("     "), "not a JSON object"));
 }
 
 TEST_CASE("a name, field or metadata key that appears twice is refused") {
@@ -72,7 +77,7 @@ TEST_CASE("unknown fields of an entry are ignored, whatever they hold") {
 }
 
 TEST_CASE("a dtype that keel cannot load is named") {
-  for (auto const* dtype : {"F8_E4M3", "F8_E5M2", "U16", "U64", "F4", "f32", "", "F32 "}) {
+  for (auto const* dtype : {"F8", "C128", "I4", "F128", "f32", "", "F32 "}) {
     auto const file = entry_file(R"({"dtype":")" + std::string(dtype) + R"(","shape":[1],"data_offsets":[0,4]})");
     CHECK(refused_for(file, "'w' of dtype '" + std::string(dtype) + "'"));
   }
@@ -187,7 +192,7 @@ TEST_CASE("a control character of a hostile name does not reach the terminal") {
   CHECK(refused_for(framed(R"({"\u001b[2J":7})"), "'?[2J'"));
 }
 
-TEST_CASE("bytes that are no bool are refused") {
+TEST_CASE("bytes that are not bools are refused") {
   CHECK(refusal(entry_file(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})", {"\0\1\1\0", 4})).empty());
   CHECK(refused_for(entry_file(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})", {"\0\1\2\0", 4}), "other than 0 and 1"));
 }

@@ -7,8 +7,9 @@ TEST_CASE("every dtype and shape comes back with the same bits") {
   keel::tensor_map tensors;
   for (std::size_t i = 0; i < keel::safetensors_dtypes.size(); ++i) {
     auto const type = keel::detail::safetensors_scalar_types[i];
+    if (type == at::ScalarType::Undefined) continue;
     std::string const name(keel::safetensors_dtypes[i].name);
-    CHECK(c10::elementSize(type) == keel::safetensors_dtypes[i].bytes);
+    CHECK(c10::elementSize(type) * 8 == keel::safetensors_dtypes[i].bits);
     tensors[name + ".matrix"] = random_bytes(type, {3, 5});  // random bits: NaNs of every payload among them
     tensors[name + ".scalar"] = random_bytes(type, {});
     tensors[name + ".empty"] = at::empty({0}, type);
@@ -19,6 +20,7 @@ TEST_CASE("every dtype and shape comes back with the same bits") {
   }
   auto const content = parsed(written(tensors));
   REQUIRE(content.tensors.size() == tensors.size());
+  CHECK(content.as_bytes.empty());
   for (auto const& [name, tensor] : tensors) {
     INFO(name);
     CHECK(same_bits(tensor, content.tensors.at(name)));

@@ -1,6 +1,7 @@
 // Tensors in several files with an index, and a file that is mapped.
 #include "safetensors_support.hpp"
 
+#include <chrono>
 #include <fstream>
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/sharded_safetensors.hpp>
@@ -75,7 +76,7 @@ TEST_CASE("an index that is damaged, incomplete or leads out of its folder is re
   CHECK(with([](auto& j) { j["weight_map"]["layer.1"] = ".."; }).find("names the file") != std::string::npos);
   CHECK(with([](auto& j) { j["weight_map"]["layer.1"] = 7; }).find("names no file for 'layer.1'") != std::string::npos);
   CHECK(with([](auto& j) { j["weight_map"]["layer.99"] = j["weight_map"]["layer.1"]; }).find("does not hold it") != std::string::npos);
-  CHECK(with([](auto& j) { j.erase("weight_map"); }).find("is no index") != std::string::npos);
+  CHECK(with([](auto& j) { j.erase("weight_map"); }).find("is not an index") != std::string::npos);
   put(index, good.substr(0, good.size() / 2));
   CHECK(refusal(index).find("[E05]") == 0);
   put(index, good);
@@ -86,6 +87,74 @@ TEST_CASE("an index that is damaged, incomplete or leads out of its folder is re
   std::filesystem::remove(shard);
   CHECK(refusal(index).find("which is not there") != std::string::npos);
   CHECK_THROWS_AS(keel::save_sharded_safetensors(folder.path, "model", many(), 0), keel::error);
+}
+
+TEST_CASE("an index with a name twice, too deep, or of other bytes is refused in words") {
+  temporary_folder const folder;
+  keel::save_sharded_safetensors(folder.path, "model", many(), 480);
+  auto const index = folder.path / "model.safetensors.index.json";
+  std::string good = text_of(index);
+  auto const map = good.find("\"layer.1\"");
+  REQUIRE(map != std::string::npos);
+  auto twice = good;
+  twice.insert(map, "\"layer.1\": \"other.safetensors\", ");
+  put(index, twice);
+  CHECK(refusal(index).find("the key 'layer.1' stands twice") != std::string::npos);
+  for (char const* const part : {"[", "{\"a\":"}) {
+    std::string deep;
+    for (int i = 0; i < 200'000; ++i) deep += part;
+    put(index, deep);
+    CHECK(refusal(index).find("more than 64 levels") != std::string::npos);
+  }
+  put(index, good + std::string(1, '\0'));
+  CHECK(refusal(index).find("NUL byte") != std::string::npos);
+  put(index, good + "x");
+  CHECK(refusal(index).find("[E05]") == 0);
+  put(index, R"({"weight_map":{"w":"a\u0000b"}})");
+  CHECK(refusal(index).find("names the file 'a?b'") != std::string::npos);
+}
+
+TEST_CASE("a shard's alias yields to the file that the index names, and two files with one alias are refused") {
+  temporary_folder const folder;
+  auto const at = [&](char const* name) { return folder.path / name; };
+  auto const x = at::ones({2});
+  auto const y = at::zeros({2});
+  keel::save_safetensors(at("1.safetensors"), {{"a", x}, {"b", x}});
+  keel::save_safetensors(at("2.safetensors"), {{"b", y}, {"c", y}});
+  put(at("index.json"), R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
+  auto const content = keel::load_sharded_safetensors(at("index.json"));
+  CHECK(at::equal(content.tensors.at("b"), y));
+  CHECK(content.tensors.at("c").is_same(content.tensors.at("b")));
+  keel::save_safetensors(at("2.safetensors"), {{"c", y}, {"b", y}, {"d", y}});
+  put(at("index.json"), R"({"weight_map":{"a":"1.safetensors","c":"2.safetensors"}})");
+  CHECK(refusal(at("index.json")).find("two files that both hold 'b'") != std::string::npos);
+}
+
+TEST_CASE("a sharded set says which tensors came as bytes") {
+  temporary_folder const folder;
+  put(folder.path / "1.safetensors", entry_file(R"({"dtype":"F4","shape":[8],"data_offsets":[0,4]})"));
+  put(folder.path / "index.json", R"({"weight_map":{"w":"1.safetensors"}})");
+  CHECK(keel::load_sharded_safetensors(folder.path / "index.json").as_bytes == keel::string_map{{"w", "F4"}});
+}
+
+TEST_CASE("reading an index of 15,000 tensors costs little more than reading their file") {
+  temporary_folder const folder;
+  keel::tensor_map tensors;
+  auto const all = at::arange(15'000);
+  for (int i = 0; i < 15'000; ++i) tensors["layer." + std::to_string(i) + ".weight"] = all.narrow(0, i, 1);
+  for (int i = 0; i < 2'000; ++i) tensors["tied." + std::to_string(i)] = all.narrow(0, i, 1);
+  tensors["zlast"] = at::zeros({1000});
+  keel::save_sharded_safetensors(folder.path, "model", tensors, 120'000);
+  using clock = std::chrono::steady_clock;
+  auto const begin = clock::now();
+  REQUIRE(keel::load_safetensors(folder.path / "model-00001-of-00002.safetensors").tensors.size() == 17'000);
+  auto const of_file = clock::now() - begin;
+  auto const content = keel::load_sharded_safetensors(folder.path / "model.safetensors.index.json");
+  auto const of_index = clock::now() - begin - of_file;
+  CHECK(of_index < 5 * of_file);  // a search in all names for each name is far beyond that
+  REQUIRE(content.tensors.size() == 17'001);
+  CHECK(content.tensors.at("layer.14999.weight").item<std::int64_t>() == 14'999);
+  CHECK(content.tensors.at("tied.77").is_same(content.tensors.at("layer.77.weight")));
 }
 
 TEST_CASE("a mapped file has the tensors of a read one; what is written to them stays in the process, and they outlive each other") {

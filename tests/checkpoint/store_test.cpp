@@ -23,9 +23,10 @@ struct faulty_files : keel::posix_files {
     next("write", name), posix_files::write(file, name, bytes, count);
   }
   void sync(keel::file_handle const& file, path const& name) { next("sync", name), posix_files::sync(file, name); }
-  void sync_directory(path const& name) { next("sync", name), posix_files::sync_directory(name); }
+  std::string sync_directory(path const& name) { return next("sync", name), posix_files::sync_directory(name); }
   void rename(path const& from, path const& to) { next("rename", from), posix_files::rename(from, to); }
-  void remove_all(path const& name) { next("remove", name), posix_files::remove_all(name); }
+  void remove_file(path const& name) { next("remove", name), posix_files::remove_file(name); }
+  bool remove_directory(path const& name) { return next("remove", name), posix_files::remove_directory(name); }
 
  private:
   bool will_fail() const { return shared_->calls + 1 == shared_->fail_at || shared_->calls + 1 >= shared_->fail_from; }

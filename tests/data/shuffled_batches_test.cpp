@@ -4,11 +4,18 @@
 #include <torch/data/dataloader.h>
 #include <torch/data/datasets/base.h>
 #include <torch/data/datasets/map.h>
+#include <torch/data/samplers/sequential.h>
 #include <torch/data/transforms/stack.h>
+#include <torch/serialize.h>
 
+#include <algorithm>
+#include <cmath>
 #include <keel/data/libtorch_sampler.hpp>
 #include <keel/data/shuffled_batches.hpp>
+#include <limits>
+#include <map>
 #include <set>
+#include <sstream>
 
 using namespace keel_test;
 using namespace keel::literals;
@@ -53,6 +60,93 @@ TEST_CASE("every row comes to every place equally often: chi-square over 40,000 
   // Five standard deviations above the mean of 64 and of 71 degrees of freedom.
   CHECK(chi_square(counts, epochs / 9.0, false) < 64 + 5 * std::sqrt(128.0));
   CHECK(chi_square(neighbours, epochs * 8.0 / 72.0, true) < 71 + 5 * std::sqrt(142.0));
+}
+
+namespace {
+
+bool is_odd(keel::row_numbers const& order) {
+  int inversions = 0;
+  for (std::size_t i = 0; i < order.size(); ++i)
+    for (std::size_t j = i + 1; j < order.size(); ++j) inversions += order[i] > order[j] ? 1 : 0;
+  return inversions % 2 == 1;
+}
+
+}  // namespace
+
+TEST_CASE("all orders of two to six rows occur, and equally often: chi-square over 60,000 epochs") {
+  double orders = 1.0;
+  for (std::int64_t rows = 2; rows <= 6; ++rows) {
+    orders *= static_cast<double>(rows);
+    CAPTURE(rows);
+    constexpr int epochs = 60'000;
+    keel::shuffled_batches const order{{.rows = rows, .batch = rows, .seed = 11}};
+    std::map<keel::row_numbers, int> counts;
+    int odd = 0;
+    for (int epoch = 0; epoch < epochs; ++epoch) {
+      auto const batch = order.batch(epoch, 0);
+      ++counts[batch];
+      odd += is_odd(batch) ? 1 : 0;
+    }
+    CHECK(counts.size() == static_cast<std::size_t>(orders));
+    // Five standard deviations: of a coin, and of as many degrees of freedom as there are orders but one.
+    CHECK(std::abs(odd - epochs / 2) < 5 * std::sqrt(epochs / 4.0));
+    double sum = 0.0;
+    for (auto const& [one, count] : counts) sum += (count - epochs / orders) * (count - epochs / orders) / (epochs / orders);
+    CHECK(sum < orders - 1 + 5 * std::sqrt(2 * (orders - 1)));
+  }
+}
+
+TEST_CASE("odd orders of up to 64 rows come as often as even ones, also where a network would only know even ones") {
+  for (std::int64_t const rows : {8, 15, 16, 17, 31, 63, 64}) {
+    CAPTURE(rows);
+    constexpr int epochs = 4000;
+    keel::shuffled_batches const order{{.rows = rows, .batch = rows, .seed = 11}};
+    int odd = 0;
+    for (int epoch = 0; epoch < epochs; ++epoch) odd += is_odd(order.batch(epoch, 0)) ? 1 : 0;
+    CHECK(std::abs(odd - epochs / 2) < 5 * std::sqrt(epochs / 4.0));
+  }
+}
+
+TEST_CASE("orders that saved runs count in stay as they are") {
+  using rows = keel::row_numbers;
+  auto const order = [](std::int64_t size) { return keel::shuffled_batches{{.rows = size, .batch = 8, .seed = 7}}.batch(3, 0); };
+  CHECK(order(3) == rows{2, 0, 1});
+  CHECK(order(4) == rows{2, 0, 1, 3});
+  CHECK(order(65) == rows{23, 44, 0, 26, 62, 43, 2, 28});
+  CHECK(order(1'000'000) == rows{53734, 341330, 899041, 325267, 546418, 969573, 591668, 741516});
+  // Version 2 of the order.
+  CHECK(order(5) == rows{4, 3, 2, 1, 0});
+  CHECK(order(64) == rows{43, 44, 48, 62, 16, 49, 33, 20});
+}
+
+TEST_CASE("an order says what decides it, and nothing that a run of an older keel with the same order did not say") {
+  auto const words = [](keel::shuffle_settings const& settings) { return keel::shuffled_batches{settings}.describe(); };
+  CHECK(words({.rows = 100, .batch = 8, .seed = 3}) == "100 rows in batches of 8, shuffled by seed 3");
+  CHECK(words({.rows = 100, .batch = 8, .shuffle = false}) == "100 rows in batches of 8, in their own order");
+  CHECK(words({.rows = 100, .batch = 8, .seed = 3, .drop_last = true}) ==
+        "100 rows in batches of 8, shuffled by seed 3, without a last batch that is not full");
+  // Nothing is left out.
+  CHECK(words({.rows = 104, .batch = 8, .seed = 3, .drop_last = true}) == "104 rows in batches of 8, shuffled by seed 3");
+  // Any number of ranks may go on.
+  for (int const ranks : {1, 2, 4}) {
+    CHECK(words({.rows = 100, .batch = 8 / ranks, .seed = 3, .rank = ranks - 1, .ranks = ranks}) ==
+          "100 rows in batches of 8, shuffled by seed 3");
+    CHECK(words({.rows = 100, .batch = 8 / ranks, .seed = 3, .drop_last = true, .ranks = ranks}) ==
+          words({.rows = 100, .batch = 8, .seed = 3, .drop_last = true}));
+  }
+  // Another version than the one of older runs.
+  CHECK(words({.rows = 4, .batch = 2, .seed = 3}) == "4 rows in batches of 2, shuffled by seed 3");
+  CHECK(words({.rows = 5, .batch = 2, .seed = 3}) == "5 rows in batches of 2, shuffled by seed 3, version 2 of the order");
+  CHECK(words({.rows = 64, .batch = 2, .seed = 3}) == "64 rows in batches of 2, shuffled by seed 3, version 2 of the order");
+  CHECK(words({.rows = 65, .batch = 2, .seed = 3}) == "65 rows in batches of 2, shuffled by seed 3");
+  CHECK(words({.rows = 64, .batch = 2, .shuffle = false}) == "64 rows in batches of 2, in their own order");
+}
+
+TEST_CASE("a batch that an epoch does not have is an error, not rows from elsewhere") {
+  keel::shuffled_batches const order{{.rows = 10, .batch = 4, .drop_last = true}};
+  CHECK(order.batch(0, 1).size() == 4);
+  for (std::int64_t const position : {std::int64_t{-1}, std::int64_t{2}, std::numeric_limits<std::int64_t>::max()})
+    CHECK_THROWS_AS(order.batch(0, position), keel::data_error);
 }
 
 TEST_CASE("ranks share one order: their batches together are those of one rank with the global batch") {
@@ -162,6 +256,121 @@ TEST_CASE("sampler_ahead_of_the_trainer: a loader whose workers fetch ahead goes
   });
 }
 
+namespace {
+
+/// A loader takes its sampler by value; this one can be saved while the loader goes on.
+struct shared_sampler : torch::data::samplers::Sampler<> {
+  explicit shared_sampler(std::shared_ptr<keel::libtorch_sampler> sampler) : one(std::move(sampler)) {}
+  void reset(keel::libtorch::optional_size size = {}) override { one->reset(size); }
+  keel::libtorch::optional_rows next(std::size_t batch_size) override { return one->next(batch_size); }
+  void save(torch::serialize::OutputArchive& archive) const override { one->save(archive); }
+  void load(torch::serialize::InputArchive& archive) override { one->load(archive); }
+  std::shared_ptr<keel::libtorch_sampler> one;
+};
+
+auto loader_of(std::shared_ptr<keel::libtorch_sampler> sampler, std::size_t workers, std::size_t batch = 4) {
+  auto options = torch::data::DataLoaderOptions(batch).workers(workers);
+  // Without workers nothing would consume what is fetched ahead.
+  if (workers > 0) options.max_jobs(3);
+  return torch::data::make_data_loader(numbered().map(torch::data::transforms::Stack<>()), shared_sampler(std::move(sampler)),
+                                       options);
+}
+keel::row_numbers rows_of(torch::data::Example<> const& batch) {
+  keel::row_numbers rows;
+  for (std::int64_t i = 0; i < batch.data.size(0); ++i) rows.push_back(std::lround(batch.data[i].item<double>() * 100.0));
+  return rows;
+}
+keel::libtorch_sampler saved_and_loaded(keel::libtorch_sampler const& from, keel::libtorch_sampler into) {
+  std::stringstream stream;
+  torch::save(from, stream);
+  torch::load(into, stream);
+  return into;
+}
+
+}  // namespace
+
+TEST_CASE("a sampler that is saved and loaded goes on behind what it handed out, in a loader without and with workers") {
+  keel::shuffled_batches const order{{.rows = 41, .batch = 4, .seed = 2}};
+  for (std::size_t const workers : {0, 2}) {
+    auto const sampler = std::make_shared<keel::libtorch_sampler>(order, 5);
+    std::vector<keel::row_numbers> seen;
+    std::string saved;
+    auto const loader = loader_of(sampler, workers);
+    int consumed = 0;
+    for (auto const& batch : *loader) {
+      seen.push_back(rows_of(batch));
+      if (++consumed != 2) continue;
+      std::ostringstream stream;
+      torch::save(*sampler, stream);
+      saved = stream.str();
+    }
+    CHECK(seen.size() == 11);
+    // Workers fetch ahead of what is consumed.
+    std::int64_t const handed_out = workers == 0 ? 2 : 5;
+    auto const loaded = std::make_shared<keel::libtorch_sampler>(order, 0);
+    std::istringstream stream(saved);
+    torch::load(*loaded, stream);
+    std::vector<keel::row_numbers> rest;
+    auto const second = loader_of(loaded, workers);
+    for (auto const& batch : *second) rest.push_back(rows_of(batch));
+    CHECK(rest == std::vector<keel::row_numbers>(seen.begin() + handed_out, seen.end()));
+    for (std::int64_t at = 0; at < order.size(); ++at) CHECK(seen[static_cast<std::size_t>(at)] == order.batch(5, at));
+  }
+}
+
+TEST_CASE("a sampler saved for another order, by another sampler, or at a place that is not there, is rejected: E04, E05") {
+  keel::shuffled_batches const order{{.rows = 41, .batch = 4, .seed = 2}};
+  keel::libtorch_sampler const saved(order, 1, 3);
+  auto const rejection = [](auto const& call) -> std::string {
+    try {
+      call();
+    } catch (keel::checkpoint_error const& thrown) {
+      return thrown.what();
+    }
+    return "accepted";
+  };
+  CHECK(rejection([&] { saved_and_loaded(saved, {order, 0}); }) == "accepted");
+  keel::shuffled_batches const other{{.rows = 41, .batch = 4, .seed = 3}};
+  auto const words = rejection([&] { saved_and_loaded(saved, {other, 0}); });
+  CHECK(words.find("[E04]") == 0);
+  CHECK(words.find("before " + order.describe() + ", now " + other.describe()) != std::string::npos);
+  // The ranks of one global batch share the position.
+  keel::shuffled_batches const of_two{{.rows = 41, .batch = 2, .seed = 2, .rank = 1, .ranks = 2}};
+  auto moved = saved_and_loaded(saved, {of_two, 0});
+  CHECK(moved.next(2)->size() == 2);
+
+  std::stringstream stream;
+  torch::save(torch::data::samplers::SequentialSampler(41), stream);
+  keel::libtorch_sampler into(order, 0);
+  CHECK(rejection([&] { torch::load(into, stream); }).find("[E04] what is loaded was not saved by a keel::libtorch_sampler") == 0);
+
+  for (auto const& [epoch, position] : std::vector<std::pair<std::int64_t, std::int64_t>>{{-1, 0}, {0, -1}, {0, 12}}) {
+    torch::serialize::OutputArchive damaged;
+    damaged.write("epoch", c10::IValue(epoch));
+    damaged.write("position", c10::IValue(position));
+    damaged.write("order", c10::IValue(order.describe()));
+    std::stringstream bytes;
+    damaged.save_to(bytes);
+    CHECK(rejection([&] { torch::load(into, bytes); }).find("[E05]") == 0);
+  }
+  CHECK(into.next(4)->size() == 4);
+  CHECK_THROWS_AS(keel::libtorch_sampler(order, 0, -1), keel::error);
+}
+
+TEST_CASE("a loader of another batch size than its order's is an error that names both, with and without workers") {
+  keel::shuffled_batches const order{{.rows = 41, .batch = 4, .seed = 2}};
+  for (std::size_t const workers : {0, 2}) {
+    auto const loader = loader_of(std::make_shared<keel::libtorch_sampler>(order, 0), workers, 8);
+    try {
+      for (auto const& batch : *loader) rows_of(batch);
+      FAIL("batches of another size came without a word");
+    } catch (keel::error const& thrown) {
+      CHECK(thrown.id() == "E12");
+      CHECK(std::string(thrown.what()).find("batches of 8 rows, and the order has batches of 4") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("a source that can begin anywhere is asked to, and not walked through") {
   scratch_directory const directory;
   keel::shuffled_batches const order{{.rows = 24, .batch = 4, .seed = 9}};
@@ -194,9 +403,10 @@ TEST_CASE("data in another order than the run's is refused in words, and taken w
     }
     return "accepted";
   };
-  CHECK(go_on({.rows = 40, .batch = 4, .seed = 1}, 3) == "accepted");
-  CHECK(go_on({.rows = 40, .batch = 4, .seed = 2}, 6).find("shuffled by seed 1, now 40 rows in batches of 4, shuffled by seed 2") != std::string::npos);
-  CHECK(go_on({.rows = 48, .batch = 4, .seed = 1}, 6).find("[E03]") == 0);
-  CHECK(go_on({.rows = 40, .batch = 4, .seed = 1}, 6) == "accepted");
-  CHECK(go_on({.rows = 40, .batch = 5, .seed = 1}, 9, true) == "accepted");
+  CHECK(go_on({.rows = 82, .batch = 4, .seed = 1}, 3) == "accepted");
+  CHECK(go_on({.rows = 82, .batch = 4, .seed = 2}, 6).find("shuffled by seed 1, now 82 rows in batches of 4, shuffled by seed 2") != std::string::npos);
+  CHECK(go_on({.rows = 88, .batch = 4, .seed = 1}, 6).find("[E03]") == 0);
+  CHECK(go_on({.rows = 82, .batch = 4, .seed = 1, .drop_last = true}, 6).find("now 82 rows in batches of 4, shuffled by seed 1, without a last batch that is not full") != std::string::npos);
+  CHECK(go_on({.rows = 82, .batch = 4, .seed = 1}, 6) == "accepted");
+  CHECK(go_on({.rows = 82, .batch = 5, .seed = 1}, 9, true) == "accepted");
 }

@@ -45,7 +45,7 @@ struct held_files : keel::posix_files {
     }
     return posix_files::create(name);
   }
-  void sync_directory(path const& name) {
+  std::string sync_directory(path const& name) {
     if (disk_ && name.filename() == "checkpoints") {
       std::lock_guard<std::mutex> const lock(disk_->mutex);
       if (disk_->fail_syncs > 0) {
@@ -53,7 +53,7 @@ struct held_files : keel::posix_files {
         keel::detail::throw_file_error("sync", name, EIO);
       }
     }
-    posix_files::sync_directory(name);
+    return posix_files::sync_directory(name);
   }
 
  private:

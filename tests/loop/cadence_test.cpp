@@ -199,18 +199,18 @@ TEST_CASE("the best by training loss is the save with the lowest mean since the 
 
 TEST_CASE("a best that could not be saved is none: the one from before stays") {
   scratch_directory const directory;
-  keel::best_checkpoint best(checkpoint::every<2_steps, checkpoint::keep_best, checkpoint::by_training_loss>::configured);
+  keel::best_checkpoint best(checkpoint::every<2_steps, checkpoint::keep_best, checkpoint::by_training_loss>::configured, {});
   best.updated(3.0);
   best.judge(keel::world_of_one{}, 2);
-  CHECK(best.keeps() == 2);
+  CHECK(best.keeps() == std::vector<std::int64_t>{2});
   best.updated(1.0);
   best.judge(keel::world_of_one{}, 4);
-  CHECK(best.keeps() == 4);
+  CHECK(best.keeps() == std::vector<std::int64_t>{4});
   best.take_back(4);
-  CHECK(best.keeps() == 2);
+  CHECK(best.keeps() == std::vector<std::int64_t>{2});
   best.updated(NAN);
   best.judge(keel::world_of_one{}, 6);
-  CHECK(best.keeps() == 2);
+  CHECK(best.keeps() == std::vector<std::int64_t>{2});
 }
 
 TEST_CASE("evaluations come at their interval, on the data that was named, bounded, and the best of them is saved at once") {

@@ -218,3 +218,143 @@ TEST_CASE("integers in a list of registered state come back with every bit") {
   CHECK(after.some == before.some);
   CHECK(after.others == before.others);
 }
+
+namespace {
+
+enum class stage : std::uint8_t { warm, hot };
+struct layer {
+  float scale = 1.0F;
+  at::Tensor cache;
+  void visit(auto& archive) {
+    archive("scale", scale);
+    archive("cache", cache);
+  }
+};
+/// A bit of every type that a field may have.
+struct belongings {
+  stage now = stage::warm;
+  float temperature = 1.0F;
+  std::string bytes = "\xff\xfe";
+  std::vector<bool> seen;
+  at::Tensor spectrum = at::zeros({2}, at::kComplexDouble);
+  std::vector<at::Tensor> hidden{at::zeros({2})};
+  std::vector<layer> layers;
+  std::array<double, 2> betas{};
+  std::optional<std::int32_t> best;
+  std::map<std::string, at::Tensor> by_name;
+  void visit(auto& archive) {
+    archive("now", now);
+    archive("temperature", temperature);
+    archive("bytes", bytes);
+    archive("seen", seen);
+    archive("spectrum", spectrum);
+    archive("hidden", hidden);
+    archive("layers", layers);
+    archive("betas", betas);
+    archive("best", best);
+    archive("by_name", by_name);
+  }
+};
+
+/// Moves everything on, by numbers that depend on where it stands.
+void move_on(belongings& state, double loss) {
+  state.now = state.now == stage::warm ? stage::hot : stage::warm;
+  state.temperature *= 0.9F;
+  state.bytes += static_cast<char>(0x80 + state.seen.size());
+  state.seen.push_back(state.seen.size() % 3 == 0);
+  state.spectrum = state.spectrum * c10::complex<double>(0.5, 0.25) + loss;
+  state.hidden.push_back(state.hidden.back() + loss);
+  if (state.hidden.size() > 4) state.hidden.erase(state.hidden.begin());
+  state.layers.push_back({state.temperature, state.layers.size() % 2 == 0 ? at::full({1}, loss) : at::Tensor()});
+  state.betas = {state.betas[1], loss};
+  state.best = state.best ? std::optional<std::int32_t>() : static_cast<std::int32_t>(state.seen.size());
+  state.by_name["gr\xc3\xb6\xc3\x9f" "e." + std::to_string(state.seen.size() % 3)] = state.hidden.back() * 2.0;
+}
+
+/// What state.json and state.safetensors would hold of it.
+std::pair<std::string, keel::tensor_map> image_of(belongings& state) {
+  nlohmann::json object;
+  keel::tensor_map tensors;
+  keel::state_writer writer(object, tensors);
+  state.visit(writer);
+  return {object.dump(), tensors};
+}
+
+struct wide_level {
+  std::int64_t level = 300;
+  void visit(auto& archive) { archive("level", level); }
+};
+
+struct narrow_level {
+  std::int8_t level = 0;
+  void visit(auto& archive) { archive("level", level); }
+};
+
+}  // namespace
+
+TEST_CASE("registered state with every type of field comes back with a run that is stopped after each update, bit by bit") {
+  scratch_directory const directory;
+  auto const go = [&](std::filesystem::path const& where, int stop_after, belongings& state) {
+    keel::seed<recipe>();
+    auto const model = std::make_shared<small_module>(0.1);
+    torch::optim::AdamW optimizer(model->parameters(), 0.05);
+    keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = where, .updates = 10})};
+    run.keep_state("belongings", state);
+    int updates = 0;
+    run.on([&](keel::event::update_end const& e) {
+      move_on(state, e.loss);
+      if (++updates == stop_after) run.request_stop();
+    });
+    run.fit(one_an_epoch, mean_squared_error(model));
+  };
+  belongings whole, stopped;
+  go(directory / "whole", 100, whole);
+  for (int i = 0; i < 10; ++i) {
+    stopped = {};
+    go(directory / "stopped", 1, stopped);
+  }
+  auto const expected = image_of(whole);
+  auto const found = image_of(stopped);
+  CHECK(found.first == expected.first);
+  CHECK(found.second.size() == expected.second.size());
+  for (auto const& [name, tensor] : expected.second) {
+    INFO(name);
+    CHECK(same_bits(found.second.at(name), tensor));
+  }
+  CHECK(stopped.bytes == whole.bytes);
+  CHECK(stopped.spectrum.scalar_type() == at::kComplexDouble);
+}
+
+TEST_CASE("a tensor that no checkpoint can hold is refused by keep_state, and not by the first save") {
+  struct saving : keel::recipe<keel::checkpoint::every<2_steps>> {};
+  scratch_directory const directory;
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.05);
+  keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2})};
+  belongings state;
+  state.hidden.push_back(at::eye(2).to_sparse());
+  std::string const words = refusal([&] { run.keep_state("belongings", state); });
+  CHECK(words.find("[E05] the tensor 'belongings.hidden.1' is sparse") == 0);
+  CHECK(words.find("to_dense()") != std::string::npos);
+  state.hidden[1] = state.hidden[1].to_dense();
+  run.keep_state("belongings", state);
+  CHECK(refusal([&] { run.fit(one_an_epoch, mean_squared_error(model)); }) == "accepted");
+}
+
+TEST_CASE("a checkpoint whose numbers the program's fields cannot hold any more is refused by name") {
+  scratch_directory const directory;
+  auto const model = make_small();
+  torch::optim::AdamW optimizer(model->parameters(), 0.05);
+  wide_level before;
+  {
+    keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2})};
+    run.keep_state("lessons", before);
+    run.fit(one_an_epoch, mean_squared_error(model));
+  }
+  narrow_level after;
+  keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 4})};
+  run.keep_state("lessons", after);
+  std::string const words = refusal([&] { run.resume(); });
+  CHECK(words.find("lessons.level is not an integer between -128 and 127") != std::string::npos);
+  CHECK(after.level == 0);
+}

@@ -117,6 +117,95 @@ struct sampler {
   }
 };
 
+/// One layer's cache, and how often it was used.
+struct cell {
+  at::Tensor cache = at::zeros({2});
+  std::int64_t used = 0;
+  void visit(auto& archive) {
+    archive("cache", cache);
+    archive("used", used);
+  }
+};
+/// What a program carries in containers.
+struct containers {
+  std::vector<at::Tensor> hidden{at::zeros({2}), at::ones({2})};
+  std::vector<cell> cells = std::vector<cell>(2);
+  std::map<std::string, at::Tensor> by_name{{"a", at::ones({1})}};
+  std::optional<at::Tensor> last;
+  std::vector<bool> flags{true};
+  std::array<cell, 1> one;
+  void visit(auto& archive) {
+    archive("hidden", hidden);
+    archive("cells", cells);
+    archive("by_name", by_name);
+    archive("last", last);
+    archive("flags", flags);
+    archive("one", one);
+  }
+  /// Whatever a loss may do: writes in place, replaces, lengthens, shortens.
+  void use(std::int64_t call, at::Tensor const& loss) {
+    at::NoGradGuard no_grad;
+    hidden[0].add_(loss.detach());
+    if (call % 2 == 0) {
+      hidden.push_back(loss.detach() * at::ones({2}));
+      cells.emplace_back().used = call;
+      by_name["b" + std::to_string(call)] = loss.detach();
+    } else {
+      hidden.pop_back();
+      cells.erase(cells.begin());
+      by_name.erase(by_name.begin());
+    }
+    if (!cells.empty()) cells[0].cache.add_(loss.detach());
+    last = last ? std::optional<at::Tensor>() : loss.detach();
+    flags.push_back(call % 3 == 0);
+    ++one[0].used;
+    one[0].cache = one[0].cache + loss.detach();
+  }
+};
+
+std::pair<std::string, keel::tensor_map> image_of(auto& state) {
+  nlohmann::json object;
+  keel::tensor_map tensors;
+  keel::state_writer writer(object, tensors);
+  state.visit(writer);
+  for (auto& [name, tensor] : tensors) tensor = tensor.clone();
+  return {object.dump(), tensors};
+}
+bool same_images(std::pair<std::string, keel::tensor_map> const& a, std::pair<std::string, keel::tensor_map> const& b) {
+  if (a.first != b.first || a.second.size() != b.second.size()) return false;
+  for (auto const& [name, tensor] : a.second) {
+    if (b.second.count(name) == 0 || !same_bits(tensor, b.second.at(name))) return false;
+  }
+  return true;
+}
+
+/// Lists as many slots as there are, each by a name of the program's.
+struct slots {
+  std::int64_t count = 1;
+  std::vector<at::Tensor> held{at::zeros({1})};
+  void visit(auto& archive) {
+    archive("count", count);
+    held.resize(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < held.size(); ++i) archive(("slot" + std::to_string(i)).c_str(), held[i]);
+  }
+};
+
+/// Not known until the loss finds it out.
+struct unknown {
+  double best = NAN;
+  std::vector<float> scores{NAN};
+  void visit(auto& archive) {
+    archive("best", best);
+    archive("scores", scores);
+  }
+};
+
+/// A row of a table that the program holds.
+struct row {
+  at::Tensor values;
+  void visit(auto& archive) { archive("values", values); }
+};
+
 template <class Error, class Call>
 std::string id_of(Call const& call) {
   try {
@@ -436,4 +525,135 @@ TEST_CASE("a mask of minus infinity that the first forward pass fills is no reas
     return at::mse_loss(model->forward(b.first), b.second);
   });
   CHECK(result.is<keel::outcome::finished>());
+}
+
+TEST_CASE("lists, maps and optionals of tensors and of states go back with a skipped update, on the host and on a device") {
+  struct skips : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
+  auto const go = [](auto* environment) {
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.05);
+    keel::trainer<skips, std::remove_pointer_t<decltype(environment)>> run{model, optimizer, quiet()};
+    containers state;
+    run.keep_state("containers", state);
+    std::int64_t calls = 0;
+    auto const loss_of = [&](pair_batch const& b) {
+      at::Tensor const loss = mean_squared_error(model)(b);
+      state.use(calls++, loss);
+      return loss;
+    };
+    for (std::uint64_t i = 0; i < 4; ++i) run.step(make_pair_batch(i), loss_of);
+    run.settle();
+    auto const before = image_of(state);
+    at::Tensor const first = state.hidden[0];
+    run.step(make_pair_batch(4), loss_of);
+    run.step(spoiled(make_pair_batch(5)), loss_of);
+    run.settle();
+    CHECK(run.skipped() == 1);
+    CHECK(same_images(image_of(state), before));
+    CHECK(state.hidden[0].is_same(first));
+    run.step(make_pair_batch(6), loss_of);
+    run.step(make_pair_batch(7), loss_of);
+    run.settle();
+    CHECK_FALSE(same_images(image_of(state), before));
+  };
+  go(static_cast<keel::environment*>(nullptr));
+  go(static_cast<on_a_device*>(nullptr));
+}
+
+TEST_CASE("lists, maps and optionals go back after an exception from the loss, in any micro-batch") {
+  struct three : keel::recipe<keel::accumulate<3>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<three> run{model, optimizer, quiet()};
+  containers state;
+  run.keep_state("containers", state);
+  std::int64_t calls = 0;
+  bool throws = false;
+  auto const loss_of = [&](pair_batch const& b) {
+    at::Tensor const loss = mean_squared_error(model)(b);
+    state.use(calls++, loss);
+    if (throws) throw std::runtime_error("the loss itself");
+    return loss;
+  };
+  for (std::uint64_t good = 0; good < 3; ++good) {
+    auto const before = image_of(state);
+    for (std::uint64_t i = 0; i < good; ++i) run.step(make_pair_batch(i), loss_of);
+    throws = true;
+    CHECK_THROWS_AS(run.step(make_pair_batch(9), loss_of), std::runtime_error);
+    throws = false;
+    INFO("after " << good);
+    CHECK(same_images(image_of(state), before));
+  }
+}
+
+TEST_CASE("a list that the program lengthens between micro-batches stays, under names of keel's or of the program's") {
+  struct pairs : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<pairs> run{model, optimizer, quiet()};
+  slots own;
+  containers state;
+  run.keep_state("own", own);
+  run.keep_state("containers", state);
+  auto const loss_of = [&](pair_batch const& b) {
+    at::NoGradGuard no_grad;
+    own.held[0].add_(1.0);
+    state.cells[0].cache.add_(1.0);
+    state.hidden[0].add_(1.0);
+    at::AutoGradMode with_gradients(true);
+    return mean_squared_error(model)(b);
+  };
+  run.step(make_pair_batch(0), loss_of);
+  own.held.push_back(at::full({1}, 7.0));
+  ++own.count;
+  state.cells.emplace_back().used = 7;
+  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::outcome::skipped>());
+  CHECK(own.count == 2);
+  CHECK(own.held[0].item<double>() == 0.0);
+  CHECK(own.held[1].item<double>() == 7.0);
+  // One field, with all that is in it, so that the loss's part stays too.
+  CHECK(state.cells.size() == 3);
+  CHECK(state.cells[0].cache.sum().item<double>() == 4.0);
+  CHECK(state.hidden[0].sum().item<double>() == 0.0);
+}
+
+TEST_CASE("a number that is NaN until the loss knows it is NaN again after a skipped update") {
+  struct pairs : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<pairs> run{model, optimizer, quiet()};
+  unknown state;
+  run.keep_state("unknown", state);
+  int calls = 0;
+  auto const loss_of = [&](pair_batch const& b) {
+    if (++calls == 2) {
+      state.best = 3.0;
+      state.scores = {1.0F, 2.0F};
+    }
+    return mean_squared_error(model)(b);
+  };
+  run.step(make_pair_batch(0), loss_of);
+  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::outcome::skipped>());
+  CHECK(std::isnan(state.best));
+  CHECK(state.scores.size() == 1);
+}
+
+TEST_CASE("a view that is registered goes back through the tensor that it is a view of, and an expanded one by itself") {
+  struct skips : keel::recipe<keel::nonfinite::skip<5>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.05);
+  keel::trainer<skips> run{model, optimizer, quiet()};
+  at::Tensor const table = at::zeros({4, 3});
+  row column{table.select(1, 1)}, expanded{at::zeros({1}).expand({3})};
+  run.keep_state("column", column);
+  run.keep_state("expanded", expanded);
+  at::Tensor const handle = column.values;
+  CHECK(run.step(spoiled(make_pair_batch(0)), [&](pair_batch const& b) {
+             column.values.fill_(5.0);
+             expanded.values = expanded.values + 1.0;
+             return mean_squared_error(model)(b);
+           }).is<keel::outcome::skipped>());
+  CHECK(column.values.is_same(handle));
+  CHECK(same_bits(table, at::zeros({4, 3})));
+  CHECK(same_bits(expanded.values, at::zeros({3})));
 }

@@ -1,5 +1,7 @@
 #include "starving.hpp"
 
+#include <limits>
+
 using namespace keel_test;
 using namespace keel::literals;
 namespace oom = keel::oom;
@@ -238,6 +240,37 @@ TEST_CASE("a run that came to offloading, or to shorter rows, is not resumed whe
   } catch (keel::checkpoint_error const& thrown) {
     CHECK(thrown.id() == "E03");
   }
+}
+
+TEST_CASE("a count of a ladder that no run reaches is a damaged checkpoint, and the longest wait overflows nothing: E05") {
+  // As a configuration file may say it.
+  auto recipe = keel::config_of<keel::recipe<oom::ladder<oom::halve_micro_batch, oom::climb_back<2_steps>, oom::give_up>>>;
+  auto const id_of_reading = [&](std::int64_t calm) -> std::string {
+    keel::ladder_position at(recipe);
+    at.take_next(4, 0, [](int) { return true; });
+    nlohmann::json object;
+    keel::tensor_map tensors;
+    keel::state_writer writer(object, tensors);
+    at.visit(writer);
+    object["calm"] = calm;
+    object["patience"] = std::numeric_limits<std::int64_t>::max();
+    keel::state_reader reader(object, tensors, "a test");
+    try {
+      at.visit(reader);
+    } catch (keel::checkpoint_error const& thrown) {
+      CHECK(std::string(thrown.what()).find(std::to_string(calm) + " updates") != std::string::npos);
+      return thrown.id();
+    }
+    return at.updated() ? "released" : "waits";
+  };
+  constexpr auto most = std::numeric_limits<std::int64_t>::max();
+  CHECK(id_of_reading(-1) == "E05");
+  CHECK(id_of_reading(-most - 1) == "E05");
+  CHECK(id_of_reading(most) == "E05");
+  CHECK(id_of_reading((2 << 20) - 2) == "waits");
+  CHECK(id_of_reading((2 << 20) - 1) == "released");
+  recipe.oom.climb_back = most;
+  CHECK(id_of_reading(1000) == "waits");
 }
 
 TEST_CASE(

@@ -112,6 +112,8 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"model": [1]})", "/model", "list of names"));
   CHECK(says(R"({"oom": "ladder"})", "/oom", "{\"ladder\": [rungs], \"climb_back\": updates}"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "a number of updates"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": 9223372036854775808}})", "/oom/climb_back",
+             "a number of updates"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "climb_back may be left out"));
   file const climbs_back(R"({"oom": {"ladder": ["give_up"], "climb_back": 500}})");
   CHECK(keel::load_config(climbs_back.path()).oom ==
@@ -125,11 +127,40 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says("{\"oom\": {\"ladder\": [" + rungs + "]}}", "/oom/ladder", "more than 16 rungs"));
 }
 
-TEST_CASE("a text that is no JSON, and a key that stands twice, are errors") {
-  CHECK(says("{", "", "is no JSON: parse error at line 1"));
-  CHECK(says("", "", "is no JSON"));
-  CHECK(says(R"({"clip": "none", "clip": {"value": 1}})", "", "\"clip\" stands twice"));
-  CHECK(says(R"({"model": {"dropout": true, "dropout": false}})", "", "\"dropout\" stands twice"));
+TEST_CASE("a text that is not JSON, and a key that stands twice, are errors") {
+  CHECK(says("{", "", "is not JSON: parse error at line 1"));
+  CHECK(says("", "", "is not JSON"));
+  CHECK(says(R"({"clip": "none", "clip": {"value": 1}})", "", "the key 'clip' stands twice"));
+  CHECK(says(R"({"model": {"dropout": true, "dropout": false}})", "", "the key 'dropout' stands twice"));
+}
+
+TEST_CASE("a text that nests without end is an error in words, not the end of the stack") {
+  for (std::string const opening : {"[", "{\"model\":"}) {
+    std::string deep;
+    for (int i = 0; i < 200'000; ++i) deep += opening;
+    CHECK(says(deep, "", "more than 64 levels"));
+    CHECK(says("{\"clip\": " + deep, "", "more than 64 levels"));
+  }
+  CHECK(says("{\"clip\": " + std::string(63, '[') + std::string(63, ']') + "}", "/clip", "must be the name of a policy"));
+}
+
+TEST_CASE("a rule's id with a zero byte is not the id before it, and no other name is either") {
+  CHECK(says(R"({"accept": ["O10\u0000x"]})", "/accept", "\"O10?x\" holds a zero byte"));
+  CHECK(says(R"({"accept": ["O10\u0000"]})", "/accept", "zero byte"));
+  CHECK(says(R"({"accept": ["\u0000\u0000\u0000\u0000\u0000O10"]})", "/accept", "zero byte"));
+  CHECK(says(R"({"clip\u0000": "none"})", "the recipe", "has no slot \"clip?\"; did you mean \"clip\"?"));
+  CHECK(says(R"({"clip": "none\u0000"})", "/clip", "has no policy \"none?\""));
+  CHECK(says(R"({"clip": {"value\u0000": 1}})", "/clip", "has no policy \"value?\""));
+  CHECK(says(R"({"clip": {"value": {"limit\u0000": 1, "limit": 1}}})", "/clip/value", "has no field \"limit?\""));
+  CHECK(says(R"({"checkpoint": {"every_steps": "500_steps\u0000"}})", "/checkpoint/every_steps/interval", "duration"));
+  CHECK(says(R"({"model": ["dropout\u0000"]})", "/model", "has no field"));
+  CHECK(says(std::string("{\"clip\": \"none\"}\0", 17), "", "a NUL byte at position 16"));
+}
+
+TEST_CASE("an unknown name of a megabyte is shown by its beginning") {
+  auto const words = wrong("{\"" + std::string(1'000'000, 'x') + "\": 1}").second;
+  CHECK(words.find("has no slot \"xxx") != std::string::npos);
+  CHECK(words.size() < 2000);
 }
 
 TEST_CASE("a file that breaks rules is refused with all of their ids and sentences, a missing one by its name") {
@@ -197,6 +228,7 @@ TEST_CASE("numbers as large as they come are judged without an overflow") {
                 ", \"global_batch\": 8}, \"shard\": {\"zero\": 2},"
                 " \"oom\": {\"ladder\": [\"halve_micro_batch\", \"give_up\"]}}")
             .has("B01"));
+  CHECK(verdict("{\"accumulate\": -9223372036854775808, \"oom\": {\"ladder\": [\"halve_micro_batch\", \"give_up\"]}}").has("B21"));
   CHECK(verdict("{\"nonfinite\": {\"rollback\": " + most + "}, \"spike\": {\"rollback\": {\"window\": " + most +
                 "}},"
                 " \"checkpoint\": {\"every_steps\": {\"interval\": 500, \"keep\": 3}}}")

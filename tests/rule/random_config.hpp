@@ -22,8 +22,8 @@ class random_config {
     if (changed()) c.accumulate = accumulate();
     if (changed())
       c.clip = {of({clip::none, clip::global_norm, clip::value, clip::adaptive, clip::zscore, clip::custom}),
-                of({-1.0, 0.0, 1.0, std::numeric_limits<double>::infinity()}), chance(0.5), of({0LL, 1LL, 2LL, 128LL}),
-                of({-1.0, 0.0, 0.0, 1.0, 1.79e308})};
+                of({-1.0, 0.0, 1.0, std::numeric_limits<double>::infinity()}), chance(0.5), of({0LL, 0LL, 1LL, 2LL, 128LL}),
+                of({-1.0, 0.0, 0.0, 1.0, 1.79e308}), of({2.0, 2.0, 1.0, keel::clip::infinity, 0.5})};
     if (changed()) c.nonfinite = nonfinite();
     if (changed())
       c.spike = {of({keel::spike::kind::skip, keel::spike::kind::rollback}), of({0.0, 6.0, 1.79e308}),
@@ -39,9 +39,11 @@ class random_config {
     if (changed()) c.health = {keel::health::kind::watch, 2};
     if (changed()) c.determinism = {keel::determinism::kind::strict, 7};
     if (changed()) c.objective = {of({objective::grpo, objective::ebft}), of({0LL, 1LL, 2LL, 4LL, 8LL, most})};
-    if (changed()) c.ema.decay = of({-0.1, 0.5, 0.999, 1.0});
+    if (changed()) c.ema = {of({-0.1, 0.5, 0.999, 1.0}), flag()};
     if (changed())
-      c.evaluation = {keel::evaluation::kind::every, of({0LL, 100LL, 500LL}), of({-1LL, 0LL, 10LL}), of({0LL, 3LL, -1LL})};
+      c.evaluation = {keel::evaluation::kind::every, of({0LL, 100LL, 500LL}), of({-1LL, 0LL, 10LL}), of({0LL, 3LL, -1LL}),
+                      of({0.0, 0.0, 0.1, -0.1}), of({0LL, 0LL, 1000LL, -1LL}), 0.0, flag(), flag(), flag(), flag(),
+                      flag() ? keel::short_name{} : keel::short_name{"accuracy"}};
     if (changed()) c.profile = {keel::profile::kind::every, of({2LL, 4LL, 100LL}), of({-1LL, 0LL, 1LL}), of({0LL, 3LL})};
     if (changed()) c.timeout = timeout();
     if (changed()) c.model = {flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()};
@@ -101,7 +103,8 @@ class random_config {
   keel::schedule::settings schedule() {
     using keel::schedule::kind;
     return {of({kind::constant, kind::linear, kind::cosine, kind::warmup_stable_decay, kind::one_cycle, kind::plateau,
-                kind::custom}),
+                kind::polynomial, kind::inverse_root, kind::exponential, kind::step_decay, kind::multi_step,
+                kind::warm_restarts, kind::custom}),
             of({-1LL, 0LL, 0LL, 60LL, 100LL}),
             of({0.0, 0.0, 0.1, 1.0}),
             of({0LL, 0LL, 100LL, 1000LL, -1LL}),
@@ -111,12 +114,19 @@ class random_config {
             of({0.0, 0.0, 0.0, 0.04, 1.1}),
             of({0LL, 0LL, 1000LL}),
             of({0.0, 0.0, 0.5, 1.0}),
-            of({0.0, 0.0, 0.01, 1.0})};
+            of({0.0, 0.0, 0.01, 1.0}),
+            of({0LL, 0LL, 0LL, 3LL, -1LL}),
+            of({0LL, 0LL, 0LL, 1000LL, -1LL}),
+            of({0.0, 0.0, 0.0, 2.0, std::numeric_limits<double>::infinity()}),
+            of({0LL, 0LL, 0LL, 1000LL, -1LL}),
+            of({0LL, 0LL, 0LL, 1LL, 2LL, -1LL}),
+            of({0, 0, 0, 1, 2, 9}),
+            {of({0LL, 50LL, 100LL, most}), of({100LL, 200LL})}};
   }
   keel::checkpoint::settings checkpoint() {
     using keel::checkpoint::kind;
     using keel::checkpoint::metric;
-    return {of({kind::every_steps, kind::every_steps, kind::every_seconds, kind::young_daly}),
+    return {of({kind::every_steps, kind::every_steps, kind::every_seconds, kind::young_daly, kind::every_epochs, kind::every_tokens}),
             of({0LL, 100LL, 250LL, 500LL, most}),
             of({0LL, 1LL, 2LL, 3LL, most}),
             flag(),

@@ -39,9 +39,10 @@ struct deadly_files : keel::posix_files {
     moment(), posix_files::write(file, name, bytes + count / 2, count - count / 2);
   }
   void sync(keel::file_handle const& file, path const& name) { moment(), posix_files::sync(file, name); }
-  void sync_directory(path const& name) { moment(), posix_files::sync_directory(name); }
+  std::string sync_directory(path const& name) { return moment(), posix_files::sync_directory(name); }
   void rename(path const& from, path const& to) { moment(), posix_files::rename(from, to); }
-  void remove_all(path const& name) { moment(), posix_files::remove_all(name); }
+  void remove_file(path const& name) { moment(), posix_files::remove_file(name); }
+  bool remove_directory(path const& name) { return moment(), posix_files::remove_directory(name); }
   void truncate(path const& name, std::uint64_t size) { moment(), posix_files::truncate(name, size); }
 };
 struct deadly : soak::environment {

@@ -387,3 +387,60 @@ TEST_CASE("a rollback to a checkpoint from before an accepted change of the rate
   CHECK(rollbacks == 1);
   CHECK(rate == 0.01);
 }
+
+TEST_CASE("step_decay in a recipe trains as torch::optim::StepLR beside one without, in every bit") {
+  struct falls : keel::recipe<keel::schedule::step_decay<keel::schedule::interval<2_steps>, keel::schedule::lowered_by<0.5>>> {
+  };
+  auto const ours = make_small(), theirs = make_small();
+  torch::optim::SGD optimizer(ours->parameters(), 0.1), other(theirs->parameters(), 0.1);
+  torch::optim::StepLR scheduler(other, /*step_size=*/2, /*gamma=*/0.5);
+  scheduler.step();  // PyTorch's does so in its constructor, LibTorch's does not
+  keel::step<falls> step{ours, optimizer};
+  keel::step<plain> beside{theirs, other};
+  for (std::uint64_t i = 0; i < 9; ++i) {
+    step(make_pair_batch(i), mean_squared_error(ours));
+    beside(make_pair_batch(i), mean_squared_error(theirs));
+    scheduler.step();
+    REQUIRE(same_bits(copies_of(ours->parameters()), copies_of(theirs->parameters())));
+  }
+  CHECK(rate_of(optimizer) == 0.1 * 0.0625);
+}
+
+TEST_CASE("milestones count applied updates, and a resumed run goes on between them as one that was not stopped") {
+  using namespace keel::schedule;
+  struct falls : keel::recipe<multi_step<milestones<2_steps, 4_steps, 6_steps>, lowered_by<0.5>>,
+                              keel::checkpoint::every<5_steps, keel::checkpoint::keep<4>>, keel::determinism::seeded<3>> {};
+  scratch_directory const one;
+  auto const whole = train<falls>(one / "run", 0.1, 8);
+  CHECK(whole.rates == std::vector<double>{0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125});
+  scratch_directory const two;
+  train<falls>(two / "run", 0.1, 5);
+  auto const resumed = train<falls>(two / "run", 0.1, 8);
+  CHECK(resumed.rates == std::vector<double>{0.025, 0.0125, 0.0125});
+  CHECK(same_bits(resumed.parameters, whole.parameters));
+
+  struct skips : keel::recipe<multi_step<milestones<1_steps>, lowered_by<0.5>>, keel::nonfinite::skip<5>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<skips> step{model, optimizer};
+  auto const skipped = [&](pair_batch const& batch) { return mean_squared_error(model)(batch) * NAN; };
+  for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(step(make_pair_batch(i), skipped).is<keel::outcome::skipped>());
+  CHECK(step.learning_rate() == 0.1);
+  REQUIRE(step(make_pair_batch(4), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(step.learning_rate() == 0.05);
+}
+
+TEST_CASE("a program that owns its loop gives a plateau its evaluations, and the next update has the lower rate") {
+  using namespace keel::schedule;
+  struct judged : keel::recipe<plateau<evaluations<2>>, keel::accept<"L24">> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<judged> step{model, optimizer};
+  std::vector<double> used;
+  for (double const evaluation : {1.0, 1.5, 1.5, 0.5}) {
+    auto const result = step(make_pair_batch(used.size()), mean_squared_error(model));
+    used.push_back(result.get<keel::outcome::updated>().learning_rate);
+    step.schedule().evaluated(evaluation, /*larger_is_better=*/false);
+  }
+  CHECK(used == std::vector<double>{0.1, 0.1, 0.1, 0.05});
+}

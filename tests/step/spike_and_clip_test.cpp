@@ -1,3 +1,5 @@
+#include <torch/nn/modules/embedding.h>
+
 #include <cmath>
 #include <limits>
 
@@ -98,7 +100,7 @@ TEST_CASE("before a quarter of its window is there a spike policy judges nothing
   CHECK(run({50.0, 1.0}).is<keel::outcome::updated>());
 }
 
-TEST_CASE("spikes_in_a_row_end_the_run: a level that rose is no spike, and the error says so") {
+TEST_CASE("spikes_in_a_row_end_the_run: a level that rose is not a spike, and the error says so") {
   spike_run run;
   run.warm_up();
   CHECK(run({9.0, 1.0}).is<keel::outcome::skipped>());
@@ -221,4 +223,130 @@ TEST_CASE("a resumed step judges spikes and clips by the history that was saved"
     REQUIRE(same_bits(first.weight, second.weight));
   }
   CHECK(step.clip_fraction() == resumed.clip_fraction());
+}
+
+namespace {
+
+namespace clip = keel::clip;
+
+struct by_magnitudes : keel::recipe<clip::global_norm<0.25, clip::order<1>>> {};
+struct by_largest : keel::recipe<clip::global_norm<0.0625, clip::order<clip::infinity>>> {};
+struct by_cubes : keel::recipe<clip::global_norm<0.125, clip::order<3>>> {};
+struct by_squares : keel::recipe<clip::global_norm<0.25, clip::order<2.0>>> {};
+struct by_default : keel::recipe<clip::global_norm<0.25>> {};
+
+struct on_a_device : keel::step_environment {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
+
+/// What one step makes of the parameters, beside an update by hand whose gradients are clipped in double.
+template <class Recipe, class Environment = keel::step_environment>
+void compare_with_clipping_by_hand(double limit, double order, double rate = 0.5) {
+  auto const model = make_small(), reference = make_small();
+  keel::sgd optimizer(model->parameters(), torch::optim::SGDOptions(rate));
+  keel::step<Recipe, Environment> step{*model, optimizer};
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    step(make_pair_batch(i), mean_squared_error(model));
+    step.settle();
+
+    reference->zero_grad();
+    mean_squared_error(reference)(make_pair_batch(i)).backward();
+    double sum = 0.0;
+    for (at::Tensor const& parameter : reference->parameters()) {
+      at::Tensor const magnitudes = parameter.grad().to(at::kDouble).abs();
+      sum =
+          std::isinf(order) ? std::max(sum, magnitudes.max().item<double>()) : sum + magnitudes.pow(order).sum().item<double>();
+    }
+    double const norm = std::isinf(order) ? sum : std::pow(sum, 1.0 / order);
+    REQUIRE(norm > limit);
+    at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : reference->parameters()) parameter.sub_(parameter.grad() * (rate * limit / norm));
+    auto const expected = reference->parameters();
+    for (std::size_t p = 0; p < expected.size(); ++p) REQUIRE(at::allclose(model->parameters()[p], expected[p], 1e-5, 1e-7));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("global_norm with an order bounds that norm, on the host and where updates are decided on a device") {
+  compare_with_clipping_by_hand<by_magnitudes>(0.25, 1.0);
+  compare_with_clipping_by_hand<by_largest>(0.0625, clip::infinity);
+  compare_with_clipping_by_hand<by_cubes>(0.125, 3.0);
+  compare_with_clipping_by_hand<by_default>(0.25, 2.0);
+  compare_with_clipping_by_hand<by_magnitudes, on_a_device>(0.25, 1.0);
+  compare_with_clipping_by_hand<by_default, on_a_device>(0.25, 2.0);
+}
+
+TEST_CASE("order 2 is the default in every bit") {
+  auto const one = make_small(), two = make_small();
+  keel::adamw a(one->parameters(), 0.1), b(two->parameters(), 0.1);
+  keel::step<by_squares> first{*one, a};
+  keel::step<by_default> second{*two, b};
+  static_assert(keel::config_of<by_squares> == keel::config_of<by_default>);
+  for (std::uint64_t i = 0; i < 5; ++i) {
+    first(make_pair_batch(i), mean_squared_error(one));
+    second(make_pair_batch(i), mean_squared_error(two));
+    REQUIRE(same_bits(copies_of(one->parameters()), copies_of(two->parameters())));
+  }
+}
+
+TEST_CASE("with an order the reported norm stays L2, clipped says what the order decided, and infinity is skipped unclipped") {
+  struct two_weights : torch::nn::Module {
+    two_weights() : weight(register_parameter("weight", at::zeros({2}))) {}
+    at::Tensor weight;
+  };
+  struct recipe : keel::recipe<clip::global_norm<6.0, clip::order<1>>, keel::nonfinite::skip<5>> {};
+  two_weights model;
+  torch::optim::SGD optimizer(model.parameters(), 1.0);
+  keel::step<recipe> step{model, optimizer};
+  auto const update = [&](float first, float second) {
+    return step(said{1.0, 1.0}, [&](said const&) { return (model.weight * at::tensor({first, second})).sum(); });
+  };
+  // L1 is 7, L2 is 5.
+  auto const clipped = update(3.0f, -4.0f).get<keel::outcome::updated>();
+  CHECK(clipped.gradient_norm == Approx(5.0));
+  CHECK(clipped.clipped);
+  CHECK(at::allclose(model.weight, at::tensor({-18.0f / 7.0f, 24.0f / 7.0f})));
+  // L1 is 6, L2 is more than 4.2.
+  auto const kept = update(3.0f, -3.0f).get<keel::outcome::updated>();
+  CHECK(kept.gradient_norm == Approx(std::sqrt(18.0)));
+  CHECK_FALSE(kept.clipped);
+  auto const before = copies_of(model.parameters());
+  // A root at 0: its value is finite and its slope is not.
+  auto const steep = [&](said const&) { return (model.weight - model.weight.detach()).sqrt().sum(); };
+  CHECK(step(said{1.0, 1.0}, steep).get<keel::outcome::skipped>().why == keel::reason::nonfinite_gradient);
+  CHECK(same_bits(copies_of(model.parameters()), before));
+  CHECK(step.clip_fraction() == 0.5);
+}
+
+TEST_CASE("an order bounds the unscaled sum of a window, and names a sparse gradient that it cannot read") {
+  one_weight model;
+  auto const parameters = model.parameters();
+  using policy = keel::policy_of<by_magnitudes, keel::slot::clip>;
+  for (auto const& [first, second, expected] :
+       {std::tuple{0.1, 0.3, 0.2}, std::tuple{2.0, 4.0, 0.25}, std::tuple{-2.0, -4.0, -0.25}}) {
+    auto window = keel::begin_window(parameters, 1024.0);
+    window.add(loss_as_said(model)({1.0, first}));
+    window.add(loss_as_said(model)({1.0, second}));
+    auto checked = std::move(window).complete().unscale().check();
+    keel::state_of<policy> state;
+    auto clipped = std::get<keel::gradients<keel::stage::checked>>(std::move(checked)).clip<policy>(state);
+    clipped.write();
+    CHECK(model.weight.grad().item<double>() == Approx(expected));
+    CHECK(clipped.clipped() == (std::abs(expected) == 0.25));
+    CHECK(clipped.norm() == Approx(std::abs(first + second) / 2));
+  }
+
+  struct table : torch::nn::Module {
+    table() : rows(register_module("rows", torch::nn::Embedding(torch::nn::EmbeddingOptions(5, 2).sparse(true)))) {}
+    torch::nn::Embedding rows;
+  } looked_up;
+  torch::optim::SGD other(looked_up.parameters(), 1.0);
+  keel::step<by_magnitudes> sparse{looked_up, other};
+  try {
+    sparse(said{1.0, 1.0}, [&](said const&) { return looked_up.rows(at::tensor({1, 2}, at::kLong)).sum(); });
+    FAIL("a sparse gradient went unnoticed");
+  } catch (keel::error const& thrown) {
+    CHECK(thrown.id() == "E11");
+  }
 }

@@ -6,12 +6,14 @@
 #include <algorithm>
 #include <cstdint>
 #include <keel/checkpoint/checksum.hpp>
+#include <keel/config/json_text.hpp>
 #include <keel/error.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace keel {
 
@@ -28,7 +30,9 @@ struct manifest {
   static constexpr int format = 2;
   std::int64_t update = 0;
   std::int64_t generation = 0;                       ///< rollbacks of the run until then
-  bool extra = false;                                ///< saved out of turn, because the run was stopped or somebody asked
+  std::int64_t attempt = 0;                          ///< updates that the run attempted until then
+  bool extra = false;                                ///< requested: by a person, a signal, or the end of the run
+  std::vector<std::int64_t> best = {};               ///< updates whose checkpoints this one calls the best
   std::string keel;                                  ///< the version that wrote it
   std::string libtorch;                              ///< the version that wrote it
   nlohmann::json recipe = nlohmann::json::object();  ///< slot by slot
@@ -63,8 +67,9 @@ inline std::string manifest_text(manifest const& of) {
     entry["tensors"] = record.tensor_checksums;
   }
   nlohmann::json const all = {
-      {"files", files},  {"extra", of.extra},       {"generation", of.generation}, {"format", manifest::format},
-      {"keel", of.keel}, {"libtorch", of.libtorch}, {"recipe", of.recipe},         {"update", of.update}};
+      {"files", files},      {"extra", of.extra},    {"generation", of.generation}, {"format", manifest::format},
+      {"keel", of.keel},     {"best", of.best},      {"libtorch", of.libtorch},     {"recipe", of.recipe},
+      {"update", of.update}, {"attempt", of.attempt}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // the line break and the brace
   std::string const digest = checksum_of(text);
@@ -82,18 +87,25 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));
   if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
     // What another version of keel wrote is no damage; its own words say which it is.
-    nlohmann::json const other = nlohmann::json::parse(text, nullptr, false);
-    if (other.is_object() && !other.contains("xxh3") && other.contains("format") && other["format"] != manifest::format)
-      refuse_format(name, other["format"].dump());
+    try {
+      nlohmann::json const other = parse_json(text);
+      if (other.is_object() && !other.contains("xxh3") && other.contains("format") && other["format"] != manifest::format)
+        refuse_format(name, other["format"].dump());
+    } catch (json_text_error const&) {
+      // Not JSON either: damage, as said below.
+    }
     fail("is not what was saved: its checksum differs");
   }
   manifest read;
   try {
-    nlohmann::json const all = nlohmann::json::parse(body + "\n}");
+    nlohmann::json const all = parse_json(body + "\n}");
     if (all.at("format") != manifest::format) refuse_format(name, all.at("format").dump());
     read.update = all.at("update").get<std::int64_t>();
     read.generation = all.at("generation").get<std::int64_t>();
     read.extra = all.at("extra").get<bool>();
+    // Older checkpoints have neither.
+    read.attempt = all.value("attempt", std::int64_t{0});
+    read.best = all.value("best", std::vector<std::int64_t>{});
     read.keel = all.at("keel").get<std::string>();
     read.libtorch = all.at("libtorch").get<std::string>();
     read.recipe = all.at("recipe");
@@ -107,6 +119,8 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
       }
       read.files.emplace(file, std::move(record));
     }
+  } catch (json_text_error const& thrown) {
+    fail(std::string("cannot be used: ") + thrown.what());
   } catch (nlohmann::json::exception const& thrown) {
     fail(std::string("does not say what a manifest says (") + thrown.what() + ")");
   }

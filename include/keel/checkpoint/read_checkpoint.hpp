@@ -1,13 +1,16 @@
 // One checkpoint's directory, read and compared with its manifest byte by byte.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdio>
 #include <filesystem>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/manifest.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/snapshot.hpp>
+#include <keel/config/json_text.hpp>
 #include <keel/error.hpp>
 #include <string>
 #include <utility>
@@ -25,6 +28,19 @@ inline file_record const& record_of(manifest const& all, std::filesystem::path c
   auto const found = all.files.find(name);
   if (found == all.files.end()) refuse_checkpoint(directory / "manifest.json", std::string("does not name ") + name);
   return found->second;
+}
+
+/// Throws checkpoint_error (E05) where a directory `step-..`, whatever stands before and after it, has another update's name.
+inline void require_own_name(std::filesystem::path const& directory, manifest const& all) {
+  std::string const name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
+  std::size_t const begin = name.rfind("step-");
+  if (begin == std::string::npos) return;
+  std::size_t const digits = begin + 5;
+  std::size_t const end = std::min(name.find_first_not_of("0123456789", digits), name.size());
+  char expected[32];
+  int const length = std::snprintf(expected, sizeof expected, "%09lld", static_cast<long long>(all.update));
+  if (end - digits < 9 || name.compare(digits, end - digits, expected, static_cast<std::size_t>(length)) == 0) return;
+  refuse_checkpoint(directory, "holds update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
 }
 
 template <class Files>
@@ -74,9 +90,9 @@ nlohmann::json read_state(Files& files, std::filesystem::path const& directory, 
   if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
     refuse_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
   try {
-    return nlohmann::json::parse(text);
-  } catch (nlohmann::json::exception const& thrown) {
-    refuse_checkpoint(path, std::string("is not JSON (") + thrown.what() + ")");
+    return parse_json(text);
+  } catch (json_text_error const& thrown) {
+    refuse_checkpoint(path, std::string("cannot be used (") + thrown.what() + ")");
   }
 }
 

@@ -1,15 +1,19 @@
 // safetensors: tensors by name in a file that every framework loads, that maps into memory and that never runs code.
 // Two names of one tensor (tied weights) are stored once; `__metadata__` keeps "alias:NAME" -> "STORED_NAME" for the other,
 // and loading gives both names the same tensor again. Views that only overlap are stored whole, each by itself.
-// In several files with an index: sharded_safetensors.hpp. Mapped into memory: mapped_safetensors.hpp.
-// Left out: checksums (the manifest's), and replacing a file atomically (the checkpoint store's).
+// In several files with an index: sharded_safetensors.hpp. Mapped into memory: mapped_safetensors.hpp. Single tensors and
+// slices of a file: safetensors_file.hpp. Left out: checksums (the manifest's).
 #pragma once
 
-#include <array>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <keel/checkpoint/files.hpp>
+#include <keel/checkpoint/replace_file.hpp>
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
@@ -26,7 +30,8 @@ void write_safetensors(tensor_map const& tensors, string_map const& metadata, Si
   detail::safetensors_writer(tensors, metadata).write(sink);
 }
 
-/// `bytes` is the whole file, and need not outlive the call; `name` is what errors call it.
+/// `bytes` is the whole file, and need not outlive the call; `name` is what errors call it. Throws checkpoint_error (E05) for
+/// bytes that are not a whole safetensors file, out_of_memory_error (E09).
 inline safetensors_content parse_safetensors(std::span<char const> bytes, std::string const& name) {
   auto const length = read_safetensors_length(bytes.data(), bytes.size(), name);
   auto const json = bytes.subspan(detail::safetensors_prefix, static_cast<std::size_t>(length));
@@ -38,15 +43,12 @@ inline safetensors_content parse_safetensors(std::span<char const> bytes, std::s
                                        });
 }
 
-/// Writes in place: a crash leaves a file that loading refuses. Nothing is touched if a tensor cannot be saved. Throws
-/// data_error (E05) for one that cannot, file_error (E02).
+/// Replaces a file of this name as a whole: a crash, an error or a full disk leaves the older one, and tensors that are mapped
+/// from it stay as they are (replace_file.hpp). Throws data_error (E05) for a tensor that cannot be saved, file_error (E02).
 inline void save_safetensors(std::filesystem::path const& path, tensor_map const& tensors, string_map const& metadata = {}) {
   detail::safetensors_writer const writer(tensors, metadata);
   posix_files files;
-  auto const file = files.create(path);
-  auto const sink = [&](char const* bytes, std::size_t count) { files.write(file, path, bytes, count); };
-  writer.write(sink);
-  files.sync(file, path);  // a full disk may show only here
+  detail::replace_file(files, path, [&](auto const& sink) { writer.write(sink); });
 }
 
 namespace detail {
@@ -56,6 +58,8 @@ struct opened_safetensors {
   safetensors_header header;
   std::uint64_t data_begin;
   std::string text;  ///< the bytes before the data
+  file_handle file;  ///< where it was opened by its name
+  std::uint64_t size() const { return data_begin + (header.entries.empty() ? 0 : header.entries.back().end); }
 };
 template <class Files>
 opened_safetensors open_safetensors(Files& files, file_handle const& file, std::filesystem::path const& path,
@@ -72,21 +76,30 @@ opened_safetensors open_safetensors(Files& files, file_handle const& file, std::
   source(text.data() + safetensors_prefix, length, safetensors_prefix);
   auto header = parse_safetensors_header(std::string_view(text).substr(safetensors_prefix), size - text.size(), name);
   std::uint64_t const begin = text.size();
-  return {std::move(header), begin, std::move(text)};
+  return {std::move(header), begin, std::move(text), {}};
+}
+
+/// The file of this name, its size that of what was opened: another may take its place at any time.
+inline opened_safetensors open_safetensors(posix_files& files, std::filesystem::path const& path) {
+  static_cast<void>(files.size(path));  // throws for a pipe, which opening would wait for
+  auto file = files.open_for_read(path);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) throw_file_error("read the size of", path, errno);
+  auto opened = open_safetensors(files, file, path, static_cast<std::uint64_t>(status.st_size));
+  opened.file = std::move(file);
+  return opened;
 }
 
 }  // namespace detail
 
 /// Reads each tensor straight into its memory, so that the file is never held twice. Throws checkpoint_error (E05) for a file
-/// that is no whole safetensors file, file_error (E02).
+/// that is not a whole safetensors file, out_of_memory_error (E09) for one that declares more than there is, file_error (E02).
 inline safetensors_content load_safetensors(std::filesystem::path const& path) {
   posix_files files;
   auto const name = path.string();
-  auto const size = files.size(path);
-  auto const file = files.open_for_read(path);
-  auto opened = detail::open_safetensors(files, file, path, size);
+  auto opened = detail::open_safetensors(files, path);
   return detail::read_safetensors_data(std::move(opened.header), name, [&](char* to, std::size_t count, std::uint64_t offset) {
-    if (files.read_at(file, path, to, count, opened.data_begin + offset) != count)
+    if (files.read_at(opened.file, path, to, count, opened.data_begin + offset) != count)
       detail::refuse_safetensors(name, "it became shorter while it was read");
   });
 }

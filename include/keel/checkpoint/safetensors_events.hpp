@@ -1,6 +1,6 @@
 // safetensors_events: what a safetensors header holds, and the JSON events that fill it from hostile bytes.
 // Events, never a tree: a tree keeps the last of two equal names silently and nests without end.
-// Left out: F8, F6, F4 and the wide unsigned dtypes, which not every LibTorch that keel builds with has.
+// The dtypes are those of Hugging Face's reader 0.8.
 #pragma once
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <keel/config/json_text.hpp>
 #include <keel/error.hpp>
 #include <limits>
 #include <map>
@@ -26,12 +27,30 @@ using string_map = std::map<std::string, std::string>;
 
 struct safetensors_dtype {
   std::string_view name;
-  std::uint64_t bytes;  ///< of one element, and its alignment
+  std::uint64_t bits;  ///< of one element; those of F4 and F6 are packed, so that only a whole tensor fills whole bytes
+  constexpr std::uint64_t alignment() const { return bits % 8 == 0 ? bits / 8 : 1; }
 };
-// clang-format off
-inline constexpr std::array<safetensors_dtype, 11> safetensors_dtypes{{
-    {"BOOL", 1}, {"U8", 1}, {"I8", 1}, {"I16", 2}, {"I32", 4}, {"I64", 8}, {"F16", 2}, {"BF16", 2}, {"F32", 4}, {"F64", 8}, {"C64", 8}}};
-// clang-format on
+inline constexpr std::array<safetensors_dtype, 22> safetensors_dtypes{{
+    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
+}};
+
+namespace detail {
+/// The size of the table for a name that is not in it.
+constexpr std::size_t safetensors_dtype_named(std::string_view name) {
+  return static_cast<std::size_t>(std::ranges::find(safetensors_dtypes, name, &safetensors_dtype::name) -
+                                  safetensors_dtypes.begin());
+}
+static_assert([] {
+  for (std::size_t i = 0; i < safetensors_dtypes.size(); ++i) {
+    if (safetensors_dtype_named(safetensors_dtypes[i].name) != i) return false;  // a name twice
+    if (!std::has_single_bit(safetensors_dtypes[i].alignment())) return false;
+  }
+  return true;
+}());
+}  // namespace detail
 
 struct safetensors_entry {
   std::string name;
@@ -54,29 +73,27 @@ inline constexpr std::uint64_t safetensors_alignment = 64;
 inline constexpr std::size_t safetensors_max_depth = 8;
 inline constexpr std::size_t safetensors_max_dimensions = 64;  // LibTorch's iterators refuse more
 
-/// A name as an error shows it: short and printable, since a hostile one may hold megabytes or terminal codes.
-inline std::string shown_name(std::string_view name) {
-  constexpr std::size_t longest = 100;
-  std::string shown(name.substr(0, longest));
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
-  return "'" + shown + (name.size() > longest ? "..'" : "'");
-}
+inline std::string shown_name(std::string_view name) { return "'" + printable(name, 100) + "'"; }
 
 [[noreturn]] inline void refuse_safetensors(std::string const& file, std::string const& reason) {
   throw checkpoint_error("E05", file + " is damaged or not a safetensors file: " + reason + "; take an older checkpoint");
 }
 
-/// Bytes of a tensor, or nothing if they cannot be counted. A dimension of 0 counts as 1 for the overflow check only, because
-/// LibTorch multiplies the other dimensions into strides.
+/// Bytes of a tensor, or nothing if they cannot be counted in 63 bits or are not whole. A dimension of 0 counts as 1 for the
+/// overflow check only, because LibTorch multiplies the other dimensions into strides.
 inline std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_t> const& shape, std::size_t dtype) {
-  auto bytes = static_cast<std::int64_t>(safetensors_dtypes[dtype].bytes);
+  auto const bits = static_cast<std::int64_t>(safetensors_dtypes[dtype].bits);
+  bool const packed = bits % 8 != 0;
+  std::int64_t count = packed ? bits : bits / 8;
   bool empty = false;
   for (auto const dimension : shape) {
     empty = empty || dimension == 0;
-    if (dimension < 0 || __builtin_mul_overflow(bytes, std::max<std::int64_t>(dimension, 1), &bytes)) return std::nullopt;
+    if (dimension < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(dimension, 1), &count)) return std::nullopt;
   }
-  return empty ? 0 : static_cast<std::uint64_t>(bytes);
+  if (empty) return 0;
+  if (!packed) return static_cast<std::uint64_t>(count);
+  if (count % 8 != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(count / 8);
 }
 
 /// Takes the parser's events and throws at the first that a header must not have.
@@ -221,13 +238,12 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
 
   void finish_entry() {
     if (!has_dtype_ || !has_shape_ || offsets_ != 2) fail("no dtype, no shape or not two data_offsets");
-    auto const dtype = std::ranges::find(safetensors_dtypes, std::string_view(dtype_), &safetensors_dtype::name);
-    if (dtype == safetensors_dtypes.end())
+    entry_.dtype = safetensors_dtype_named(dtype_);
+    if (entry_.dtype == safetensors_dtypes.size())
       throw checkpoint_error("E05", file_ + " holds the tensor " + shown_name(entry_.name) + " of dtype " + shown_name(dtype_) +
                                         ", which keel cannot load; convert it to F32, or take an older checkpoint");
-    entry_.dtype = static_cast<std::size_t>(dtype - safetensors_dtypes.begin());
     auto const bytes = safetensors_bytes(entry_.shape, entry_.dtype);
-    if (!bytes) fail("a shape of more bytes than 63 bits can count");
+    if (!bytes) fail("a shape of more bytes than 63 bits can count, or of packed elements that do not fill whole bytes");
     if (entry_.end < entry_.begin) fail("data_offsets that run backwards");
     if (entry_.end - entry_.begin != *bytes) fail("data_offsets that do not fit its shape and dtype");
     header_.entries.push_back(std::move(entry_));

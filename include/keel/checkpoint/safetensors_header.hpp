@@ -30,11 +30,13 @@ inline std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t f
 /// The header in `json`, which `data_bytes` bytes follow to the end of the file.
 inline safetensors_header parse_safetensors_header(std::string_view json, std::uint64_t data_bytes, std::string const& file) {
   using namespace detail;
-  // The parser would skip a byte-order mark, take a NUL for the end, and allow any white space after the object.
-  auto const first = json.find_first_not_of(" \t\r\n");
-  auto const last = json.find_last_not_of(' ');
-  if (first == std::string_view::npos || json[first] != '{') refuse_safetensors(file, "its header is not a JSON object");
-  if (json[last] != '}') refuse_safetensors(file, "its header does not end in } and spaces");
+  // The parser would skip a byte-order mark and take a NUL for the end. White space is what Hugging Face's reader takes, before
+  // the object and after it; some writers pad with it.
+  constexpr std::string_view white_space = " \t\r\n";
+  auto const first = json.find_first_not_of(white_space);
+  auto const last = json.find_last_not_of(white_space);
+  if (first == json.npos || json[first] != '{') refuse_safetensors(file, "its header is not a JSON object");
+  if (json[last] != '}') refuse_safetensors(file, "its header does not end in } and white space");
   if (json.find('\0') != std::string_view::npos) refuse_safetensors(file, "its header holds a NUL byte");
   json = json.substr(first, last + 1 - first);
   safetensors_events events(file);

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/in_parallel.hpp>
 #include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
 #include <keel/error.hpp>
+#include <keel/memory/out_of_memory.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,6 +24,9 @@ namespace keel {
 struct safetensors_content {
   tensor_map tensors;   ///< on the CPU, contiguous; an alias is the same at::Tensor
   string_map metadata;  ///< without the aliases
+  /// The dtype, such as F8_E4M3, of each tensor that came as uint8 because this LibTorch has no type for it: in the tensor's
+  /// shape and one more dimension for the bytes of an element of several, or in one dimension for the packed F4 and F6.
+  string_map as_bytes;
 };
 
 namespace detail {
@@ -31,25 +37,56 @@ struct unchecked {
   void operator()(safetensors_entry const&, std::string const&) const {}
 };
 
-/// Moves the aliases out of the metadata and gives each the tensor that it names.
-inline void add_aliases(safetensors_content& content, string_map metadata, std::string const& file) {
-  // All aliases are looked up among the stored tensors before one is added: an alias of an alias is not ours.
-  std::vector<std::pair<std::string, at::Tensor>> aliases;
-  for (auto& [key, target] : metadata) {
+/// Moves the aliases out of the metadata: pairs of a name and the stored one. `holds(name)`: a tensor is stored under it.
+template <class Holds>
+std::vector<std::pair<std::string, std::string>> take_aliases(string_map& metadata, std::string const& file,
+                                                              Holds const& holds) {
+  // All are looked up among the stored tensors before one is added: an alias of an alias is not ours.
+  std::vector<std::pair<std::string, std::string>> aliases;
+  for (auto at = metadata.begin(); at != metadata.end();) {
+    auto const& [key, target] = *at;
     if (!key.starts_with(safetensors_alias)) {
-      content.metadata.emplace(key, std::move(target));
+      ++at;
       continue;
     }
     auto name = key.substr(safetensors_alias.size());
-    auto const found = content.tensors.find(target);
-    if (found == content.tensors.end())
+    if (!holds(target))
       refuse_safetensors(file,
                          "it calls " + shown_name(name) + " an alias of " + shown_name(target) + ", which it does not hold");
-    if (content.tensors.contains(name) || name == "__metadata__")
+    if (holds(name) || name == "__metadata__")
       refuse_safetensors(file, "it holds " + shown_name(name) + " both as a tensor and as an alias");
-    aliases.emplace_back(std::move(name), found->second);
+    aliases.emplace_back(std::move(name), target);
+    at = metadata.erase(at);
   }
-  for (auto& alias : aliases) content.tensors.insert(std::move(alias));
+  return aliases;
+}
+
+/// Gives each alias the tensor that it names.
+inline void add_aliases(safetensors_content& content, string_map metadata, std::string const& file) {
+  auto const aliases = take_aliases(metadata, file, [&](std::string const& name) { return content.tensors.contains(name); });
+  for (auto const& [name, target] : aliases) {
+    content.tensors.emplace(name, content.tensors.at(target));
+    auto const dtype = content.as_bytes.find(target);
+    if (dtype != content.as_bytes.end()) content.as_bytes.emplace(name, dtype->second);
+  }
+  content.metadata = std::move(metadata);
+}
+
+inline constexpr char const* read_slices = "Read slices of it with keel::safetensors_file";
+inline constexpr char const* read_slices_or_map =
+    "Read slices of it with keel::safetensors_file, or use keel::map_safetensors, which does not hold it in memory";
+
+/// Memory for a tensor of a file, which may declare any size. Throws out_of_memory_error (E09).
+inline at::Tensor memory_for(tensor_form const& form, safetensors_entry const& entry, std::string const& file,
+                             char const* way_out) {
+  try {
+    return at::empty(form.shape, at::TensorOptions().dtype(form.type).device(at::kCPU));
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    throw out_of_memory_error("E09", "there is not enough memory for the tensor " + shown_name(entry.name) + " of " + file +
+                                         ", which takes " + std::to_string(entry.end - entry.begin) + " bytes. " + way_out +
+                                         ".");
+  }
 }
 
 inline void require_bools(safetensors_entry const& entry, char const* bytes, std::uint64_t count, std::string const& file) {
@@ -66,7 +103,9 @@ safetensors_content read_safetensors_data(safetensors_header header, std::string
   std::vector<std::pair<safetensors_entry const*, char*>> parts;
   std::uint64_t bytes = 0;
   for (auto const& entry : header.entries) {
-    auto tensor = at::empty(entry.shape, at::TensorOptions().dtype(safetensors_scalar_types[entry.dtype]).device(at::kCPU));
+    auto const form = form_of(entry, file);
+    auto tensor = memory_for(form, entry, file, read_slices_or_map);
+    if (form.as_bytes) content.as_bytes.emplace(entry.name, safetensors_dtypes[entry.dtype].name);
     parts.emplace_back(&entry, static_cast<char*>(tensor.data_ptr()));
     bytes += entry.end - entry.begin;
     content.tensors.emplace(entry.name, std::move(tensor));

@@ -4,9 +4,9 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/error.hpp>
 #include <map>
 #include <string>
@@ -20,12 +20,6 @@ namespace keel {
 using tensor_map = std::map<std::string, at::Tensor>;
 
 namespace detail {
-
-/// In the order of safetensors_dtypes.
-inline constexpr std::array safetensors_scalar_types{at::kBool,  at::kByte,   at::kChar,        at::kShort,
-                                                     at::kInt,   at::kLong,   at::kHalf,        at::kBFloat16,
-                                                     at::kFloat, at::kDouble, at::kComplexFloat};
-static_assert(safetensors_scalar_types.size() == safetensors_dtypes.size());
 
 inline constexpr std::string_view safetensors_alias = "alias:";
 
@@ -69,7 +63,7 @@ class safetensors_writer {
     }
     // Widest elements first, so that every tensor is aligned to its elements; the map has sorted the names.
     std::ranges::stable_sort(entries_, std::ranges::greater(),
-                             [](auto const& entry) { return safetensors_dtypes[entry.dtype].bytes; });
+                             [](auto const& entry) { return safetensors_dtypes[entry.dtype].alignment(); });
     header_ = build_safetensors_header(entries_, metadata);
   }
 
@@ -100,7 +94,7 @@ class safetensors_writer {
     if (name == "__metadata__") fail("has the name that safetensors keeps for metadata; rename it");
     if (!tensor.defined()) fail("is undefined and cannot be saved; leave it out");
     if (tensor.layout() != at::kStrided) fail("is sparse or of another layout without strides; save it as to_dense()");
-    if (tensor.is_meta() || !tensor.has_storage()) fail("has no memory of its own and cannot be saved; materialize it");
+    if (tensor.is_meta() || !tensor.has_storage()) fail("has no memory and cannot be saved; materialize it");
     auto const type = std::ranges::find(safetensors_scalar_types, tensor.scalar_type());
     if (type == safetensors_scalar_types.end())
       fail(std::string("has the dtype ") + c10::toString(tensor.scalar_type()) + ", which keel cannot save; convert it");

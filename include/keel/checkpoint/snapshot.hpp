@@ -25,6 +25,8 @@ struct snapshot {
   tensor_map tensors;  ///< of the state
   nlohmann::json state;
   std::int64_t generation = 0;      ///< rollbacks of the run so far: of a later one, a lower update is newer than a higher
+  std::int64_t attempt = 0;         ///< updates that were attempted so far: of one update, the later save is the newer one
+  std::vector<std::int64_t> best;   ///< updates whose checkpoints this one calls the best
   std::vector<std::string> finite;  ///< names in `model` without which no checkpoint is kept that are not finite (N13)
 };
 
@@ -40,6 +42,8 @@ class snapshot_buffers {
     held.state = live.state;
     held.finite = live.finite;
     held.generation = live.generation;
+    held.attempt = live.attempt;
+    held.best = live.best;
     used_ = 0;
     blocks_.clear();
     copy(live.model, held.model);

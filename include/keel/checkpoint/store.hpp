@@ -1,4 +1,5 @@
-// Checkpoints in a directory, each a directory `step-000000500` of its own:
+// Checkpoints in a directory, each a directory `step-000000500`, or `step-000000500-requested` where a scheduled one of that
+// update is there already:
 //     model.safetensors      parameters and buffers
 //     optimizer.safetensors  moments, by parameter name
 //     state.safetensors      random state and what else is a tensor
@@ -6,39 +7,62 @@
 //     manifest.json          lengths and checksums of the files above and of their tensors, and who wrote them
 // A save writes into a temporary directory, syncs every file and the directory, renames it, and syncs the parent; only
 // then are older ones removed. So there are never fewer good checkpoints than before a save began, wherever it is killed.
+// Removed is what a manifest proves to be of this run, and of it these five files only: what else stands in a checkpoint's
+// directory stays, under `kept-step-..`.
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/error.hpp>
 #include <limits>
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace keel {
 
-/// Which finished checkpoints stay when a new one is durable: that one, and of those that were saved in their turn
+/// The name of a checkpoint: a requested one never replaces a scheduled one, it stands beside it.
+struct checkpoint_id {
+  std::int64_t update = 0;
+  bool beside = false;
+
+  checkpoint_id() = default;
+  checkpoint_id(std::int64_t number, bool stands_beside = false) : update(number), beside(stands_beside) {}
+  friend bool operator==(checkpoint_id const&, checkpoint_id const&) = default;
+  friend auto operator<=>(checkpoint_id const&, checkpoint_id const&) = default;
+};
+
+/// Which finished checkpoints stay when a new one is durable: that one, of the scheduled ones as many as these say, and all
+/// that one of them calls the best.
 struct retention {
-  std::int64_t newest = 2;             ///< so many
-  std::int64_t every = 0;              ///< also those of updates that are a multiple of it; 0: none
-  std::optional<std::int64_t> best{};  ///< also this one
-  /// The new one is out of turn, and gives way to the next. Three preemptions in a row then take nothing away that a rollback
-  /// may need.
+  std::int64_t newest = 2;              ///< so many
+  std::int64_t every = 0;               ///< also those of updates that are a multiple of it; 0: none
+  std::vector<std::int64_t> best = {};  ///< also these
+  /// The new one is requested, and gives way to the next. Three preemptions in a row then take nothing away that a rollback may
+  /// need.
   bool extra = false;
+  /// It may take the place of a scheduled one of the same update, as a save by the cadence and one after a rollback do.
+  bool replaces = true;
 };
 
 struct saved_checkpoint {
   std::filesystem::path path;
   std::uint64_t bytes = 0;
   std::string not_removed;  ///< why an older one could not be removed; empty: all is as it should be
+  std::string not_synced;   ///< why a power cut may lose it; empty: it is durable
 };
 
 template <class Files = posix_files>
@@ -48,42 +72,53 @@ class checkpoint_store {
 
   explicit checkpoint_store(path directory, Files files = {}) : directory_(std::move(directory)), files_(std::move(files)) {}
 
-  /// Makes the directory and removes what a killed save left behind.
-  void prepare() {
+  /// Makes the directory and removes what a killed save left behind. Returns why a power cut may lose the directory itself;
+  /// empty: it is durable.
+  std::string prepare() {
     files_.make_directories(directory_);
-    files_.sync_directory(directory_.parent_path());
+    std::string not_synced = files_.sync_directory(directory_.parent_path());
     put_back();
     for (path const& entry : files_.list(directory_)) {
-      if (entry.filename().string().starts_with(temporary_prefix)) files_.remove_all(entry);
+      std::string const name = entry.filename().string();
+      for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
+        if (name.starts_with(prefix) && id_of(name.substr(prefix.size()))) {
+          remove_files_of(entry, name.substr(prefix.size()));
+          break;
+        }
+      }
     }
+    return not_synced;
   }
 
   /// Returns when the checkpoint is durable. Throws file_error (E02), nonfinite_error (N13), data_error (E05) for a tensor that
   /// cannot be saved; older checkpoints are then untouched.
   saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep) {
     saved_checkpoint saved;
-    saved.path = path_of(update);
-    path const temporary = directory_ / (temporary_prefix + name_of(update));
+    checkpoint_id id = update;
+    path temporary;
     try {
       put_back();
-      // Of an update that was saved in its turn the newer checkpoint takes that place, too.
-      bool const extra = keep.extra && !(files_.exists(saved.path) && !is_extra(update));
-      files_.remove_all(temporary);
+      bool const is_taken = files_.exists(path_of(id)) && !is_extra(id);
+      id.beside = is_taken && (keep.extra || !keep.replaces);
+      saved.path = path_of(id);
+      temporary = directory_ / (std::string(temporary_prefix) + name_of(id));
+      remove_files_of(temporary, name_of(id));
       files_.make_directories(temporary);
-      saved.bytes = detail::write_checkpoint(files_, temporary, update, extra, content);
-      // A finished step with this number steps aside and is not removed; put_back finds it after a kill between the renames.
-      path const replaced = directory_ / (std::string(replaced_prefix) + name_of(update));
-      files_.remove_all(replaced);
+      saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.extra || id.beside, content);
+      // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
+      path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
+      remove_files_of(replaced, name_of(id));
+      if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
       if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
       files_.rename(temporary, saved.path);
-      files_.sync_directory(directory_);
+      saved.not_synced = files_.sync_directory(directory_);
     } catch (...) {
       // Whatever it was goes on; half of a checkpoint does not stay.
-      clean_up_quietly(temporary);
+      if (!temporary.empty()) clean_up_quietly(temporary, name_of(id));
       throw;
     }
     try {
-      remove_old(update, keep);
+      saved.not_removed = remove_old(id, keep);
     } catch (file_error const& thrown) {
       // The save itself is durable; that a disk fills with old ones is the caller's to say.
       saved.not_removed = thrown.what();
@@ -91,152 +126,223 @@ class checkpoint_store {
     return saved;
   }
 
-  /// The updates of all finished checkpoints, oldest first.
-  std::vector<std::int64_t> updates() {
-    std::vector<std::int64_t> found;
+  /// All finished checkpoints, by update, a requested one after the scheduled one that it stands beside.
+  std::vector<checkpoint_id> all() {
+    std::vector<checkpoint_id> found;
     if (!files_.exists(directory_)) return found;
     for (path const& entry : files_.list(directory_)) {
-      if (auto const update = update_of(entry.filename().string())) found.push_back(*update);
+      if (auto const id = id_of(entry.filename().string())) found.push_back(*id);
     }
     std::sort(found.begin(), found.end());
     return found;
   }
-
-  /// It was saved out of turn; so is what cannot be read.
-  bool is_extra(std::int64_t update) {
-    auto const all = look_at(update);
-    return !all || all->extra;
+  /// The updates that there is a finished checkpoint of, oldest first.
+  std::vector<std::int64_t> updates() {
+    std::vector<std::int64_t> found;
+    for (checkpoint_id const& id : all()) {
+      if (found.empty() || found.back() != id.update) found.push_back(id.update);
+    }
+    return found;
   }
 
-  path path_of(std::int64_t update) const { return directory_ / name_of(update); }
+  bool exists(checkpoint_id const& id) { return files_.exists(path_of(id)); }
+  /// It was requested and not scheduled; what cannot be read counts as such.
+  bool is_extra(checkpoint_id const& id) {
+    auto const read = look_at(id);
+    return !read || read->extra;
+  }
 
-  /// The updates of all finished checkpoints, newest first: a run that went back saves lower updates after higher ones. What
-  /// cannot be read comes first, so that somebody hears of it.
-  std::vector<std::int64_t> newest_first() {
-    std::vector<std::pair<std::int64_t, std::int64_t>> found;
-    for (std::int64_t const update : updates()) {
-      auto const all = look_at(update);
-      found.emplace_back(all ? all->generation : std::numeric_limits<std::int64_t>::max(), update);
+  /// Of the scheduled checkpoint of an update, or of the requested one where that is the only one.
+  path path_of_update(std::int64_t update) { return path_of({update, !exists(update)}); }
+  path path_of(checkpoint_id const& id) const { return directory_ / name_of(id); }
+
+  /// Newest first: a run that rolled back saves lower updates after higher ones. What cannot be read comes first, so that it is
+  /// noticed.
+  std::vector<checkpoint_id> newest_first() {
+    using age = std::tuple<std::int64_t, std::int64_t, std::int64_t, checkpoint_id>;
+    std::vector<age> found;
+    for (checkpoint_id const& id : all()) {
+      auto const read = look_at(id);
+      constexpr auto most = std::numeric_limits<std::int64_t>::max();
+      found.push_back(read ? age{read->generation, id.update, read->attempt, id} : age{most, id.update, most, id});
     }
     std::sort(found.rbegin(), found.rend());
-    std::vector<std::int64_t> order;
-    for (auto const& one : found) order.push_back(one.second);
+    std::vector<checkpoint_id> order;
+    for (auto const& one : found) order.push_back(std::get<3>(one));
     return order;
   }
 
-  /// A checkpoint that is damaged is no longer one, and stays for whoever looks into it.
-  void set_aside(std::int64_t update) {
-    path const name = directory_ / ("damaged-" + name_of(update));
-    files_.remove_all(name);
-    files_.rename(path_of(update), name);
-  }
+  /// A damaged one is not a checkpoint any longer, and stays for whoever looks into it.
+  void set_aside(checkpoint_id const& id) { move_aside("damaged-", id); }
   /// A restart from an older checkpoint abandons this one; it stays on the disk under another name.
-  void abandon(std::int64_t update) {
-    path name = directory_ / ("abandoned-" + name_of(update));
-    for (int again = 2; files_.exists(name); ++again)
-      name = directory_ / ("abandoned-" + name_of(update) + "-" + std::to_string(again));
-    files_.rename(path_of(update), name);
+  void abandon(checkpoint_id const& id) {
+    move_aside("abandoned-", id);
     files_.sync_directory(directory_);
   }
 
-  /// Removes what a run that went back to `newest` had abandoned, where a kill came in between.
-  void remove_abandoned(std::int64_t newest) {
+  /// Removes what a run that rolled back to `newest` had abandoned, where a kill came in between.
+  void remove_abandoned(checkpoint_id const& newest) {
+    std::vector<checkpoint_id> leave;
     auto const kept = look_at(newest);
-    std::vector<std::int64_t> leave;
-    for (std::int64_t const update : updates()) {
-      auto const all = look_at(update);
-      if (update > newest && kept && all && all->generation < kept->generation) leave.push_back(update);
+    for (checkpoint_id const& id : all()) {
+      auto const read = look_at(id);
+      if (kept && read && is_abandoned(id, *read, newest, *kept)) leave.push_back(id);
     }
     remove(leave);
   }
 
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
-  snapshot load(std::int64_t update) {
-    auto const all = read_manifest(path_of(update), files_);
-    if (all.update != update)
-      detail::refuse_checkpoint(
-          path_of(update), "holds update " + std::to_string(all.update) + ": somebody renamed it from " + name_of(all.update));
-    return read_checkpoint(path_of(update), files_);
+  snapshot load(checkpoint_id const& id) {
+    detail::require_own_name(path_of(id), read_manifest(path_of(id), files_));
+    return read_checkpoint(path_of(id), files_);
   }
 
  private:
-  /// Nothing if it is damaged.
-  std::optional<manifest> look_at(std::int64_t update) {
+  /// Nothing if it is damaged, or another one that was given this name.
+  std::optional<manifest> look_at(checkpoint_id const& id) {
     try {
-      return read_manifest(path_of(update), files_);
+      auto read = read_manifest(path_of(id), files_);
+      if (read.update != id.update) return std::nullopt;
+      return read;
     } catch (checkpoint_error const& thrown) {
       if (thrown.id() != "E05") throw;
       return std::nullopt;
     }
   }
-
-  static constexpr char const* temporary_prefix = ".writing-";
-  static constexpr char const* replaced_prefix = ".writing-replaced-";
-  static constexpr char const* removed_prefix = ".writing-removed-";
-
-  static std::string name_of(std::int64_t update) {
-    char name[32];
-    std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(update));
-    return name;
+  /// A higher update that the run reached before it rolled back to what led to `newest`.
+  static bool is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest, manifest const& than) {
+    return id.update > newest.update && of.generation < than.generation;
   }
-  static std::optional<std::int64_t> update_of(std::string const& name) {
-    if (!name.starts_with("step-") || name.size() < 14) return std::nullopt;
+
+  static constexpr std::string_view temporary_prefix = ".writing-";
+  static constexpr std::string_view replaced_prefix = ".writing-replaced-";
+  static constexpr std::string_view removed_prefix = ".writing-removed-";
+  static constexpr std::string_view beside_suffix = "-requested";
+
+  static std::string name_of(checkpoint_id const& id) {
+    char name[32];
+    std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(id.update));
+    return name + std::string(id.beside ? beside_suffix : "");
+  }
+  static std::optional<checkpoint_id> id_of(std::string const& name) {
+    bool const beside = name.ends_with(beside_suffix);
+    std::string const number = name.substr(0, name.size() - (beside ? beside_suffix.size() : 0));
+    if (!number.starts_with("step-") || number.size() < 14) return std::nullopt;
     std::int64_t update = 0;
-    for (char const letter : name.substr(5)) {
+    for (char const letter : number.substr(5)) {
       if (letter < '0' || letter > '9' || update > std::int64_t{1} << 58) return std::nullopt;
       update = update * 10 + (letter - '0');
     }
-    // With other zeros it is no name that a save gives.
-    if (name != name_of(update)) return std::nullopt;
-    return update;
+    // With other zeros it is not a name that a save gives.
+    checkpoint_id const id(update, beside);
+    if (name != name_of(id)) return std::nullopt;
+    return id;
   }
 
-  void remove_old(std::int64_t newest, retention const& keep) {
-    auto found = updates();
-    std::vector<std::int64_t> leave;
-    // Higher numbers than the newest are from an abandoned future and no part of this run any more.
-    while (!found.empty() && found.back() > newest) {
-      leave.push_back(found.back());
-      found.pop_back();
+  /// Returns why something stays that should go; empty: nothing does.
+  std::string remove_old(checkpoint_id const& newest, retention const& keep) {
+    std::map<checkpoint_id, manifest> found;
+    // What is damaged, or was renamed, is not known to be of this run: it stays.
+    for (checkpoint_id const& id : all()) {
+      if (auto read = look_at(id)) found.emplace(id, std::move(*read));
     }
-    std::int64_t in_turn = 0;
-    for (auto update = found.rbegin(); update != found.rend(); ++update) {
-      bool const young = !is_extra(*update) && ++in_turn <= keep.newest;
-      bool const one_of_many = keep.every > 0 && *update % keep.every == 0;
-      if (!young && !one_of_many && keep.best != *update && *update != newest) leave.push_back(*update);
+    auto const of_newest = found.find(newest);
+    if (of_newest == found.end()) return {};
+    std::set<checkpoint_id> stay = {newest};
+    std::vector<std::int64_t> best = keep.best;
+    std::int64_t scheduled = 0;
+    for (auto one = found.rbegin(); one != found.rend(); ++one) {
+      auto const& [id, of] = *one;
+      if (id.update > newest.update) {
+        if (!is_abandoned(id, of, newest, of_newest->second)) stay.insert(id);
+        continue;
+      }
+      bool const is_young = !of.extra && ++scheduled <= keep.newest;
+      bool const is_one_of_many = !of.extra && keep.every > 0 && id.update % keep.every == 0;
+      if (is_young || is_one_of_many) stay.insert(id);
     }
-    remove(leave);
+    // A run that goes back to one of these needs what that one calls the best.
+    for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
+    for (auto const& [id, of] : found) {
+      bool const is_best = id.update <= newest.update && std::find(best.begin(), best.end(), id.update) != best.end();
+      if (is_best) stay.insert(id);
+    }
+    std::vector<checkpoint_id> leave;
+    for (auto const& [id, of] : found) {
+      if (stay.count(id) == 0) leave.push_back(id);
+    }
+    return remove(leave);
   }
 
   /// First under another name, so that a kill while its files go away leaves no half of a checkpoint.
-  void remove(std::vector<std::int64_t> const& leave) {
-    for (std::int64_t const update : leave) {
-      path const aside = directory_ / (std::string(removed_prefix) + name_of(update));
-      files_.remove_all(aside);
-      files_.rename(path_of(update), aside);
+  std::string remove(std::vector<checkpoint_id> const& leave) {
+    for (checkpoint_id const& id : leave) {
+      path const aside = directory_ / (std::string(removed_prefix) + name_of(id));
+      remove_files_of(aside, name_of(id));
+      files_.rename(path_of(id), aside);
     }
     if (!leave.empty()) files_.sync_directory(directory_);
+    std::string stays;
     for (path const& entry : files_.list(directory_)) {
       std::string const name = entry.filename().string();
-      if (name.starts_with(removed_prefix) || name.starts_with(replaced_prefix)) files_.remove_all(entry);
+      for (std::string_view const prefix : {removed_prefix, replaced_prefix}) {
+        if (!name.starts_with(prefix) || !id_of(name.substr(prefix.size()))) continue;
+        std::string const why = remove_files_of(entry, name.substr(prefix.size()));
+        if (stays.empty()) stays = why;
+      }
     }
+    return stays;
   }
+
+  /// Removes a checkpoint's own files and its directory. What else is in it stays, under a name that says so; returns a
+  /// sentence about that.
+  std::string remove_files_of(path const& directory, std::string const& name) {
+    file_kind const kind = files_.kind(directory);
+    if (kind == file_kind::none) return {};
+    // A link, to where the checkpoint was moved: what it leads to is not keel's.
+    if (kind != file_kind::directory) return files_.remove_file(directory), std::string();
+    auto const is_own = [](std::string const& file) {
+      auto const& names = detail::checkpoint_files;
+      return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names);
+    };
+    // The manifest last: it proves what the others are.
+    std::string stranger;
+    for (path const& file : files_.list(directory)) {
+      std::string const own = file.filename().string();
+      if (!is_own(own) || files_.kind(file) != file_kind::file) {
+        stranger = own;
+      } else if (own != "manifest.json") {
+        files_.remove_file(file);
+      }
+    }
+    if (files_.kind(directory / "manifest.json") == file_kind::file) files_.remove_file(directory / "manifest.json");
+    if (files_.remove_directory(directory)) return {};
+    path const kept = free_name("kept-" + name);
+    files_.rename(directory, kept);
+    return name + " held " + stranger + ", which is not part of a checkpoint: it stays in " + kept.string();
+  }
+
+  path free_name(std::string const& name) {
+    path free = directory_ / name;
+    for (int again = 2; files_.kind(free) != file_kind::none; ++again) free = directory_ / (name + "-" + std::to_string(again));
+    return free;
+  }
+  void move_aside(char const* prefix, checkpoint_id const& id) { files_.rename(path_of(id), free_name(prefix + name_of(id))); }
 
   /// A checkpoint that stepped aside for one that never came takes its place again.
   void put_back() {
-    std::string const prefix = replaced_prefix;
     for (path const& entry : files_.list(directory_)) {
       std::string const name = entry.filename().string();
-      if (!name.starts_with(prefix)) continue;
-      path const back = directory_ / name.substr(prefix.size());
+      if (!name.starts_with(replaced_prefix) || !id_of(name.substr(replaced_prefix.size()))) continue;
+      path const back = directory_ / name.substr(replaced_prefix.size());
       if (!files_.exists(back)) files_.rename(entry, back);
     }
   }
 
-  void clean_up_quietly(path const& temporary) {
+  void clean_up_quietly(path const& temporary, std::string const& name) {
     try {
       put_back();
-      files_.remove_all(temporary);
+      remove_files_of(temporary, name);
     } catch (file_error const&) {
       // The save has already failed with the error that matters; prepare() removes this the next time.
     }

@@ -14,7 +14,7 @@ namespace keel {
 template <class Files = posix_files>
 std::vector<std::string> damage_of(std::filesystem::path const& directory, Files files = {}) {
   std::vector<std::string> found;
-  auto const hear = [&](auto const& look) {
+  auto const note = [&](auto const& look) {
     try {
       look();
     } catch (checkpoint_error const& thrown) {
@@ -22,14 +22,15 @@ std::vector<std::string> damage_of(std::filesystem::path const& directory, Files
     }
   };
   manifest all;
-  hear([&] {
+  note([&] {
     auto const path = directory / "manifest.json";
     if (!files.exists(path)) detail::refuse_checkpoint(path, "is missing");
     all = parse_manifest(files.read(path), path.string());
   });
   if (!found.empty()) return found;
+  note([&] { detail::require_own_name(directory, all); });
   for (char const* const name : detail::checkpoint_files) {
-    hear([&] {
+    note([&] {
       if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
       auto const& expected = detail::record_of(all, directory, name);
       if (expected.header_checksum.empty()) {

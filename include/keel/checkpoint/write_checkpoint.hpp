@@ -105,6 +105,8 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   all.update = update;
   all.extra = extra;
   all.generation = content.generation;
+  all.attempt = content.attempt;
+  all.best = content.best;
   auto const text = [&](char const* field) {
     return content.state.contains(field) && content.state[field].is_string() ? content.state[field].template get<std::string>()
                                                                              : std::string();

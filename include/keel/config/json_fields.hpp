@@ -5,10 +5,11 @@
 #include <cmath>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
+#include <keel/config/json_text.hpp>
 #include <keel/error.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -57,34 +58,24 @@ inline std::size_t distance(std::string const& from, std::string const& to) {
 /// `kind` is what the name was meant as: slot, policy, field.
 [[noreturn]] inline void throw_unknown(std::string const& path, std::string const& name, std::string const& kind,
                                        std::vector<std::string> const& known) {
-  std::string words = "has no " + kind + " \"" + name + "\"";
+  std::string const shown = printable(name, 100);
+  std::string words = "has no " + kind + " \"" + shown + "\"";
   if (known.empty()) throw_wrong(path, words + "; nothing can be set there");
   auto const nearest = std::min_element(known.begin(), known.end(),
-                                        [&](auto const& a, auto const& b) { return distance(name, a) < distance(name, b); });
-  if (distance(name, *nearest) <= std::max<std::size_t>(2, name.size() / 3)) words += "; did you mean \"" + *nearest + "\"?";
+                                        [&](auto const& a, auto const& b) { return distance(shown, a) < distance(shown, b); });
+  if (distance(shown, *nearest) <= std::max<std::size_t>(2, shown.size() / 3)) words += "; did you mean \"" + *nearest + "\"?";
   words += " There are:";
   for (std::string const& one : known) words += " " + one;
   throw_wrong(path.empty() ? "the recipe" : path, words);
 }
 
-/// Parses JSON in which no key stands twice: of two values one would be ignored.
+/// JSON that anyone may have written, as a tree; see parse_json.
 inline nlohmann::json parse_strictly(std::string const& text) {
-  std::vector<std::set<std::string>> keys;
-  auto const look = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-    using kind = nlohmann::json::parse_event_t;
-    if (event == kind::object_start) keys.emplace_back();
-    if (event == kind::object_end) keys.pop_back();
-    if (event == kind::key && !keys.back().insert(parsed.get<std::string>()).second) {
-      throw_wrong("", "\"" + parsed.get<std::string>() + "\" stands twice in one object");
-    }
-    return true;
-  };
   try {
-    return nlohmann::json::parse(text, look);
-  } catch (nlohmann::json::exception const& thrown) {
+    return parse_json(text);
+  } catch (json_text_error const& thrown) {
     std::string const words = thrown.what();
-    std::size_t const end_of_id = words.find("] ");
-    throw_wrong("", "is no JSON: " + (end_of_id == std::string::npos ? words : words.substr(end_of_id + 2)));
+    throw_wrong("", (words.starts_with("parse error") ? "is not JSON: " : "cannot be used: ") + words);
   }
 }
 
@@ -107,6 +98,19 @@ class json_fields {
       to = value->get<double>();
     }
   }
+  /// `given` becomes true where the field stands there.
+  void optional_number(char const* name, double& to, bool& given) {
+    if (find(name) == nullptr) return;
+    number(name, to);
+    given = true;
+  }
+  void number_or_infinity(char const* name, double& to) {
+    if (auto const* value = find(name)) {
+      bool const infinite = *value == "infinity";
+      if (!infinite && !value->is_number()) throw_wrong(place(name), "must be a number, or \"infinity\"");
+      to = infinite ? std::numeric_limits<double>::infinity() : value->get<double>();
+    }
+  }
   template <class Integer>
   requires std::is_integral_v<Integer>
   void number(char const* name, Integer& to) {
@@ -120,6 +124,33 @@ class json_fields {
     }
   }
   void updates(char const* name, long long& to) { duration(name, to, {{"_steps", 1}}, "500 or \"500_steps\""); }
+  /// What does not fit counts in `count` alone.
+  template <int Size>
+  void list_of_updates(char const* name, long long (&to)[Size], int& count) {
+    auto const* values = find(name);
+    if (values == nullptr) return;
+    if (!values->is_array()) throw_wrong(place(name), "must be a list of updates, such as [1000, \"2000_steps\"]");
+    count = 0;
+    for (auto const& value : *values) {
+      long long const read = read_duration(value, name, {{"_steps", 1}}, "500 or \"500_steps\"");
+      if (count < Size) to[count] = read;
+      ++count;
+    }
+  }
+  void epochs(char const* name, long long& to) { duration(name, to, {{"_epochs", 1}}, "1 or \"1_epochs\""); }
+  void tokens(char const* name, long long& to) { duration(name, to, {{"_tokens", 1}}, "10000000 or \"10000000_tokens\""); }
+  /// A short text with room for a zero at its end.
+  template <std::size_t Size>
+  void name(char const* name, char (&to)[Size]) {
+    auto const* value = find(name);
+    if (value == nullptr) return;
+    if (!value->is_string()) throw_wrong(place(name), "must be a name, as a string");
+    auto const word = value->get<std::string>();
+    if (word.size() >= Size || word.find('\0') != std::string::npos)
+      throw_wrong(place(name), "must be a name of at most " + std::to_string(Size - 1) + " bytes");
+    std::fill(std::begin(to), std::end(to), '\0');
+    std::copy(word.begin(), word.end(), to);
+  }
   void seconds(char const* name, long long& to) {
     duration(name, to, {{"_s", 1}, {"_min", 60}, {"_h", 3600}}, "30, \"30_s\", \"10_min\" or \"2_h\"");
   }
@@ -162,21 +193,19 @@ class json_fields {
   }
   void duration(char const* name, long long& to, std::initializer_list<std::pair<char const*, long long>> units,
                 char const* examples) {
-    auto const* value = find(name);
-    if (value == nullptr) return;
-    if (!value->is_string()) {
-      to = integer<long long>(*value, name);
-      return;
-    }
-    std::string const word = value->get<std::string>();
+    if (auto const* value = find(name)) to = read_duration(*value, name, units, examples);
+  }
+  long long read_duration(nlohmann::json const& value, char const* name,
+                          std::initializer_list<std::pair<char const*, long long>> units, char const* examples) const {
+    if (!value.is_string()) return integer<long long>(value, name);
+    std::string const word = value.get<std::string>();
     for (auto const& [unit, factor] : units) {
       std::string const suffix = unit;
       if (word.size() <= suffix.size() || !word.ends_with(suffix)) continue;
       std::string const digits = word.substr(0, word.size() - suffix.size());
       // Twelve digits of hours are no overflow.
       if (digits.size() > 12 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
-      to = std::stoll(digits) * factor;
-      return;
+      return std::stoll(digits) * factor;
     }
     throw_wrong(place(name), std::string("must be a duration such as ") + examples);
   }

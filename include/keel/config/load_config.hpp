@@ -22,9 +22,11 @@
 #include <initializer_list>
 #include <iterator>
 #include <keel/config/json_fields.hpp>
+#include <keel/config/json_text.hpp>
 #include <keel/config/slot_format.hpp>
 #include <keel/error.hpp>
 #include <keel/recipe/describe.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <system_error>
@@ -110,8 +112,11 @@ inline oom::settings read_ladder(nlohmann::json const& value, std::string const&
     settings.rungs[i] = read_policy<rung_format>(rungs[i], path + "/ladder/" + std::to_string(i));
   }
   if (climbs_back) {
-    if (!value["climb_back"].is_number_unsigned()) throw_wrong(path + "/climb_back", "must be a number of updates");
-    settings.climb_back = value["climb_back"].get<long long>();
+    auto const& updates = value["climb_back"];
+    bool const fits =
+        updates.is_number_unsigned() && updates.get<unsigned long long>() <= std::numeric_limits<long long>::max();
+    if (!fits) throw_wrong(path + "/climb_back", "must be a number of updates");
+    settings.climb_back = updates.get<long long>();
   }
   return settings;
 }
@@ -120,7 +125,11 @@ inline void read_accepted(config& to, nlohmann::json const& value, std::string c
   if (!value.is_array()) throw_wrong(path, "must be a list of rule ids, such as [\"B06\"]");
   for (auto const& id : value) {
     if (!id.is_string()) throw_wrong(path, "must be a list of rule ids, such as [\"B06\"]");
-    if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = rule_id(id.get<std::string>().c_str());
+    auto const word = id.get<std::string>();
+    // A rule_id ends at the first zero byte, so that what follows would be accepted and ignored.
+    if (word.find('\0') != std::string::npos)
+      throw_wrong(path, "must be a list of rule ids, such as [\"B06\"], and \"" + printable(word, 20) + "\" holds a zero byte");
+    if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = rule_id(word.c_str());
     ++to.accepted_count;
   }
 }
@@ -172,8 +181,8 @@ void read_slots(config& to, nlohmann::json const& document, std::tuple<Formats..
 
 }  // namespace detail
 
-/// A configuration from JSON text, not yet judged. Throws config_error (E13) that names the place: no JSON, an unknown key with
-/// the nearest known one, a key that stands twice, a value of another kind.
+/// A configuration from JSON text, not yet judged. Throws config_error (E13) that names the place: not JSON, more than 64
+/// levels, an unknown key with the nearest known one, a key that stands twice, a value of another kind.
 inline config parse_config(std::string const& text) {
   nlohmann::json const document = detail::parse_strictly(text);
   if (!document.is_object()) detail::throw_wrong("", "must be an object of slots");

@@ -59,7 +59,7 @@ struct clip_format {
   static auto& of(auto& c) { return c.clip; }
   static constexpr policy_format<clip::settings> policies[] = {
       {"none", clip::none::configured},
-      {"global_norm", {clip::kind::global_norm}, " limit ", "limit", true},
+      {"global_norm", {clip::kind::global_norm}, " limit order ", "limit", true},
       {"value", {clip::kind::value}, " limit ", "limit", true},
       {"adaptive", {clip::kind::adaptive}, " limit ", "limit", true},
       {"zscore", clip::zscore<0.0>::configured, " limit window at_most ", "limit", true}};
@@ -67,6 +67,7 @@ struct clip_format {
     field.number("limit", s.limit);
     field.updates("window", s.window);
     field.number("at_most", s.at_most);
+    field.number_or_infinity("order", s.order);
   }
 };
 
@@ -114,7 +115,13 @@ struct schedule_format {
       {"cosine", schedule::cosine<>::configured, "*"},
       {"warmup_stable_decay", schedule::warmup_stable_decay<>::configured, "*"},
       {"one_cycle", schedule::one_cycle<>::configured, "*"},
-      {"plateau", schedule::plateau<>::configured, "*"}};
+      {"plateau", schedule::plateau<>::configured, "*"},
+      {"polynomial", schedule::polynomial<>::configured, "*"},
+      {"inverse_root", schedule::inverse_root<>::configured, "*"},
+      {"exponential", schedule::exponential<>::configured, "*"},
+      {"step_decay", schedule::step_decay<>::configured, "*"},
+      {"multi_step", schedule::multi_step<>::configured, "*"},
+      {"warm_restarts", schedule::warm_restarts<>::configured, "*"}};
   static void fields(auto& s, auto& field) {
     field.updates("warmup", s.warmup);
     field.number("warmup_ratio", s.warmup_ratio);
@@ -123,35 +130,48 @@ struct schedule_format {
     field.number("min_ratio", s.min_ratio);
     field.number("min_lr", s.min_lr);
     field.number("start_ratio", s.start_ratio);
+    field.number("evaluations", s.evaluations);
+    // As keel::schedule::evaluations: they take the place of the default patience.
+    if (s.evaluations != 0) s.patience = 0;
     field.updates("patience", s.patience);
     field.number("lowered_by", s.lowered_by);
     field.number("threshold", s.threshold);
+    field.updates("interval", s.interval);
+    field.number("power", s.power);
+    field.updates("cycle", s.cycle);
+    field.number("cycle_factor", s.cycle_factor);
+    field.list_of_updates("milestones", s.milestones, s.milestone_count);
   }
 };
 
 struct checkpoint_format {
   static constexpr char const* slot = "checkpoint";
+  static constexpr char const* timed =
+      " interval keep keep_every asynchronous drop_when_busy failures keep_best keep_k_best on_best on_exception metric ";
   static auto& of(auto& c) { return c.checkpoint; }
   static constexpr policy_format<checkpoint::settings> policies[] = {
       {"never", checkpoint::never::configured},
-      {"every_steps",
-       {.kind = checkpoint::kind::every_steps},
-       " interval keep keep_every asynchronous drop_when_busy failures keep_best on_best metric ",
-       "interval",
-       true},
-      {"every_seconds",
-       {.kind = checkpoint::kind::every_seconds},
-       " interval keep keep_every asynchronous drop_when_busy failures keep_best on_best metric ",
-       "interval",
-       true},
+      {"every_steps", {.kind = checkpoint::kind::every_steps}, timed, "interval", true},
+      {"every_epochs", {.kind = checkpoint::kind::every_epochs}, timed, "interval", true},
+      {"every_tokens", {.kind = checkpoint::kind::every_tokens}, timed, "interval", true},
+      {"every_seconds", {.kind = checkpoint::kind::every_seconds}, timed, "interval", true},
       {"young_daly", checkpoint::young_daly<>::configured,
-       " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best on_best metric ",
+       " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best keep_k_best on_best on_exception "
+       "metric ",
        "mean_time_between_failures"}};
   static void fields(auto& s, auto& field) {
-    if (s.kind == checkpoint::kind::every_seconds) {
-      field.seconds("interval", s.interval);
-    } else {
-      field.updates("interval", s.interval);
+    switch (s.kind) {
+      case checkpoint::kind::every_seconds:
+        field.seconds("interval", s.interval);
+        break;
+      case checkpoint::kind::every_epochs:
+        field.epochs("interval", s.interval);
+        break;
+      case checkpoint::kind::every_tokens:
+        field.tokens("interval", s.interval);
+        break;
+      default:
+        field.updates("interval", s.interval);
     }
     field.number("keep", s.keep);
     field.truth("asynchronous", s.asynchronous);
@@ -160,7 +180,9 @@ struct checkpoint_format {
     field.updates("keep_every", s.keep_every);
     field.truth("drop_when_busy", s.drop_when_busy);
     field.number("failures", s.failures);
+    field.number("keep_k_best", s.best_count);
     field.truth("on_best", s.on_best);
+    field.truth("on_exception", s.on_exception);
     field.choice("metric", s.metric, {"none", "training_loss", "evaluation_loss"});
   }
 };
@@ -251,18 +273,34 @@ struct ema_format {
   static constexpr char const* slot = "ema";
   static auto& of(auto& c) { return c.ema; }
   static constexpr policy_format<ema_settings> policies[] = {{"ema", no_ema::configured, "*", "decay"}};
-  static void fields(auto& s, auto& field) { field.number("decay", s.decay); }
+  static void fields(auto& s, auto& field) {
+    field.number("decay", s.decay);
+    field.truth("buffers", s.buffers);
+  }
 };
 
 struct evaluation_format {
   static constexpr char const* slot = "evaluation";
   static auto& of(auto& c) { return c.evaluation; }
   static constexpr policy_format<evaluation::settings> policies[] = {
-      {"none", evaluation::none::configured}, {"every", {.kind = evaluation::kind::every}, "*", "interval", true}};
+      {"none", evaluation::none::configured},
+      {"every", {.kind = evaluation::kind::every}, "*", "interval", true},
+      {"every_epochs", {.kind = evaluation::kind::every_epochs}, "*", "interval", true}};
   static void fields(auto& s, auto& field) {
-    field.updates("interval", s.interval);
+    if (s.kind == evaluation::kind::every_epochs) {
+      field.epochs("interval", s.interval);
+    } else {
+      field.updates("interval", s.interval);
+    }
     field.number("batches", s.batches);
     field.number("early_stop", s.early_stop);
+    field.number("min_delta", s.min_delta);
+    field.updates("not_before", s.not_before);
+    field.optional_number("stop_at", s.stop_at, s.has_stop_at);
+    field.truth("stop_on_nonfinite", s.stop_on_nonfinite);
+    field.truth("larger_is_better", s.larger);
+    field.truth("averaged", s.averaged);
+    field.name("monitor", s.monitor.letters);
   }
 };
 

@@ -2,10 +2,13 @@
 //     run.fit([&](std::int64_t epoch, std::int64_t position) {
 //       return torch::data::make_data_loader(dataset, keel::libtorch_sampler(order, epoch, position), options);
 //     }, loss_of);
-// The options' batch size is that of the order, and `enforce_ordering` stays on. Nothing of a loader need be saved: the
-// position counts what was consumed.
+// The options' batch size is that of the order, and `enforce_ordering` stays on. In a keel::trainer nothing of a loader need be
+// saved: its position counts what was consumed. A loop without one saves the sampler by torch::save. What the sampler knows is
+// how many batches it handed out, which with workers is `max_jobs` ahead of those that were consumed: save it where an epoch
+// ends, or use no workers.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <torch/data/samplers/base.h>
 #include <torch/data/samplers/serialize.h>
 
@@ -13,6 +16,7 @@
 #include <cstdint>
 #include <keel/data/shuffled_batches.hpp>
 #include <keel/error.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -28,27 +32,61 @@ using optional_rows = decltype(std::declval<torch::data::samplers::Sampler<>&>()
 
 class libtorch_sampler : public torch::data::samplers::Sampler<> {
  public:
-  /// The batches of `epoch` from `position` on.
+  /// The batches of `epoch` from `position` on. Throws error (E12) for a negative one of the two.
   libtorch_sampler(shuffled_batches order, std::int64_t epoch, std::int64_t position = 0)
-      : order_(order), epoch_(epoch), first_(position), next_(position) {}
+      : order_(order), epoch_(epoch), first_(position), next_(position) {
+    if (epoch < 0 || position < 0)
+      throw error("E12", "a sampler begins at epoch " + std::to_string(epoch) + ", position " + std::to_string(position) +
+                             ", and both count from 0. Take them from trainer::fit, or count from 0.");
+  }
 
   /// Throws error (E12) for another size: the order has its own.
   void reset(libtorch::optional_size new_size = {}) override {
     if (new_size) throw error("E12", "this sampler's number of rows is its order's. Make another keel::shuffled_batches.");
     next_ = first_;
   }
-  libtorch::optional_rows next(std::size_t /*batch_size*/) override {
+  /// Throws error (E12) where the loader's batch size is not the order's. The last batch of an epoch may have fewer rows.
+  libtorch::optional_rows next(std::size_t batch_size) override {
+    if (batch_size != static_cast<std::size_t>(order_.batch_size()))
+      throw error("E12", "the loader asks for batches of " + std::to_string(batch_size) +
+                             " rows, and the order has batches of " + std::to_string(order_.batch_size()) +
+                             ". Give DataLoaderOptions the batch size of keel::shuffle_settings.");
     if (next_ >= order_.size()) return {};
     row_numbers const rows = order_.batch(epoch_, next_++);
     return std::vector<std::size_t>(rows.begin(), rows.end());
   }
-  void save(torch::serialize::OutputArchive& /*archive*/) const override {}
-  void load(torch::serialize::InputArchive& /*archive*/) override {}
+  /// The epoch, the position behind the last batch that was handed out, and what the order is.
+  void save(torch::serialize::OutputArchive& archive) const override {
+    archive.write("epoch", c10::IValue(epoch_));
+    archive.write("position", c10::IValue(next_));
+    archive.write("order", c10::IValue(order_.describe()));
+  }
+  /// A loader that begins afterwards begins there. Throws checkpoint_error: E04 for what another sampler or another order
+  /// wrote, E05 for damage.
+  void load(torch::serialize::InputArchive& archive) override {
+    c10::IValue epoch;
+    c10::IValue position;
+    c10::IValue order;
+    bool const is_whole = archive.try_read("epoch", epoch) && archive.try_read("position", position) &&
+                          archive.try_read("order", order) && epoch.isInt() && position.isInt() && order.isString();
+    if (!is_whole)
+      throw checkpoint_error(
+          "E04", "what is loaded was not saved by a keel::libtorch_sampler. Load it into the sampler that wrote it.");
+    if (order.toStringRef() != order_.describe())
+      throw checkpoint_error("E04", "the saved sampler counts its position in another order: before " + order.toStringRef() +
+                                        ", now " + order_.describe() + ". Use that order, or begin a new run.");
+    if (epoch.toInt() < 0 || position.toInt() < 0 || position.toInt() > order_.size())
+      throw checkpoint_error("E05", "the saved sampler stands at epoch " + std::to_string(epoch.toInt()) + ", position " +
+                                        std::to_string(position.toInt()) + " of " + std::to_string(order_.size()) +
+                                        ". Take an older checkpoint, and look at the disk.");
+    epoch_ = epoch.toInt();
+    first_ = next_ = position.toInt();
+  }
 
  private:
   shuffled_batches order_;
   std::int64_t epoch_;
-  std::int64_t first_;
+  std::int64_t first_;  ///< where a loader begins
   std::int64_t next_;
 };
 

@@ -15,6 +15,7 @@
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace keel {
@@ -23,19 +24,30 @@ using row_numbers = std::vector<std::int64_t>;
 
 /// A permutation of 0 .. size - 1 that takes no memory: a Feistel network over the next even power of two, walked until it
 /// comes back below `size`. Mitchell, Stokes, Frank, Holmes 2022, "Bandwidth-optimal random shuffling for GPUs".
+/// A network over four bits or more is always an even permutation: of 16, 64, 256, .. rows it never reaches the odd half of the
+/// orders, and of few rows it reaches some orders more often than others. So few rows are drawn by Fisher and Yates instead.
+/// Over two bits the network reaches every order equally often; over eight and more nothing but the whole order's parity gives
+/// it away, which no training sees.
 class permutation {
  public:
   /// `size` at least 1.
   permutation(std::uint64_t size, std::uint64_t key) : size_(size) {
+    if (is_listed(size)) {
+      list(key);
+      return;
+    }
     half_ = (static_cast<unsigned>(std::bit_width(size - 1)) + 1) / 2;
     half_ = std::max(half_, 1u);
     for (auto& round : rounds_) round = key = mixed(key + 0x9e3779b97f4a7c15ull);
   }
   std::uint64_t operator()(std::uint64_t index) const {
+    if (is_listed(size_)) return list_[index];
     do index = once(index);
     while (index >= size_);
     return index;
   }
+  /// Drawn by Fisher and Yates.
+  static constexpr bool is_listed(std::uint64_t size) { return size > 4 && size <= most_listed; }
   /// A well-mixed function of all bits: the finisher of SplitMix64 (Steele, Lea, Flood 2014).
   static constexpr std::uint64_t mixed(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -44,6 +56,15 @@ class permutation {
   }
 
  private:
+  static constexpr std::uint64_t most_listed = 64;
+
+  void list(std::uint64_t key) {
+    for (std::uint64_t i = 0; i < size_; ++i) list_[i] = static_cast<std::uint8_t>(i);
+    // What the remainder prefers is one part in 2^58.
+    for (std::uint64_t left = size_; left > 1; --left)
+      std::swap(list_[left - 1], list_[mixed(key += 0x9e3779b97f4a7c15ull) % left]);
+  }
+
   std::uint64_t once(std::uint64_t index) const {
     std::uint64_t const mask = (std::uint64_t{1} << half_) - 1;
     std::uint64_t left = index >> half_;
@@ -57,8 +78,9 @@ class permutation {
   }
 
   std::uint64_t size_;
-  unsigned half_;             ///< bits of each half
-  std::uint64_t rounds_[12];  ///< keys
+  unsigned half_ = 0;                    ///< bits of each half
+  std::uint64_t rounds_[12] = {};        ///< keys
+  std::uint8_t list_[most_listed] = {};  ///< the order itself, where it is listed
 };
 
 struct shuffle_settings {
@@ -92,21 +114,33 @@ class shuffled_batches {
     return settings_.rows / global + (!whole && settings_.rows % global > 0 ? 1 : 0);
   }
 
-  /// What decides the order, in words; a trainer that is given this source refuses to go on with another one.
+  /// What decides the order, in words; a trainer that is given this source rejects a checkpoint of another one. Words that were
+  /// added later stand only where the order is not the one that checkpoints without them count in. The number of ranks is not
+  /// among them: as long as the global batch stays, any may go on.
   std::string describe() const {
     auto const& s = settings_;
-    return std::to_string(s.rows) + " rows in batches of " + std::to_string(s.batch * s.ranks) +
-           (s.shuffle ? ", shuffled by seed " + std::to_string(s.seed) : ", in their own order");
+    std::string words = std::to_string(s.rows) + " rows in batches of " + std::to_string(s.batch * s.ranks);
+    words += s.shuffle ? ", shuffled by seed " + std::to_string(s.seed) : ", in their own order";
+    // The first version was a network's.
+    if (s.shuffle && permutation::is_listed(static_cast<std::uint64_t>(s.rows))) words += ", version 2 of the order";
+    if (s.drop_last && s.rows % (s.batch * s.ranks) > 0) words += ", without a last batch that is not full";
+    return words;
   }
 
-  /// The rows of one batch.
+  /// Rows of one rank's batch; the last of an epoch may have fewer.
+  std::int64_t batch_size() const { return settings_.batch; }
+
+  /// The rows of one batch. Throws data_error (E06) for a position that the epoch does not have.
   row_numbers batch(std::int64_t epoch, std::int64_t position) const {
     auto const& s = settings_;
+    if (position < 0 || position >= size())
+      throw data_error("E06", "an epoch has " + std::to_string(size()) + " batches, and batch " + std::to_string(position) +
+                                  " is not one of them. Ask for 0 to size() - 1.");
     permutation const order = order_of(epoch);
     std::int64_t const begin = (position * s.ranks + s.rank) * s.batch;
     std::int64_t const end = std::min(begin + s.batch, s.rows);
     row_numbers rows;
-    rows.reserve(static_cast<std::size_t>(std::max<std::int64_t>(end - begin, 0)));
+    rows.reserve(static_cast<std::size_t>(end - begin));
     for (std::int64_t i = begin; i < end; ++i)
       rows.push_back(s.shuffle ? static_cast<std::int64_t>(order(static_cast<std::uint64_t>(i))) : i);
     return rows;

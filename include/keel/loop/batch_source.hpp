@@ -87,6 +87,16 @@ auto with_epoch(Source& source, std::int64_t epoch, Use&& use, std::int64_t posi
   }
 }
 
+struct element_type {
+  template <class Iterator, class Sentinel>
+  auto operator()(Iterator at, Sentinel const&) const {
+    return std::type_identity<std::remove_cvref_t<decltype(*at)>>();
+  }
+};
+/// The type of the batches that a source gives.
+template <class Source>
+using batch_of = typename decltype(with_epoch(std::declval<Source&>(), 0, element_type()))::type;
+
 /// Moves over `count` batches without looking at them; returns how many there were.
 template <class Iterator, class Sentinel>
 std::int64_t skip_batches(Iterator& at, Sentinel const& end, std::int64_t count) {

@@ -47,9 +47,13 @@ class checkpoint_cadence {
     return std::max(best, written_);
   }
 
-  /// After so many updates; `updated`: the last window brought one more. Time passes anyhow.
-  bool is_due(std::int64_t updates, bool updated) const {
+  /// After so many updates; `updated`: the last window brought one more. `units`: epochs or tokens, by the policy, and at the
+  /// last save. Time passes anyhow.
+  bool is_due(std::int64_t updates, bool updated, std::int64_t units = 0, std::int64_t saved_units = 0) const {
     switch (settings_.kind) {
+      case checkpoint::kind::every_epochs:
+      case checkpoint::kind::every_tokens:
+        return units / settings_.interval > saved_units / settings_.interval;
       case checkpoint::kind::every_steps:
         return updated && updates % settings_.interval == 0;
       case checkpoint::kind::every_seconds:

@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/migrate.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/libtorch/host_value.hpp>
@@ -38,6 +39,13 @@
 
 namespace keel {
 
+/// The best checkpoint of a run.
+struct best_saved {
+  std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
+  double value;                ///< of what it is judged by
+  std::int64_t update;
+};
+
 template <class Trainer, class Recipe, class Environment>
 class checkpointing {
   static constexpr config configured = config_of<Recipe>;
@@ -49,18 +57,23 @@ class checkpointing {
   /// Throws checkpoint_error if there are checkpoints but none that this run can use.
   bool resume() {
     if (resumed_) return *resumed_;
+    auto& options = self().options_;
     bool loaded = false;
     if constexpr (saves) {
-      if (self().options_.resume) loaded = self().options_.resume_at ? load_at(*self().options_.resume_at) : load_newest();
+      if (options.resume) loaded = options.resume_at ? load_at(*options.resume_at) : load_newest();
     }
     if (!loaded && self().directory_) self().directory_->require_unused(saves);
+    if constexpr (saves) {
+      if (!loaded && !options.resume_from.empty()) loaded = load_from(options.resume_from);
+    }
+    if (!loaded && !options.weights_from.empty()) load_weights(self().step_.model(), options.weights_from);
     resumed_ = loaded;
     return loaded;
   }
 
-  /// Saves a checkpoint now; returns when it is durable, or under checkpoint::asynchronous when it was copied. Throws error:
-  /// E12 without a checkpoint policy, S16 inside a window; what a synchronous save throws. A hook that hears of a save asks for
-  /// the next boundary by it.
+  /// Saves a checkpoint now, beside a scheduled one of this update if there is one; returns when it is durable, or under
+  /// checkpoint::asynchronous when it was copied. Throws error: E12 without a checkpoint policy, S16 inside a window; what a
+  /// synchronous save throws. In a hook of checkpoint_saved it asks for the next boundary.
   void save() {
     if (!saves) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
     if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();
@@ -68,9 +81,9 @@ class checkpointing {
       // From a hook that hears of a save there is no boundary between the two.
       if (self().saver_->is_telling()) return request_save();
       if constexpr (configured.checkpoint.asynchronous) {
-        begin_save();
+        begin_save(save_reason::program);
       } else {
-        save_now();
+        save_now(save_reason::program);
       }
     }
   }
@@ -107,8 +120,31 @@ class checkpointing {
   /// Changes checkpoints of older programs before they are compared with this one; in the order in which they were added.
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
-  /// How often this run went back.
+  /// How often this run rolled back.
   std::int64_t rollbacks() const { return rollbacks_.count(); }
+
+  /// The best checkpoint of keep_best, which is durable; nothing before there is one.
+  std::optional<best_saved> best() {
+    if constexpr (!saves) return std::nullopt;
+    self().saver_->wait();
+    auto const first = best_.first();
+    if (!first) return std::nullopt;
+    return best_saved{self().directory_->checkpoints().path_of_update(first->update), first->value, first->update};
+  }
+  /// Puts the weights of the best checkpoint into the model, for evaluation and export; training on from them is resume_at's.
+  /// Throws error (E12) where there is none, S16 inside an update.
+  best_saved load_best() {
+    if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();
+    auto const found = best();
+    if (!found)
+      throw error(
+          "E12",
+          "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
+    self().step_.settle();
+    if constexpr (Trainer::step_type::averages) self().step_.average().require_parameters_in_place();
+    load_weights(self().step_.model(), found->path);
+    return *found;
+  }
 
   /// The registered state, for a step or trial that must leave it as it was.
   registered_states& registered() { return registered_; }
@@ -119,7 +155,7 @@ class checkpointing {
   /// A save is due at the next boundary if there is an update.
   bool is_save_due(std::int64_t updates) {
     if constexpr (!saves) return false;
-    return save_requested_.load(std::memory_order_relaxed) || self().saver_->cadence().is_due(updates, true);
+    return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
   }
 
   /// The run begins: a recipe that goes back needs something to go back to.
@@ -127,7 +163,7 @@ class checkpointing {
     if constexpr (saves) {
       self().saver_->cadence().restart();
       if constexpr (rule::rolls_back(configured)) {
-        if (!*resumed_ && self().record_.attempts == 0) begin_save();
+        if (!*resumed_ && self().record_.attempts == 0) begin_save(save_reason::scheduled);
       }
     }
   }
@@ -140,7 +176,7 @@ class checkpointing {
       run.saver_->poll();
       if (auto const wish = run.step_.guards().take_rollback_wish()) return roll_back(*wish);
       asked_ |= asked_by_file() || asked_by_signal;
-      save_if_wanted(run.saver_->cadence().is_due(run.step_.updates(), result.is<outcome::updated>()));
+      save_if_wanted(is_due(run.step_.updates(), result.is<outcome::updated>()));
       warn_of_grace();
     } catch (nonfinite_error const& thrown) {
       // What cannot be saved cannot be trained on either.
@@ -154,29 +190,44 @@ class checkpointing {
   void end_saving() {
     if constexpr (saves) {
       self().saver_->wait();
-      if (self().step_.at_boundary() && self().record_.attempts != saved_at_) save_now(true);
+      if (self().step_.at_boundary() && self().record_.attempts != saved_at_) save_now(save_reason::requested);
     }
   }
-  /// The run ends with an exception: hears of a save that is under way. What it throws is thrown.
-  void abandon_saving() {
-    if constexpr (saves) self().saver_->wait();
+  /// The run ends with an exception: waits for a save that is under way, and saves what is not saved yet where the recipe says
+  /// so. What it throws is thrown.
+  void abandon_saving(std::exception const& thrown) {
+    if constexpr (saves) {
+      self().saver_->wait();
+      // After these the state is not one that a run should go on from, or cannot be written.
+      bool const is_spoiled =
+          dynamic_cast<interference_error const*>(&thrown) != nullptr || dynamic_cast<file_error const*>(&thrown) != nullptr ||
+          dynamic_cast<nonfinite_error const*>(&thrown) != nullptr || dynamic_cast<diverged_error const*>(&thrown) != nullptr ||
+          is_out_of_memory(thrown) || dynamic_cast<out_of_memory_error const*>(&thrown) != nullptr ||
+          self().step_.is_half_updated() || dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
+      bool const has_news = resumed_ && self().step_.at_boundary() && self().record_.attempts != saved_at_;
+      if (configured.checkpoint.on_exception && has_news && !is_spoiled) save_now(save_reason::requested);
+    }
   }
 
-  /// Evaluates. True if it was the last evaluation that the policy bears.
+  /// Evaluates. True if that ends the run.
   template <class Evaluate>
   bool evaluated(Evaluate const& evaluate) {
     auto const began = clock::now();
-    double const loss = evaluate();
+    double const value = evaluate();
     slowest_evaluation_ = std::max(slowest_evaluation_, std::chrono::duration<double>(clock::now() - began).count());
-    auto const all = agree(self().world(), loss, reduce::mean{});
-    best_wanted_ |= best_.evaluated(all, self().step_.updates());
-    return early_stop_.evaluated(all, configured.evaluation.early_stop);
+    auto const all = agree(self().world(), value, reduce::mean{});
+    auto& step = self().step_;
+    best_wanted_ |= best_.evaluated(all, step.updates());
+    if constexpr (schedule::judges_evaluations(configured.schedule))
+      step.schedule().evaluated(all.value(), configured.evaluation.larger);
+    return early_stop_.evaluated(all, step.updates());
   }
 
   /// An update was applied with this loss.
   void updated(double loss) { best_.updated(loss); }
 
-  bool ended_early() const { return early_stop_.is_over(configured.evaluation.early_stop); }
+  bool ended_early() const { return early_stop_.is_over(); }
+  std::string why_ended_early() const { return early_stop_.why(); }
 
   /// What the store says of a save.
   void on_save(save_report const& report) {
@@ -216,9 +267,17 @@ class checkpointing {
 
   /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
   static bool is_spoiled(at::Tensor const& buffer) {
-    if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
+    if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0)
+      return false;
     at::NoGradGuard no_grad;
     return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
+  }
+
+  bool is_due(std::int64_t updates, bool updated) {
+    auto const& run = self();
+    bool const by_epochs = configured.checkpoint.kind == checkpoint::kind::every_epochs;
+    std::int64_t const units = by_epochs ? run.cursor_.epoch : run.record_.tokens;
+    return self().saver_->cadence().is_due(updates, updated, units, run.record_.saved_units);
   }
 
   /// `age`: of the parameters, if they are not of now.
@@ -231,6 +290,8 @@ class checkpointing {
     snapshot content =
         take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
     content.generation = rollbacks_.generation();
+    content.attempt = run.record_.attempts;
+    content.best = best_.keeps();
     registered_.require_finite();
     for (auto const& item : run.step_.model().named_buffers()) {
       if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
@@ -245,8 +306,9 @@ class checkpointing {
     bool const by_program = save_requested_.load(std::memory_order_relaxed);
     if (!due && !by_program && !asked_ && !best_wanted_) return;
     // Whoever asked is served when the disk is free.
-    if (run.saver_->drops_now()) {
+    if (run.saver_->drops_now() && !best_wanted_) {
       if (due) run.saver_->drop(run.step_.updates());
+      if (due) note_saved_units();
       return;
     }
     // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
@@ -256,20 +318,43 @@ class checkpointing {
     if (due || best_wanted_) best_.judge(run.world(), run.step_.updates());
     save_requested_.store(false, std::memory_order_relaxed);
     asked_ = best_wanted_ = false;
-    begin_save(!by_program && (!due || measures));
+    bool const scheduled = due && !measures;
+    if (due) note_saved_units();
+    begin_save(scheduled ? save_reason::scheduled : by_program ? save_reason::program : save_reason::requested);
   }
 
-  /// `extra`: out of turn.
-  retention keeps(bool extra) const {
-    return {configured.checkpoint.keep, configured.checkpoint.keep_every, best_.keeps(), extra};
+  void note_saved_units() {
+    auto& run = self();
+    bool const by_epochs = configured.checkpoint.kind == checkpoint::kind::every_epochs;
+    run.record_.saved_units = by_epochs ? run.cursor_.epoch : run.record_.tokens;
   }
-  void begin_save(bool extra = false, std::optional<std::int64_t> age = {}) {
+
+  enum class save_reason : unsigned char { scheduled, program, requested };
+  retention keeps(save_reason reason) const {
+    return {.newest = configured.checkpoint.keep,
+            .every = configured.checkpoint.keep_every,
+            .best = best_.keeps(),
+            .extra = reason == save_reason::requested,
+            .replaces = reason == save_reason::scheduled};
+  }
+  void begin_save(save_reason reason, std::optional<std::int64_t> age = {}) {
+    require_lock();
+    // What became of the one before decides which is the best.
+    self().saver_->wait();
     auto const content = live(age);
-    remember([&] { self().saver_->save(self().step_.updates(), content, keeps(extra)); });
+    remember([&] { self().saver_->save(self().step_.updates(), content, keeps(reason)); });
   }
-  void save_now(bool extra = false) {
+  void save_now(save_reason reason) {
+    require_lock();
+    self().saver_->wait();
     auto const content = live();
-    remember([&] { self().saver_->save_now(self().step_.updates(), content, keeps(extra)); });
+    remember([&] { self().saver_->save_now(self().step_.updates(), content, keeps(reason)); });
+  }
+  /// Throws file_error (E01) where another run has taken the directory.
+  void require_lock() {
+    auto& run = self();
+    if (run.directory_->require_lock()) run.recorder_.lock_retaken(run.step_.updates());
+    run.recorder_.weaker_promises(run.step_.updates());
   }
   /// The last save is of these windows, unless it comes to nothing.
   template <class Save>
@@ -329,8 +414,8 @@ class checkpointing {
     run.step_.schedule().take_loaded_rates();
   }
 
-  /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws error
-  /// (E12) where there is none.
+  /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
+  /// error (E12) where there is none.
   bool load_at(std::int64_t update) {
     auto& run = self();
     auto& store = run.directory_->checkpoints();
@@ -359,7 +444,8 @@ class checkpointing {
                              " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
                              ". Choose one of these, or leave the option out.");
     }
-    apply(store.load(update), store.path_of(update).string());
+    checkpoint_id const id(update, !store.exists(update));
+    apply(store.load(id), store.path_of(id).string());
     random_.restore();
     history.restarted_at.push_back(update);
     history.restarted_with.push_back(rate);
@@ -369,15 +455,31 @@ class checkpointing {
     run.record_.attempts = std::max(newest.attempts, run.record_.attempts);
     run.record_.lines = run.directory_->metrics().lines();
     run.record_.rungs = std::max(newest.rungs, run.record_.rungs);
-    for (std::int64_t const one : all) {
-      if (one > update) store.abandon(one);
+    for (checkpoint_id const& one : store.all()) {
+      if (one > id) store.abandon(one);
     }
+    forget_lost_best();
     run.recorder_.restarted(newest_update, update, rate);
-    begin_save(false, age);
+    begin_save(save_reason::scheduled, age);
     run.saver_->wait();
     return true;
   }
 
+  /// From a checkpoint of any directory, as the beginning of this one's run.
+  bool load_from(std::filesystem::path const& directory) {
+    auto& run = self();
+    apply(read_checkpoint(directory), directory.string());
+    random_.restore();
+    forget_lost_best();
+    run.record_.lines = 0;
+    run.directory_->metrics().set_aside();
+    run.console_.notice("begins at update " + std::to_string(run.step_.updates()) + " with " + directory.string());
+    run.directory_->event("resumed_from", run.step_.updates(), {{"checkpoint", directory.string()}});
+    // From here on this directory stands alone.
+    begin_save(save_reason::scheduled, run.record_.age);
+    run.saver_->wait();
+    return true;
+  }
   bool load_newest() {
     auto& run = self();
     run.saver_->wait();
@@ -388,6 +490,7 @@ class checkpointing {
     if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
     random_.restore();
     saved_at_ = run.record_.attempts;
+    forget_lost_best();
     run.directory_->metrics().resume_at(run.record_.lines);
     run.directory_->event("resumed", run.step_.updates());
     return true;
@@ -411,26 +514,28 @@ class checkpointing {
     run.step_.settle();
     rollback_plan const plan = plan_of(configured, wish.spike);
     if (rollbacks_.attempts() >= plan.attempts)
-      give_up_rolling_back(
-          wish, rollbacks_,
-          "the run went back " + (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
-              ", which is this recipe's limit");
+      give_up_rolling_back(wish, rollbacks_,
+                           "the run went back " +
+                               (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
+                               ", which is this recipe's limit");
     // Where nothing was saved since the last time, that checkpoint led here already.
     std::optional<std::int64_t> before;
     if (rollbacks_.attempts() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
     auto found = checkpoint_before(run.directory_->checkpoints(), attempts - plan.behind, before, run.recorder_.passing_over());
     if (!found) give_up_rolling_back(wish, rollbacks_, "there is no checkpoint from before it");
 
-    event::rolled_back const event{run.step_.updates(), found->first, rollbacks_.count() + 1, wish.why, plan.change};
+    event::rolled_back const event{run.step_.updates(), found->first.update, rollbacks_.count() + 1, wish.why, plan.change};
     rollback_history history = rollbacks_;
     history.from.push_back(event.from);
     history.to.push_back(event.to);
     data_cursor const here = run.cursor_;
     run_record const record = run.record_;
+    double const lowered = run.step_.schedule().lowered();
     apply(found->second, run.directory_->checkpoints().path_of(found->first).string(), /*own=*/true);
     random_.restore();
     // What an update that was under way came to is of the run that is left.
     run.step_.guards().take_rollback_wish();
+    best_wanted_ = false;
     rollbacks_ = std::move(history);
     // The record goes on; only what it compares with is from before.
     run.record_.attempts = record.attempts;
@@ -438,21 +543,35 @@ class checkpointing {
     run.record_.rungs = record.rungs;
     std::int64_t const age = run.record_.age;
     bool const data_goes_back = plan.change != nonfinite::change::skip_data;
-    if (!data_goes_back) run.cursor_ = here;
-    if (plan.change == nonfinite::change::lower_lr) run.step_.schedule().lower(nonfinite::lowered_by);
+    if (!data_goes_back) {
+      run.cursor_ = here;
+      run.record_.evaluated_epochs = record.evaluated_epochs;
+      run.record_.saved_units = record.saved_units;
+    }
+    // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
+    bool const lowers = plan.change == nonfinite::change::lower_lr;
+    double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / run.step_.schedule().lowered();
+    if (factor != 1.0) run.step_.schedule().lower(factor);
+    forget_lost_best();
     if (plan.change == nonfinite::change::reseed) reseed(run.step_.parameters().device, event.count);
     run.recorder_.rolled_back(event, to_string(plan.change));
-    begin_save(false, age);
+    begin_save(save_reason::scheduled, age);
     run.saver_->wait();
     run.hooks_(event);
     return data_goes_back;
   }
   std::int64_t newest_in_turn() {
     auto& store = self().directory_->checkpoints();
-    for (std::int64_t const update : store.newest_first()) {
-      if (!store.is_extra(update)) return update;
+    for (checkpoint_id const& id : store.newest_first()) {
+      if (!store.is_extra(id)) return id.update;
     }
     return -1;
+  }
+  /// What the loaded record calls the best may be gone: removed by hand, or by a version of keel that kept only the newest
+  /// best.
+  void forget_lost_best() {
+    auto const there = self().directory_->checkpoints().updates();
+    for (std::int64_t const update : best_.forget_all_but(there)) self().recorder_.best_lost(update);
   }
   /// A seed of the recipe's seed and of how often the run went back.
   static void reseed(at::DeviceType device, std::int64_t count) {
@@ -467,8 +586,8 @@ class checkpointing {
  private:
   std::atomic<bool> save_requested_{false};
   random_snapshot random_;
-  best_checkpoint best_{configured.checkpoint};
-  early_stop early_stop_;
+  best_checkpoint best_{configured.checkpoint, configured.evaluation};
+  early_stop early_stop_{configured.evaluation};
   rollback_history rollbacks_;
   std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
   registered_states registered_;

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/StringUtil.h>
 #include <torch/nn/module.h>
 
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -54,6 +58,42 @@ class evaluation_scope {
   random_snapshot random_;
 };
 
+/// A mean over a batch, by name. Its weight is the batch's rows, or its own.
+struct named_mean {
+  named_mean(std::string metric, at::Tensor value) : name(std::move(metric)), mean(std::move(value)) {}
+  named_mean(std::string metric, double value) : name(std::move(metric)), mean(at::scalar_tensor(value, at::kDouble)) {}
+  template <std::integral Number>
+  named_mean(std::string metric, Number value) : named_mean(std::move(metric), static_cast<double>(value)) {}
+  named_mean(std::string metric, weighted_loss value)
+      : name(std::move(metric)), mean(std::move(value.mean)), weight(value.weight) {}
+
+  std::string name;
+  at::Tensor mean;
+  std::optional<double> weight = {};
+};
+
+/// What a function for evaluate and evaluate_on returns where a loss alone says too little; one forward pass gives all of them:
+///     return keel::batch_metrics{{"loss", loss}, {"accuracy", hits.to(torch::kFloat).mean()}};
+using batch_metrics = std::vector<named_mean>;
+
+/// The means of one evaluation.
+struct evaluation_result {
+  std::vector<std::pair<std::string, double>> values;  ///< in the order in which the function gives them
+
+  bool has(std::string const& name) const {
+    return std::any_of(values.begin(), values.end(), [&](auto const& one) { return one.first == name; });
+  }
+  /// Throws error (E12) that names what there is.
+  double operator[](std::string const& name) const {
+    std::string there;
+    for (auto const& [known, value] : values) {
+      if (known == name) return value;
+      there += (there.empty() ? "" : ", ") + known;
+    }
+    throw error("E12", "the evaluation has no value " + name + ". It has: " + there + ".");
+  }
+};
+
 /// How an evaluation gets along with the memory that there is.
 struct evaluation_memory {
   std::int64_t pieces = 1;  ///< into which each batch is cut from the beginning
@@ -64,23 +104,60 @@ struct evaluation_memory {
 
 namespace detail {
 
-/// Weighted sum of one batch's losses.
+/// Means of one pass over the batches, in the order in which they were met first.
+class mean_tallies {
+ public:
+  void add(std::string const& name, weighted_loss const& one) {
+    // A piece that counts nothing may have no mean.
+    if (!(one.weight > 0.0)) return;
+    if (!one.mean.defined() || one.mean.numel() != 1) {
+      throw data_error("E07", (name.empty() ? std::string("the loss of an evaluation") : "the metric " + name) +
+                                  " must be one number for each batch and is " +
+                                  (one.mean.defined() ? c10::str("of shape ", one.mean.sizes()) : "undefined") +
+                                  ". Return the mean over the batch's rows, as hits.to(torch::kFloat).mean().");
+    }
+    of(name).add(host_value(one.mean.detach()), one.weight);
+  }
+  void add(mean_tallies const& others) {
+    for (auto const& [name, tally] : others.all_) {
+      if (tally.weight > 0.0) of(name).add(tally.mean(), tally.weight);
+    }
+  }
+  std::vector<std::pair<std::string, loss_tally>> const& all() const { return all_; }
+
+ private:
+  loss_tally& of(std::string const& name) {
+    for (auto& [known, tally] : all_) {
+      if (known == name) return tally;
+    }
+    return all_.emplace_back(name, loss_tally()).second;
+  }
+  std::vector<std::pair<std::string, loss_tally>> all_;
+};
+
+inline void add_means(mean_tallies& to, batch_metrics const& metrics, std::int64_t rows) {
+  for (named_mean const& one : metrics) to.add(one.name, {one.mean, one.weight.value_or(static_cast<double>(rows))});
+}
+template <class Loss>
+void add_means(mean_tallies& to, Loss const& loss, std::int64_t rows) {
+  to.add("", as_weighted_loss(loss, rows));
+}
+
+/// The means of one batch.
 template <class Autocast, class Batch, class LossOf>
-loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
-                          evaluation_memory& memory) {
+mean_tallies evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
+                            evaluation_memory& memory) {
   if constexpr (sliceable_batch<Batch>) {
     if (memory.may_cut || memory.pieces > 1) require_same_rows(batch);
   }
   for (;;) {
-    loss_tally tally;
+    mean_tallies tally;
     std::optional<std::string> starved;
     try {
       for_each_piece(batch, memory.pieces, grain_of(batch), [&](Batch const& piece, std::int64_t rows) {
         Autocast autocast(device, precision);
         attention_scope const attention(memory.attention);
-        weighted_loss const loss = as_weighted_loss(loss_of(piece), rows);
-        // A piece that counts nothing may have no mean.
-        if (loss.weight > 0.0) tally.add(host_value(loss.mean), loss.weight);
+        add_means(tally, loss_of(piece), rows);
       });
       return tally;
     } catch (std::exception const& thrown) {
@@ -104,27 +181,27 @@ loss_tally evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType de
 
 }  // namespace detail
 
-/// Weighted mean of `loss_of` over the batches, or over the first `most` of them, if that is above 0. No graph is recorded, unless
-/// the loss asks for one by at::AutoGradMode. Throws data_error (E06) without batches, out_of_memory_error (E09) where a batch does
-/// not fit however it is cut.
-template <class Autocast, class Source, class LossOf>
-double evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches, LossOf& loss_of,
-                evaluation_memory memory = {}, std::int64_t most = 0) {
+/// Weighted means over the batches, or over the first `most` of them, if that is above 0, of what `metrics_of(batch)` returns:
+/// a loss, which has the empty name, or batch_metrics. No graph is recorded, unless it asks for one by at::AutoGradMode. Throws
+/// data_error (E06) without batches, (E07) for what is not one number, out_of_memory_error (E09) where a batch does not fit
+/// however it is cut.
+template <class Autocast, class Source, class MetricsOf>
+evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches,
+                           MetricsOf& metrics_of, evaluation_memory memory = {}, std::int64_t most = 0) {
   evaluation_scope scope(model, device);
   at::NoGradGuard no_grad;
-  double sum = 0.0;
-  double weight = 0.0;
+  detail::mean_tallies sums;
   detail::with_epoch(batches, 0, [&](auto at, auto const& end) {
     for (std::int64_t seen = 0; at != end && (most == 0 || seen < most); ++at, ++seen) {
       auto&& batch = *at;
-      auto const tally = detail::evaluate_batch<Autocast>(batch, loss_of, device, precision, memory);
-      if (tally.weight > 0.0) sum += tally.mean() * tally.weight;
-      weight += tally.weight;
+      sums.add(detail::evaluate_batch<Autocast>(batch, metrics_of, device, precision, memory));
     }
   });
-  if (weight == 0.0)
+  if (sums.all().empty())
     throw data_error("E06", "there is nothing to evaluate: the batches are empty. Give evaluate at least one batch.");
-  return sum / weight;
+  evaluation_result result;
+  for (auto const& [name, tally] : sums.all()) result.values.emplace_back(name, tally.mean());
+  return result;
 }
 
 }  // namespace keel

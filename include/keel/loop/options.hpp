@@ -19,18 +19,26 @@ struct trainer_options {
   std::int64_t updates = 0;
   /// Passes over the data; 0: as many as `updates` needs, or one.
   std::int64_t epochs = 0;
+  /// Micro-batches of an epoch, as keel::shuffled_batches::size() says: with `epochs` and without `updates` they give the run's
+  /// length, which schedules need. 0: not known.
+  std::int64_t batches_per_epoch = 0;
   /// Continue from the newest checkpoint in the run directory.
   bool resume = true;
   /// Continue from the checkpoint of this update and not from the newest, with this program's learning rates. Newer checkpoints
   /// step aside as `abandoned-step-..`. Started again with the same number and rate, the program goes on from the newest.
   std::optional<std::int64_t> resume_at = {};
-  /// What may differ from the checkpoint, by name, and is then this program's: "lr" and other options of the optimizer, or slots
-  /// of the recipe, such as "clip".
+  /// A run directory without checkpoints begins with this one, of any run with this recipe: its directory `step-..`.
+  std::filesystem::path resume_from = {};
+  /// A run directory without checkpoints begins with these weights, and everything else at its beginning: whatever
+  /// keel::load_weights takes.
+  std::filesystem::path weights_from = {};
+  /// What may differ from the checkpoint, by name, and is then this program's: "lr" and other options of the optimizer, or
+  /// slots of the recipe, such as "clip".
   std::vector<std::string> accept = {};
   /// Take a checkpoint although this recipe, the length of the run or the optimizer's options differ from those that wrote it.
   /// This program's learning rates and options then count.
   bool accept_changed_recipe = false;
-  /// Stop at the next step boundary on SIGTERM, SIGINT or SIGUSR1.
+  /// Stop at the next update boundary on SIGTERM, SIGINT, SIGHUP or SIGUSR1; SIGUSR2 asks for a checkpoint, also before fit.
   bool stop_on_signals = true;
   /// Record what memory each phase of an update takes: on the CPU where the process has a keel::memory::budget; on a GPU the
   /// peak of LibTorch's allocator is reset for it.
@@ -42,10 +50,27 @@ struct trainer_options {
   std::int64_t console_every = 1;
 };
 
+/// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
+inline std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
+  if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
+  std::int64_t batches = 0;
+  if (__builtin_mul_overflow(options.epochs, options.batches_per_epoch, &batches))
+    throw error("E12", "options.epochs times options.batches_per_epoch is more than 2^63. Look at both.");
+  return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
+}
+
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
 inline void require_sound(trainer_options const& options, bool saves) {
-  if (options.updates < 0 || options.epochs < 0) {
-    throw error("E12", "options.updates and options.epochs must not be negative. Leave them out for no limit.");
+  if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
+    throw error(
+        "E12",
+        "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them out for no limit.");
+  }
+  if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
+    throw error(
+        "E12",
+        "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
+        "and stands without resume_at and weights_from. Leave one of them out.");
   }
   if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0)) {
     throw error("E12",

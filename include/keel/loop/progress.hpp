@@ -83,7 +83,9 @@ struct run_record {
   std::int64_t age = 0;    ///< of a checkpoint: windows until its parameters were reached, also where a rollback saved it again
   std::int64_t lines = 0;  ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
   std::int64_t tokens = 0;
-  std::int64_t rungs = 0;  ///< rungs taken
+  std::int64_t rungs = 0;             ///< rungs taken
+  std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
+  std::int64_t saved_units = 0;       ///< epochs or tokens at the last save by them
   double first_loss = 0.0;
   double last_loss = 0.0;
   window_statistics loss;
@@ -96,6 +98,8 @@ struct run_record {
     archive("lines", lines);
     archive("tokens", tokens);
     archive("rungs", rungs);
+    archive.added("evaluated_epochs", evaluated_epochs);
+    archive.added("saved_units", saved_units);
     archive("first_loss", first_loss);
     archive("last_loss", last_loss);
     archive("loss", loss);

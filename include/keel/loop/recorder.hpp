@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <keel/loop/checkpointer.hpp>
+#include <keel/loop/evaluate.hpp>
 #include <keel/loop/event.hpp>
 #include <keel/loop/progress.hpp>
 #include <keel/loop/run_directory.hpp>
@@ -17,6 +18,7 @@
 #include <keel/recipe/describe.hpp>
 #include <keel/step/event.hpp>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,7 +44,11 @@ class recorder {
   void begin(config const& recipe) {
     if (!directory_) return;
     record_.lines = 0;
-    directory_->metrics().resume_at(0);
+    auto const earlier = directory_->metrics().set_aside();
+    if (!earlier.empty()) {
+      console_.notice("an earlier run left a record without checkpoints: it is now " + earlier.string());
+      directory_->event("record_set_aside", 0, {{"path", earlier.string()}});
+    }
     nlohmann::ordered_json slots;
     for_each_slot(recipe, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
     directory_->event("started", 0, {{"recipe", slots}});
@@ -79,6 +85,23 @@ class recorder {
     if (m.memory) memory(m.update, *m.memory);
   }
 
+  /// Once for each sentence: why promises of the run directory are weaker than usual.
+  void weaker_promises(std::int64_t update) {
+    for (std::string const& words : directory_->take_warnings()) {
+      if (!warnings_.insert(words).second) continue;
+      console_.notice("warning: " + words);
+      directory_->event("weaker_promise", update, {{"message", words}});
+    }
+  }
+  void lock_retaken(std::int64_t update) {
+    console_.notice("warning: the file `lock` of the run directory was removed; this run has made it again");
+    directory_->event("lock_retaken", update);
+  }
+  void best_lost(std::int64_t update) {
+    console_.notice("the best checkpoint, of update " + std::to_string(update) + ", is not there any longer: it is forgotten");
+    directory_->event("best_lost", update);
+  }
+
   /// What became of a save.
   void saved(save_report const& report) {
     auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
@@ -95,6 +118,8 @@ class recorder {
                          {"stood_still_ms", milliseconds(report.stood_still)},
                          {"written_ms", milliseconds(report.written)}});
     }
+    directory_->warn(report.saved.not_synced);
+    weaker_promises(report.update);
     if (report.saved.not_removed.empty()) return;
     directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.not_removed}});
     console_.notice("an old checkpoint stays: " + report.saved.not_removed);
@@ -141,8 +166,7 @@ class recorder {
     console_.notice("migrated " + source + ": " + name);
     directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
   }
-  void stopped_early(std::int64_t update, std::int64_t evaluations) {
-    std::string const words = std::to_string(evaluations) + " evaluations in a row without a better loss";
+  void stopped_early(std::int64_t update, std::string const& words) {
     console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
     if (directory_) directory_->event("stopped_early", update, {{"message", words}});
   }
@@ -166,9 +190,19 @@ class recorder {
     }
   }
 
-  void evaluated(std::int64_t update, double loss) {
-    if (directory_) directory_->event("evaluated", update, {{"loss", detail::number_to_json(loss)}});
-    console_.notice(detail::formatted("evaluated at update %lld: loss %.4f", static_cast<long long>(update), loss));
+  /// A value without a name is a loss.
+  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result) {
+    nlohmann::ordered_json details;
+    if (!evaluation.empty()) details["name"] = evaluation;
+    std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
+    for (auto const& [name, value] : result.values) {
+      std::string const shown = name.empty() ? "loss" : name;
+      details["values"][shown] = detail::number_to_json(value);
+      if (shown == "loss") details["loss"] = detail::number_to_json(value);
+      words += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
+    }
+    if (directory_) directory_->event("evaluated", update, details);
+    console_.notice(words);
   }
 
   /// Hears of checkpoints that are damaged and left out.
@@ -223,6 +257,7 @@ class recorder {
   memory::timeline timeline_;
   bool warned_ = false;
   bool lines_wait_ = false;
+  std::set<std::string> warnings_;  ///< that were said
 };
 
 }  // namespace keel

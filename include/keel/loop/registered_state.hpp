@@ -1,5 +1,5 @@
 // The program's state that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
-// registered is in every checkpoint by construction and comes back with it, and an update that is left out, or begins again
+// registered is in every checkpoint by construction and comes back with it, and an update that is skipped, or begins again
 // because memory ran out, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
 #pragma once
 
@@ -31,30 +31,43 @@ enum class state_scope : unsigned char {
 
 namespace detail {
 
-/// The names of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
-struct unsound_fields {
-  std::set<std::string>& found;
-  std::string path;
-
-  template <class Field>
-  void operator()(char const* name, Field& field) {
-    if constexpr (std::is_same_v<Field, at::Tensor>) {
-      bool const looked_at = field.defined() && field.is_floating_point() && field.layout() == at::kStrided;
-      if (looked_at && host_value(at::isfinite(field).all()) == 0.0) found.insert(path + name);
-    } else if constexpr (std::is_floating_point_v<Field>) {
-      if (std::isnan(field)) found.insert(path + name);
-    } else if constexpr (requires { field.visit(*this); }) {
-      unsound_fields inner{found, path + name + "."};
-      field.visit(inner);
+/// The places of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
+template <class State>
+std::set<std::string> unsound_fields(State& state) {
+  std::set<std::string> found;
+  for_each_leaf(state, "", [&]<class Leaf>(auto const& path, Leaf& leaf) {
+    if constexpr (std::is_same_v<Leaf, at::Tensor>) {
+      bool const looked_at =
+          leaf.defined() && (leaf.is_floating_point() || leaf.is_complex()) && leaf.layout() == at::kStrided && !leaf.is_meta();
+      if (!looked_at) return;
+      // LibTorch cannot ask this of a float8.
+      at::Tensor const values = leaf.element_size() == 1 ? leaf.to(at::kFloat) : leaf;
+      if (host_value(at::isfinite(values).all()) == 0.0) found.insert(path());
+    } else if constexpr (std::is_floating_point_v<Leaf>) {
+      if (std::isnan(leaf)) found.insert(path());
     }
-  }
-};
+  });
+  return found;
+}
+
+/// Throws data_error (E05) that names the first tensor which no checkpoint can hold.
+template <class State>
+void require_tensors_can_be_saved(State& state, std::string const& name) {
+  for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {
+    if constexpr (std::is_same_v<Leaf, at::Tensor>) {
+      if (!leaf.defined()) return;
+      tensor_map const one{{path(), saved_form(leaf)}};
+      static_cast<void>(safetensors_writer(one, {}));
+    }
+  });
+}
 
 }  // namespace detail
 
 class registered_states final : public program_state {
  public:
-  /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty.
+  /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty,
+  /// data_error (E05) for a tensor that no checkpoint can hold.
   template <saveable State>
   void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {
@@ -63,20 +76,18 @@ class registered_states final : public program_state {
     }
     if (name.empty() || name.find('.') != std::string::npos)
       throw error("E12", "a registered state needs a name, without a dot. Call it as the checkpoint shall: \"curriculum\".");
-    states_.push_back({std::move(name), [&state](state_writer& archive) { state.visit(archive); },
-                       [&state](state_reader& archive) { state.visit(archive); }, scope,
-                       [&state] { return field_copies::of(state); },
-                       [&state](field_copies const& copies) { copies.put_back(state); },
-                       [&state] { return field_marks::of(state); },
-                       [&state](field_marks const& marks) { return marks.changed(state); },
-                       [&state] {
-                         std::set<std::string> found;
-                         detail::unsound_fields archive{found, ""};
-                         state.visit(archive);
-                         return found;
-                       },
-                       {}});
-    states_.back().unsound_from_the_start = states_.back().unsound();
+    detail::require_tensors_can_be_saved(state, name);
+    states_.push_back(
+        {.name = std::move(name),
+         .scope = scope,
+         .write = [&state](state_writer& archive) { state.visit(archive); },
+         .read = [&state](state_reader& archive) { state.visit(archive); },
+         .take = [&state] { return field_copies::of(state); },
+         .put_back = [&state](field_copies const& copies) { copies.put_back(state); },
+         .take_marks = [&state] { return field_marks::of(state); },
+         .leave_changed = [&state](field_marks const& marks, field_copies& copies) { copies.leave_changed(marks, state); },
+         .unsound = [&state] { return detail::unsound_fields(state); },
+         .unsound_from_the_start = detail::unsound_fields(state)});
   }
 
   /// Nothing that an update would have to put back.
@@ -100,7 +111,7 @@ class registered_states final : public program_state {
   }
   void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) override {
     for_each_undone([&](entry const& one, std::size_t i) {
-      if (i < marks.size() && i < copies.size()) copies[i].leave(one.changed(marks[i]));
+      if (i < marks.size() && i < copies.size()) one.leave_changed(marks[i], copies[i]);
     });
   }
 
@@ -120,7 +131,7 @@ class registered_states final : public program_state {
       if (!saved.contains(one.name))
         throw checkpoint_error("E04", source + " holds no state " + one.name +
                                           ", which this program registers. Leave it out, use another run directory, or "
-                                          "options.accept_changed_recipe, with which it begins anew.");
+                                          "options.accept_changed_recipe, with which it stays as it is now.");
     }
     for (auto const& [name, value] : saved.items()) {
       if (std::none_of(states_.begin(), states_.end(), [&name = name](auto const& one) { return one.name == name; }))
@@ -138,18 +149,24 @@ class registered_states final : public program_state {
  private:
   struct entry {
     std::string name;
+    state_scope scope;
     std::function<void(state_writer&)> write;
     std::function<void(state_reader&)> read;
-    state_scope scope;
     std::function<field_copies()> take;
     std::function<void(field_copies const&)> put_back;
     std::function<field_marks()> take_marks;
-    std::function<std::vector<bool>(field_marks const&)> changed;
+    std::function<void(field_marks const&, field_copies&)> leave_changed;
     std::function<std::set<std::string>()> unsound;
     std::set<std::string> unsound_from_the_start;  ///< a mask of minus infinity, a number that is not known yet
 
-    void visit(state_writer& archive) const { write(archive); }
-    void visit(state_reader& archive) const { read(archive); }
+    template <class Archive>
+    void visit(Archive& archive) const {
+      if constexpr (std::is_same_v<Archive, state_writer>) {
+        write(archive);
+      } else {
+        read(archive);
+      }
+    }
   };
   template <class Use>
   void for_each_undone(Use const& use) const {

@@ -33,9 +33,7 @@ struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
   bool own_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
-  bool operator()(std::string const& name) const {
-    return all || std::find(names.begin(), names.end(), name) != names.end();
-  }
+  bool operator()(std::string const& name) const { return all || std::find(names.begin(), names.end(), name) != names.end(); }
 };
 
 namespace detail {
@@ -87,6 +85,11 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
+    // Older checkpoints have no name of a policy of your own.
+    short_name const own = name == std::string("clip")       ? value.own_clip
+                           : name == std::string("schedule") ? value.own_schedule
+                                                             : short_name();
+    if (!own.empty() && before + ", " + own.letters == text.c_str()) return;
     bool const same_kernel = std::string(name) == "attention" && kernel_of(before, value) == kernel_of(text.c_str(), value);
     if (before != text.c_str() && !same_kernel)
       differences += (differences.empty() ? "" : "; ") + std::string(name) + " was " + before + " and is " + text.c_str();
@@ -98,10 +101,9 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
                    " updates and now over " + std::to_string(value.run.updates);
   }
   if (!differences.empty()) {
-    throw checkpoint_error("E03",
-                           source + " is of another recipe: " + differences +
-                               ". Use that recipe, another run directory, options.accept with these names, or "
-                               "options.accept_changed_recipe for all.");
+    throw checkpoint_error("E03", source + " is of another recipe: " + differences +
+                                      ". Use that recipe, another run directory, options.accept with these names, or "
+                                      "options.accept_changed_recipe for all.");
   }
 }
 
@@ -133,10 +135,9 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
     }
   }
   if (differences.empty()) return;
-  throw checkpoint_error("E03",
-                         source + " is of an optimizer with other options: " + differences +
-                             ". Use those options, another run directory, or options.accept with these names, such as "
-                             "{\"lr\"}, to use the program's values.");
+  throw checkpoint_error("E03", source + " is of an optimizer with other options: " + differences +
+                                    ". Use those options, another run directory, or options.accept with these names, such as "
+                                    "{\"lr\"}, to use the program's values.");
 }
 
 /// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
@@ -146,9 +147,8 @@ inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, 
   using pointer = nlohmann::json::json_pointer;
   // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
   auto const schedule_of = [](nlohmann::json const& state) { return state.value(pointer("/recipe/schedule"), std::string()); };
-  bool const had_schedule =
-      !schedule::changes_the_rate(value.schedule) && saved.contains(pointer("/recipe/schedule")) &&
-      saved[pointer("/recipe/schedule")].is_string() && schedule_of(saved) != schedule_of(live);
+  bool const had_schedule = !schedule::changes_the_rate(value.schedule) && saved.contains(pointer("/recipe/schedule")) &&
+                            saved[pointer("/recipe/schedule")].is_string() && schedule_of(saved) != schedule_of(live);
   std::size_t const groups = live.at("optimizer").at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
     pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
@@ -260,14 +260,14 @@ template <class Store, class Apply, class PassedOver>
 bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
   auto const found = store.newest_first();
   std::string damage;
-  std::vector<std::int64_t> damaged;
-  for (std::int64_t const update : found) {
-    std::string const source = store.path_of(update).string();
+  std::vector<checkpoint_id> damaged;
+  for (checkpoint_id const& id : found) {
+    std::string const source = store.path_of(id).string();
     try {
-      apply(store.load(update), source);
-      store.remove_abandoned(update);
+      apply(store.load(id), source);
+      store.remove_abandoned(id);
       // Where none is whole, all stay where they were.
-      for (std::int64_t const one : damaged) store.set_aside(one);
+      for (checkpoint_id const& one : damaged) store.set_aside(one);
       return true;
     } catch (nlohmann::json::exception const& thrown) {
       // Its checksum was right: something else than a run of keel's wrote it.
@@ -278,8 +278,8 @@ bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
       if (thrown.id() != "E05") throw;
       damage = thrown.what();
     }
-    damaged.push_back(update);
-    passed_over(update, damage);
+    damaged.push_back(id);
+    passed_over(id.update, damage);
   }
   if (damage.empty()) return false;
   throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.back()).string() +

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/store.hpp>
 #include <keel/error.hpp>
 #include <keel/policy/nonfinite.hpp>
 #include <keel/recipe/config.hpp>
@@ -14,8 +15,8 @@
 
 namespace keel {
 
-/// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that a
-/// kill does not make them endless.
+/// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that
+/// a kill does not make them endless.
 struct rollback_history {
   std::vector<std::int64_t> from;
   std::vector<std::int64_t> to;
@@ -85,21 +86,21 @@ constexpr rollback_plan plan_of(config const& recipe, bool spike) {
 /// The newest whole checkpoint, of those that were saved in their turn, of at most `attempts` windows and, where there is one,
 /// older than `before`; a damaged one is told to `passed_over` and left out. Nothing if all are too young.
 template <class Store, class PassedOver>
-std::optional<std::pair<std::int64_t, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
-                                                                   std::optional<std::int64_t> before,
-                                                                   PassedOver const& passed_over) {
-  std::optional<std::pair<std::int64_t, snapshot>> second;
-  for (std::int64_t const update : store.newest_first()) {
+std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
+                                                                    std::optional<std::int64_t> before,
+                                                                    PassedOver const& passed_over) {
+  std::optional<std::pair<checkpoint_id, snapshot>> second;
+  for (checkpoint_id const& id : store.newest_first()) {
     try {
-      snapshot content = store.load(update);
-      if (store.is_extra(update)) continue;
+      snapshot content = store.load(id);
+      if (store.is_extra(id)) continue;
       auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
       if (windows > attempts) continue;
-      if (!before || update < *before) return std::pair(update, std::move(content));
-      if (!second) second.emplace(update, std::move(content));
+      if (!before || id.update < *before) return std::pair(id, std::move(content));
+      if (!second) second.emplace(id, std::move(content));
     } catch (checkpoint_error const& thrown) {
       if (thrown.id() != "E05") throw;
-      passed_over(update, std::string(thrown.what()));
+      passed_over(id.update, std::string(thrown.what()));
     }
   }
   return second;

@@ -4,6 +4,7 @@
 // fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended; step does so for one micro-batch.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <concepts>
@@ -68,19 +69,20 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer_body(Model& model, Optimizer& optimizer, trainer_options options = {}, files file_system = {})
       : options_(std::move(options)),
-        step_(model, optimizer, options_.updates, forward_events{this}),
+        step_(model, optimizer, length_of(options_, configured.accumulate.count), forward_events{this}),
         console_(options_.console, options_.mode, options_.console_every) {
     require_sound(options_, saves);
     if (!options_.run_directory.empty()) {
-      step_.ladder().offload_to(options_.run_directory);
       directory_ = std::make_unique<run_directory<files>>(options_.run_directory, file_system);
+      step_.ladder().offload_to(directory_->root());
     }
     step_.restore_on_skip(this->registered());
     if constexpr (saves) this->note_buffers(step_.model());
     if constexpr (saves) {
       // An optimizer that cannot be saved is better refused now than at the first checkpoint.
       with_optimizer_codec(optimizer, [](auto) {});
-      directory_->checkpoints().prepare();
+      static_cast<void>(safetensors_writer(model_tensors(step_.model()), {}));
+      directory_->warn(directory_->checkpoints().prepare());
       saver_ =
           std::make_unique<checkpointer<files, clock>>(configured.checkpoint, directory_->checkpoints(), directory_->metrics(),
                                                        [this](save_report const& report) { this->on_save(report); });
@@ -103,17 +105,16 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       refuse_call<rule::U18, Batches>();
       return outcome::finished{0};
     } else {
+      require_epoch_length(batches);
       step_.tell(source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
-      scoped_pointer const heard(listener_, listener);
       deterministic_scope const deterministic(configured.determinism.kind == determinism::kind::strict);
       try {
         begin_run();
         outcome const result = run_epochs(batches, loss_of, listener);
         return end_run(result);
       } catch (std::exception const& thrown) {
-        if (step_.has_window()) window_.rewind();
-        step_.drop_window();
+        drop_open_window();
         record_failure(thrown);
         throw;
       }
@@ -143,26 +144,72 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     return last;
   }
 
+  /// For a loop of your own: a signal or request_stop() asks for its end, and an update is complete, so that finish() loses
+  /// nothing.
+  template <class Listener>
+  bool should_stop(Listener const& signals) const {
+    return step_.at_boundary() && (signals.received() != 0 || stop_requested_.load(std::memory_order_relaxed));
+  }
+  /// The end of a loop of your own, as fit's: saves what is not saved yet, ends the record, and says how it ended: by `signal`,
+  /// or at its end. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
+  outcome finish(int signal = 0) {
+    drop_open_window();
+    bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
+    step_.settle();
+    return end_run(stops ? outcome(outcome::stopped{signal, step_.updates()}) : outcome(outcome::finished{step_.updates()}));
+  }
+  /// For a loop of your own: the data has come to its end once. Evaluates and saves where the recipe does so by epochs.
+  void end_epoch() {
+    if (!begun_) begin_run();
+    hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
+    ++cursor_.epoch;
+    cursor_.position = 0;
+    cursor_.in_epoch = false;
+    if (!step_.at_boundary()) return;  // the update that reaches into the next epoch is followed by both
+    after_epoch();
+  }
+
   /// The data cursor: where a loop of one's own continues after resume().
   data_cursor const& cursor() const { return cursor_; }
 
-  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were.
+  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were. An
+  /// evaluation_result where it returns batch_metrics.
   template <class Batches, class LossOf>
-  double evaluate(Batches&& batches, LossOf&& loss_of) {
-    return evaluate_first(0, batches, loss_of);
+  auto evaluate(Batches&& batches, LossOf&& loss_of) {
+    if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
+      return refuse_call<rule::U32, Batches>(), 0.0;
+    } else if constexpr (!countable_batch<batch_of<std::remove_reference_t<Batches>>>) {
+      return refuse_call<rule::U14, batch_of<std::remove_reference_t<Batches>>>(), 0.0;
+    } else {
+      return evaluate_now(batches, loss_of);
+    }
   }
 
-  /// What the recipe's evaluations look at, every so many updates; both are kept by copy, or by std::ref. The batches are read
-  /// anew each time. Refused (U32) for a range that can be read once.
+  /// What the recipe's evaluations look at; both are kept by copy, or by std::ref. The batches are read again each time.
+  /// Refused (U32) for a range that can be read once. A second call adds a second evaluation if it has a name.
   template <class Batches, class LossOf>
-  void evaluate_on(Batches batches, LossOf loss_of) {
+  requires(!std::convertible_to<Batches, std::string>) void evaluate_on(Batches batches, LossOf loss_of) {
+    evaluate_on(std::string(), std::move(batches), std::move(loss_of));
+  }
+  /// `name` goes before its values, as in "validation/loss"; the same name takes the place of the one before.
+  template <class Batches, class LossOf>
+  void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
     if constexpr (!is_repeatable<std::unwrap_reference_t<Batches>>) {
       refuse_call<rule::U32, Batches>();
+    } else if constexpr (!countable_batch<batch_of<std::unwrap_reference_t<Batches>>>) {
+      refuse_call<rule::U14, batch_of<std::unwrap_reference_t<Batches>>>();
     } else {
-      evaluate_ = [this, batches, loss_of]() mutable {
-        return evaluate_first(configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
+      auto run = [this, name, batches, loss_of]() mutable {
+        return evaluate_first(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
                               static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
       };
+      auto const known =
+          std::find_if(evaluations_.begin(), evaluations_.end(), [&](auto const& one) { return one.name == name; });
+      if (known != evaluations_.end()) {
+        known->run = std::move(run);
+      } else {
+        evaluations_.push_back({std::move(name), std::move(run)});
+      }
     }
   }
 
@@ -210,19 +257,82 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     return value;
   }
 
+  template <class Batches, class LossOf>
+  auto evaluate_now(Batches& batches, LossOf& loss_of) {
+    auto const result = evaluate_first("", 0, batches, loss_of);
+    using returned = std::remove_cvref_t<std::invoke_result_t<LossOf&, batch_of<Batches> const&>>;
+    if constexpr (std::same_as<returned, batch_metrics>) {
+      return result;
+    } else {
+      return result.values.front().second;
+    }
+  }
+
+  /// Throws error (E12) for a source that knows its length, where the options say another one.
+  template <class Batches>
+  void require_epoch_length([[maybe_unused]] Batches const& batches) const {
+    if constexpr (
+        requires {
+          { batches.size() } -> std::convertible_to<std::int64_t>;
+        } &&
+        !requires { batches.begin(); }) {
+      auto const size = static_cast<std::int64_t>(batches.size());
+      if (options_.batches_per_epoch > 0 && size != options_.batches_per_epoch)
+        throw error("E12", "options.batches_per_epoch is " + std::to_string(options_.batches_per_epoch) +
+                               ", and the batches say that an epoch has " + std::to_string(size) +
+                               ". Give the options that number: schedules are spread over it.");
+    }
+  }
+
+  void drop_open_window() {
+    if (step_.has_window()) window_.rewind();
+    step_.drop_window();
+  }
+
   /// On the first `most` batches; 0: on all.
   template <class Batches, class LossOf>
-  double evaluate_first(std::int64_t most, Batches& batches, LossOf& loss_of) {
+  evaluation_result evaluate_first(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
     step_.settle();
     // Between windows nobody needs the gradients: the next one begins without them.
     auto const make_room = [this] {
       if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
     };
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
-    double const loss = keel::evaluate<typename Environment::autocast>(
+    evaluation_result const result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
-    recorder_.evaluated(step_.updates(), loss);
-    return loss;
+    recorder_.evaluated(step_.updates(), name, result);
+    return result;
+  }
+
+  /// All evaluations of the recipe. Returns the value that is judged. Throws error (E12) where there is none of that name.
+  double evaluate_all() {
+    std::vector<std::pair<std::string, double>> all;
+    {
+      [[maybe_unused]] auto const average = averaged_for_evaluation();
+      for (auto& one : evaluations_) {
+        for (auto const& [name, value] : one.run().values) all.emplace_back(joined(one.name, name), value);
+      }
+    }
+    if constexpr (configured.evaluation.monitor.empty()) return all.front().second;
+    std::string const wanted = configured.evaluation.monitor.letters;
+    std::string there;
+    for (auto const& [name, value] : all) {
+      if (name == wanted || name.ends_with("/" + wanted)) return value;
+      there += (there.empty() ? "" : ", ") + name;
+    }
+    throw error("E12", "the recipe monitors " + wanted + ", and its evaluations give " + there +
+                           ". Return keel::batch_metrics with that name, or monitor one of these.");
+  }
+  auto averaged_for_evaluation() {
+    if constexpr (configured.evaluation.averaged && step_type::averages) {
+      return averaged();
+    } else {
+      return nullptr;
+    }
+  }
+  static std::string joined(std::string const& evaluation, std::string const& value) {
+    std::string const name = value.empty() ? "loss" : value;
+    return evaluation.empty() ? name : evaluation + "/" + name;
   }
 
   void begin_run() {
@@ -235,12 +345,14 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     }
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
       recorder_.no_fused_attention(step_.updates());
+    if (directory_) recorder_.weaker_promises(step_.updates());
     started_ = clock::now();
     timer_.begin_run();
     tokens_before_ = record_.tokens;
-    if (configured.evaluation.kind != evaluation::kind::none && !evaluate_)
+    if (configured.evaluation.kind != evaluation::kind::none && evaluations_.empty())
       throw error("E12", "the recipe evaluates every " + std::to_string(configured.evaluation.interval) +
-                             " updates, and nobody said on what. Call evaluate_on(batches, loss_of) before the run.");
+                             (configured.evaluation.kind == evaluation::kind::every ? " updates" : " epochs") +
+                             ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
     hooks_(event::run_begin{step_.updates(), *this->resumed_});
     this->begin_saving();
     begun_ = true;
@@ -251,17 +363,19 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     if constexpr (requires { std::string(batches.describe()); })
       take_order(cursor_, batches.describe(), options_.accept_changed_recipe);
     data_moved_ = false;  // in a loop of one's own nobody asked
-    std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (options_.updates > 0 ? 0 : 1);
+    std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (length() > 0 ? 0 : 1);
     if (length_reached()) {
-      require_work_left(step_.updates(), options_.updates);
-      console_.notice(formatted("nothing left to do: the run directory holds a run that finished its %lld updates",
-                                static_cast<long long>(options_.updates)));
+      require_work_left(step_.updates(), length());
+      char const* const where = ended_ ? "this trainer has made its" : "the run directory holds a run that finished its";
+      console_.notice(formatted("nothing left to do: %s %lld updates", where, static_cast<long long>(length())));
       return outcome::finished{step_.updates()};
     }
     if (this->ended_early()) {
       console_.notice("nothing left to do: the run directory holds a run that stopped early");
       return outcome::finished{step_.updates()};
     }
+    if (ended_ && epochs > 0 && cursor_.epoch >= epochs)
+      console_.notice("nothing left to do: this trainer has made its " + std::to_string(epochs) + " epochs");
     // A single-pass range has one epoch, also after a resume at its end.
     for (;;) {
       while ((epochs == 0 || cursor_.epoch < epochs) && (is_repeatable<Batches> || cursor_.epoch == 0)) {
@@ -285,6 +399,11 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if (!step_.at_boundary()) return std::nullopt;
       // Back in the data: the walk begins again at the cursor.
       if (data_moved_) return result;
+      // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+      if (length_reached() && options_.batches_per_epoch > 0 && cursor_.position == options_.batches_per_epoch) {
+        end_epoch();
+        if (data_moved_) return result;
+      }
       if (length_reached() || this->ended_early()) return outcome::finished{step_.updates()};
       int const signal = listener.received();
       if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
@@ -294,14 +413,14 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     auto ended = walk_epoch(batches, cursor_, step_.parameters().device, begin, take_one);
     if (std::exchange(data_moved_, false)) return std::nullopt;
     if (ended) return ended;
-    hooks_(event::epoch_end{cursor_.epoch, cursor_.position});
-    ++cursor_.epoch;
-    cursor_.position = 0;
-    cursor_.in_epoch = false;
+    end_epoch();
+    if (std::exchange(data_moved_, false)) return std::nullopt;
+    if (length_reached() || this->ended_early()) return outcome::finished{step_.updates()};
     return std::nullopt;
   }
 
-  bool length_reached() const { return options_.updates > 0 && step_.updates() >= options_.updates; }
+  std::int64_t length() const { return length_of(options_, configured.accumulate.count); }
+  bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
 
   template <class Batch, class LossOf>
   outcome take(Batch const& batch, LossOf&& loss_of) {
@@ -312,8 +431,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     if constexpr (countable_batch<Batch>) {
       if (!console_begun_) {
         console_begun_ = true;
-        console_.begin(options_.updates,
-                       batch_traits<Batch>::tokens(batch) == batch_traits<Batch>::rows(batch) ? "rows" : "tokens");
+        console_.begin(length(), batch_traits<Batch>::tokens(batch) == batch_traits<Batch>::rows(batch) ? "rows" : "tokens");
       }
     }
     // A window that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
@@ -332,22 +450,40 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   /// An update that is decided on a device is read one later, unless something that follows must know it now.
   outcome known_now(outcome const& result) {
     if (!step_.is_pending()) return result;
-    bool const last = options_.updates > 0 && step_.updates() + 1 >= options_.updates;
+    bool const last = length() > 0 && step_.updates() + 1 >= length();
     bool const wanted = last || this->is_save_due(step_.updates() + 1) || is_evaluation_due(step_.updates() + 1);
     return wanted ? step_.settle().value_or(result) : result;
   }
 
   bool is_evaluation_due(std::int64_t updates) const {
-    return configured.evaluation.kind != evaluation::kind::none && updates % configured.evaluation.interval == 0;
+    return configured.evaluation.kind == evaluation::kind::every && updates % configured.evaluation.interval == 0;
+  }
+  /// At an update boundary, once an epoch.
+  bool is_epoch_evaluation_due() const {
+    return configured.evaluation.kind == evaluation::kind::every_epochs &&
+           cursor_.epoch / configured.evaluation.interval > record_.evaluated_epochs / configured.evaluation.interval;
+  }
+  void evaluate_recipe() {
+    bool const over = this->evaluated([this] { return evaluate_all(); });
+    record_.evaluated_epochs = cursor_.epoch;
+    if (over) recorder_.stopped_early(step_.updates(), this->why_ended_early());
+  }
+  void after_epoch() {
+    // What an update under way on a device came to is of this epoch.
+    bool const evaluates = is_epoch_evaluation_due();
+    if (evaluates || configured.checkpoint.kind == checkpoint::kind::every_epochs) step_.settle();
+    if (evaluates) evaluate_recipe();
+    if constexpr (saves) {
+      // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
+      if (!evaluates && configured.checkpoint.kind != checkpoint::kind::every_epochs) return;
+      if (this->keep(outcome::finished{step_.updates()}, false)) data_moved_ = true;
+    }
   }
 
   /// The cadences, at a step boundary and whatever the step's outcome was.
   void after_window(outcome const& result) {
-    if (result.is<outcome::updated>() && is_evaluation_due(step_.updates()) && this->evaluated(evaluate_)) {
-      recorder_.stopped_early(step_.updates(), configured.evaluation.early_stop);
-    }
-    bool const asked = listener_ != nullptr && listener_->take_save_request();
-    if (this->keep(result, asked)) data_moved_ = true;
+    if ((result.is<outcome::updated>() && is_evaluation_due(step_.updates())) || is_epoch_evaluation_due()) evaluate_recipe();
+    if (this->keep(result, save_signal_.take_request())) data_moved_ = true;
   }
 
   template <class Event>
@@ -381,6 +517,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
                                   recorder_.timeline()));
     hooks_(event::run_end{result});
     begun_ = false;
+    ended_ = true;
     stop_requested_ = false;
     return result;
   }
@@ -394,9 +531,9 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       // What ends the run is the exception that is on its way.
     }
     try {
-      this->abandon_saving();
+      this->abandon_saving(thrown);
     } catch (std::exception const&) {
-      // Its end was told as an event; older checkpoints are whole.
+      // Its end is an event in the record; older checkpoints are whole.
     }
     recorder_.failed(step_.updates(), first_line(thrown));
   }
@@ -412,13 +549,18 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   recorder<files> recorder_{directory_, console_, record_};
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;
+  bool ended_ = false;  ///< once, by itself
   bool console_begun_ = false;
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   window_timer<clock> timer_;
-  std::function<double()> evaluate_;
+  struct named_evaluation {
+    std::string name;
+    std::function<evaluation_result()> run;
+  };
+  std::vector<named_evaluation> evaluations_;
   bool data_moved_ = false;  ///< by a rollback
-  typename Environment::stop const* listener_ = nullptr;
+  save_listener save_signal_{saves && options_.stop_on_signals};
   std::unique_ptr<checkpointer<files, clock>> saver_;  ///< last: a save that is under way ends before what it works with
 };
 

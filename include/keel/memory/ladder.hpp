@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <keel/error.hpp>
 #include <keel/policy/attention.hpp>
 #include <keel/policy/oom.hpp>
 #include <keel/policy/recompute.hpp>
 #include <keel/recipe/config.hpp>
 #include <optional>
+#include <string>
 #include <vector>
 
 namespace keel {
@@ -68,7 +70,8 @@ class ladder_position {
     auto const last = static_cast<oom::rung_kind>(taken_.back());
     bool const stays =
         last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
-    if (stays || ++calm_ < ladder_.climb_back * patience_) return std::nullopt;
+    // A product of the two may not fit.
+    if (stays || ++calm_ / patience_ < ladder_.climb_back) return std::nullopt;
     calm_ = 0;
     given_back_ = taken_.back();
     taken_.pop_back();
@@ -77,7 +80,8 @@ class ladder_position {
     return last;
   }
 
-  /// By what the rungs do and not by their places, so that a run may be resumed with another ladder.
+  /// By what the rungs do and not by their places, so that a run may be resumed with another ladder. Throws checkpoint_error
+  /// (E05) for a number of updates that no run counts.
   template <class Archive>
   void visit(Archive& archive) {
     archive("taken", taken_);
@@ -97,6 +101,10 @@ class ladder_position {
       arguments_.erase(arguments_.begin() + static_cast<std::ptrdiff_t>(i));
     }
     patience_ = std::clamp<std::int64_t>(patience_, 1, 1 << 20);
+    if (calm_ < 0 || calm_ > std::int64_t{1} << 62)
+      throw checkpoint_error("E05", "the checkpoint counts " + std::to_string(calm_) +
+                                        " updates since the ladder's last change. Take an older checkpoint, and look at the "
+                                        "disk.");
     fold();
   }
 

@@ -4,11 +4,12 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <cstdint>
-#include <fstream>
+#include <cstdio>
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/memory/counting_allocator.hpp>
 #include <optional>
@@ -28,10 +29,16 @@ namespace detail {
 
 /// Bytes of this process that are in memory; 0 where the system does not say.
 inline std::int64_t resident() {
-  std::ifstream file("/proc/self/statm");
-  std::int64_t pages = 0;
-  std::int64_t in_memory = 0;
-  return file >> pages >> in_memory ? in_memory * ::sysconf(_SC_PAGESIZE) : 0;
+  // Not a stream, whose descriptor a child process would inherit.
+  int const file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  char text[128] = {};
+  ssize_t const count = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  long long pages = 0;
+  long long in_memory = 0;
+  bool const is_read = count > 0 && std::sscanf(text, "%lld %lld", &pages, &in_memory) == 2;
+  return is_read ? in_memory * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
 }  // namespace detail

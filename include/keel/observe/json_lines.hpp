@@ -35,6 +35,19 @@ class json_lines {
     if (end < content.size()) files_.truncate(name_, end);
   }
 
+  /// Renames what an earlier run left to the first free `abandoned-NAME`, so that the record begins empty. Returns the new name;
+  /// empty: there was nothing.
+  std::filesystem::path set_aside() {
+    if (size() == 0) return {};
+    std::string const name = name_.stem().string();
+    std::string const extension = name_.extension().string();
+    std::filesystem::path free = name_.parent_path() / ("abandoned-" + name + extension);
+    for (int again = 2; files_.exists(free); ++again)
+      free = name_.parent_path() / ("abandoned-" + name + "-" + std::to_string(again) + extension);
+    files_.rename(name_, free);
+    return free;
+  }
+
   /// Lines that the file has; a truncated last one does not count.
   std::int64_t lines() {
     if (!files_.exists(name_)) return 0;

@@ -1,16 +1,17 @@
 // checkpoint: when the whole state of the run is saved, and how many saves are kept.
 //   never              the default; nothing to resume from.
-//   every<D, ..>       each `500_steps` or `10_min`.
+//   every<D, ..>       each `500_steps`, `1_epochs`, `10'000'000_tokens` or `10_min`.
 //   young_daly<..>     from mean_time_between_failures<D> and the measured cost of a save (Young 1974, Daly 2006); the first
 //                      save follows the first update and measures.
-// What stays: keep<N>, the newest; keep_every<5000_steps>, those as well; keep_best, judged by_evaluation_loss or
-// by_training_loss (the mean since the last save). on_best also saves as soon as an evaluation is the best so far.
-// How: synchronous, the default, or asynchronous: training stands still for a copy in host memory and goes on while that is
-// written. A save that is due while the last one is written waits for it, or with drop_when_busy is left out. failures<N>: the
-// N-th save in a row that fails ends the run; those before it are events, and older checkpoints stay.
-// A run that saves also does so when a file named `save` appears in its directory, on SIGUSR2 while fit runs, and when it ends.
-// Such saves are out of turn: the next one takes their place, and no rollback goes back to them.
-// Left out: weights-only saves (not resumable), and two cadences at once (S14).
+// What stays: keep<N>, the newest; keep_every<5000_steps>, those as well; keep_best, or keep_k_best<3>, judged by_evaluation
+// (what the slot evaluation monitors; by_evaluation_loss is the same) or by_training_loss (the mean since the last save).
+// on_best also saves as soon as an evaluation is the best so far. How: synchronous, the default, or asynchronous: training
+// stands still for a copy in host memory and goes on while that is written. A save that is due while the last one is written
+// waits for it, or with drop_when_busy is left out. failures<N>: the N-th save in a row that fails ends the run; those before
+// it are events, and older checkpoints stay. A run that saves also does so when a file named `save` appears in its directory,
+// on SIGUSR2, when it ends, and with on_exception when an exception ends it. Such requested saves never replace a scheduled
+// one: the next save takes their place, and no rollback goes back to them. Left out: weights-only saves (not resumable;
+// load_weights reads them from any checkpoint), and two cadences at once (S14).
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -18,21 +19,23 @@
 
 namespace keel::checkpoint {
 
-enum class kind : unsigned char { never, every_steps, every_seconds, young_daly };
+enum class kind : unsigned char { never, every_steps, every_seconds, young_daly, every_epochs, every_tokens };
 enum class metric : unsigned char { none, training_loss, evaluation_loss };
 
 struct settings {
   checkpoint::kind kind = kind::never;
-  long long interval = 0;  ///< updates or seconds, by kind
+  long long interval = 0;  ///< updates, seconds, epochs or tokens, by kind
   long long keep = 2;      ///< newest checkpoints that stay
   bool asynchronous = false;
   long long mean_time_between_failures = 0;              ///< seconds
   bool best = false;                                     ///< the best one stays beside the newest
-  checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by; smaller is better
+  checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by
   long long keep_every = 0;                              ///< checkpoints of multiples of so many updates stay; 0: none
   bool on_best = false;                                  ///< a best evaluation is saved at once
   bool drop_when_busy = false;                           ///< a save that is due while another is written is left out
   long long failures = 3;                                ///< saves that fail in a row and end the run
+  long long best_count = 0;                              ///< so many of the best stay; 0: one, where any does
+  bool on_exception = false;                             ///< an exception that ends the run is followed by a requested save
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -71,6 +74,16 @@ struct on_best {
 struct keep_best {
   static constexpr void apply(settings& to) { to.best = true; }
 };
+template <long long Count>
+struct keep_k_best {
+  static constexpr void apply(settings& to) {
+    to.best = true;
+    to.best_count = Count;
+  }
+};
+struct on_exception {
+  static constexpr void apply(settings& to) { to.on_exception = true; }
+};
 struct by_training_loss {
   static constexpr void apply(settings& to) { to.metric = metric::training_loss; }
 };
@@ -78,6 +91,10 @@ struct by_evaluation_loss {
   static constexpr void apply(settings& to) { to.metric = metric::evaluation_loss; }
 };
 
+using by_evaluation = by_evaluation_loss;
+
+constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
+constexpr settings at(tokens interval) { return {.kind = kind::every_tokens, .interval = interval.count}; }
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
 constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
 

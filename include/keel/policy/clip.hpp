@@ -1,46 +1,38 @@
 // clip: bounds the gradient of an update, after it was unscaled and found finite, and never before (G01, G08).
 //   none               the default.
 //   global_norm<M>     scales all gradients by M / norm if their joint L2 norm exceeds M (Pascanu et al. 2013). The usual one.
+//                      With order<1>, order<infinity> or any order from 1 on it is that norm that M bounds; the norm that a
+//                      step reports, and that spikes are judged by, stays L2.
 //   value<M>           clamps every element to [-M, M]; changes the direction, so only where a paper asks for it.
 //   adaptive<R>        bounds each unit's gradient, a row of a matrix or a filter, to R times the norm of its weights (Brock et
-//   al.
-//                      2021, "NFNets"). Leave the last layer's weights to a policy of one's own.
+//                      al. 2021, "NFNets"). Leave the last layer's weights to a policy of your own.
 //   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
 //                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
 //                      the first update on. A deviation counts as at least a hundredth of the mean.
-// Left out: norms other than L2 (they do not add over shards, G06), and clipping of every micro-batch (G02).
+// Left out: orders below 1, which are not norms (G15), other orders than 2 over shards (G06), and clipping of every micro-batch
+// (G02).
 #pragma once
 
 #include <keel/policy/slot.hpp>
+#include <limits>
+#include <type_traits>
 
 namespace keel::clip {
+
+/// The order of the largest element: clip::order<clip::infinity>.
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 enum class kind : unsigned char { none, global_norm, value, adaptive, zscore, custom };
 
 struct settings {
   clip::kind kind = kind::none;
   double limit = 0.0;  ///< largest norm, element, ratio or number of deviations, by kind
-  /// A policy of one's own that decides from the joint norm alone, which all ranks share, and never from elements (G03).
+  /// A policy of your own that decides from the joint norm alone, which all ranks share, and never from elements (G03).
   bool by_joint_norm = false;
   long long window = 0;  ///< of zscore: applied updates that it looks back on
   double at_most = 0.0;  ///< of zscore: largest norm, also before there is a history; 0: none
+  double order = 2.0;    ///< of global_norm: the p of the p-norm that is bounded
   friend constexpr bool operator==(settings const&, settings const&) = default;
-};
-
-struct none : fills<slot::clip> {
-  static constexpr settings configured{};
-};
-template <double MaxNorm>
-struct global_norm : fills<slot::clip> {
-  static constexpr settings configured{kind::global_norm, MaxNorm};
-};
-template <double MaxElement>
-struct value : fills<slot::clip> {
-  static constexpr settings configured{kind::value, MaxElement};
-};
-template <double Ratio>
-struct adaptive : fills<slot::clip> {
-  static constexpr settings configured{kind::adaptive, Ratio};
 };
 
 template <class Option>
@@ -53,6 +45,30 @@ struct window {
 template <double MaxNorm>
 struct at_most {
   static constexpr void apply(settings& to) { to.at_most = MaxNorm; }
+};
+/// A number from 1 on, or infinity.
+template <auto P>
+requires std::is_arithmetic_v<decltype(P)>
+struct order {
+  static constexpr void apply(settings& to) { to.order = static_cast<double>(P); }
+};
+
+struct none : fills<slot::clip> {
+  static constexpr settings configured{};
+};
+template <double MaxNorm, option... Options>
+struct global_norm : fills<slot::clip> {
+  static constexpr settings start{kind::global_norm, MaxNorm};
+  static constexpr settings configured = with_options<settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
+};
+template <double MaxElement>
+struct value : fills<slot::clip> {
+  static constexpr settings configured{kind::value, MaxElement};
+};
+template <double Ratio>
+struct adaptive : fills<slot::clip> {
+  static constexpr settings configured{kind::adaptive, Ratio};
 };
 
 template <double Deviations, option... Options>

@@ -1,4 +1,4 @@
-// Counts and times as template arguments: `500_steps`, `10_min`. A step is one update of the parameters.
+// Counts and times as template arguments: `500_steps`, `1_epochs`, `10_min`. A step is one update of the parameters.
 #pragma once
 
 namespace keel {
@@ -15,9 +15,23 @@ struct seconds {
   friend constexpr bool operator==(seconds const&, seconds const&) = default;
 };
 
+/// Passes over the data.
+struct epochs {
+  long long count = 0;
+  friend constexpr bool operator==(epochs const&, epochs const&) = default;
+};
+
+/// Tokens that training consumed; rows where a batch has no tokens.
+struct tokens {
+  long long count = 0;
+  friend constexpr bool operator==(tokens const&, tokens const&) = default;
+};
+
 namespace literals {
 
 consteval steps operator""_steps(unsigned long long count) { return {static_cast<long long>(count)}; }
+consteval epochs operator""_epochs(unsigned long long count) { return {static_cast<long long>(count)}; }
+consteval tokens operator""_tokens(unsigned long long count) { return {static_cast<long long>(count)}; }
 consteval seconds operator""_s(unsigned long long count) { return {static_cast<long long>(count)}; }
 consteval seconds operator""_min(unsigned long long count) { return {static_cast<long long>(count * 60)}; }
 consteval seconds operator""_h(unsigned long long count) { return {static_cast<long long>(count * 3600)}; }

@@ -1,6 +1,7 @@
 // ema<Decay>: keeps an exponential moving average of the parameters, updated once per applied update (M03).
 //   no_ema      the default.
-//   ema<D>      average <- D * average + (1 - D) * parameters.
+//   ema<D>      average <- D * average + (1 - D) * parameters. Option: ema_buffers, the floating-point buffers too, such as the
+//               running mean and variance of a batch norm, which belong to the parameters of now and not to their average.
 // Left out: half-lives in epochs or tokens (M01: one unit, the update).
 #pragma once
 
@@ -9,16 +10,22 @@
 namespace keel {
 
 struct ema_settings {
-  double decay = 0.0;  ///< 0: no average is kept
+  double decay = 0.0;    ///< 0: no average is kept
+  bool buffers = false;  ///< are averaged too
   friend constexpr bool operator==(ema_settings const&, ema_settings const&) = default;
 };
 
 struct no_ema : fills<slot::ema> {
   static constexpr ema_settings configured{};
 };
-template <double Decay>
+struct ema_buffers {
+  static constexpr void apply(ema_settings& to) { to.buffers = true; }
+};
+template <double Decay, option_of<ema_settings>... Options>
 struct ema : fills<slot::ema> {
-  static constexpr ema_settings configured{Decay};
+  static constexpr ema_settings start{Decay};
+  static constexpr ema_settings configured = with_options<ema_settings, Options...>(start);
+  static constexpr bool options_agree = keel::options_agree<ema_settings, Options...>(start);
 };
 
 template <>

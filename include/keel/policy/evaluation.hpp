@@ -1,22 +1,34 @@
 // evaluation: when the trainer evaluates by itself. trainer::evaluate is there without it.
 //   none            the default.
-//   every<D, ..>    each `500_steps`, on what trainer::evaluate_on was given.
-// Options: batches<N> bounds one evaluation; early_stop<N> ends the run after N evaluations without a better loss.
-// Left out: evaluation by wall-clock time, which ranks would not agree on.
+//   every<D, ..>    each `500_steps` or `1_epochs`, on what trainer::evaluate_on was given.
+// Options: batches<N> bounds one evaluation. What is judged is the first value of the first evaluation, or what
+// monitor<"accuracy"> or monitor<"validation/accuracy"> names; smaller is better, or larger_is_better. averaged evaluates the
+// moving average of keel::ema. The run ends early after early_stop<N> evaluations without a better value, where min_delta<D>
+// says by how much and not_before<5000_steps> from when on; at once when a value reaches stop_at<V>, or with stop_on_nonfinite
+// is NaN or infinite. Left out: evaluation by wall-clock time, which ranks would not agree on.
 #pragma once
 
 #include <keel/policy/duration.hpp>
+#include <keel/policy/name.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel::evaluation {
 
-enum class kind : unsigned char { none, every };
+enum class kind : unsigned char { none, every, every_epochs };
 
 struct settings {
   evaluation::kind kind = kind::none;
-  long long interval = 0;    ///< updates
+  long long interval = 0;    ///< updates or epochs, by kind
   long long batches = 0;     ///< in one evaluation; 0: all
-  long long early_stop = 0;  ///< evaluations in a row without a better loss; 0: never
+  long long early_stop = 0;  ///< evaluations in a row without a better value; 0: never
+  double min_delta = 0.0;    ///< by which a value must be better to count for early_stop
+  long long not_before = 0;  ///< updates before which early_stop does not end the run
+  double stop_at = 0.0;      ///< value that ends the run
+  bool has_stop_at = false;
+  bool stop_on_nonfinite = false;
+  bool larger = false;    ///< is better
+  bool averaged = false;  ///< the moving average is evaluated, and not the parameters
+  short_name monitor{};  ///< what is judged; empty: the first value of the first evaluation
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -27,19 +39,49 @@ template <long long Count>
 struct batches {
   static constexpr void apply(settings& to) { to.batches = Count; }
 };
+template <double Difference>
+struct min_delta {
+  static constexpr void apply(settings& to) { to.min_delta = Difference; }
+};
+template <steps Updates>
+struct not_before {
+  static constexpr void apply(settings& to) { to.not_before = Updates.count; }
+};
+template <double Value>
+struct stop_at {
+  static constexpr void apply(settings& to) {
+    to.stop_at = Value;
+    to.has_stop_at = true;
+  }
+};
+struct stop_on_nonfinite {
+  static constexpr void apply(settings& to) { to.stop_on_nonfinite = true; }
+};
+struct larger_is_better {
+  static constexpr void apply(settings& to) { to.larger = true; }
+};
+struct averaged {
+  static constexpr void apply(settings& to) { to.averaged = true; }
+};
+template <short_name Name>
+struct monitor {
+  static constexpr void apply(settings& to) { to.monitor = Name; }
+};
 template <long long Evaluations>
 struct early_stop {
   static constexpr void apply(settings& to) { to.early_stop = Evaluations; }
 };
 
+constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
+constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
+
 struct none : fills<slot::evaluation> {
   static constexpr settings configured{};
 };
-template <steps Interval, option... Options>
+template <auto Interval, option... Options>
 struct every : fills<slot::evaluation> {
-  static constexpr settings start{.kind = kind::every, .interval = Interval.count};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
+  static constexpr settings configured = with_options<settings, Options...>(at(Interval));
+  static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
 };
 
 }  // namespace keel::evaluation

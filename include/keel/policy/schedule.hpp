@@ -3,17 +3,31 @@
 //                              constant_with<warmup<D>> after a linear rise.
 //   linear<..>                 rises, then falls in a line.
 //   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
+//   polynomial<power<P>, ..>   rises, then falls as the P-th power of what is left of the run. power<1.0> is a line, and larger
+//                              powers spend more of the run at low rates.
 //   warmup_stable_decay<..>    rises, stays, falls in a line over the last decay<D> (Hu et al. 2024, "MiniCPM"); the run
 //                              can be prolonged from its stable part.
 //   one_cycle<..>              rises from start_ratio<0.04> along half a cosine over its warm-up (0.3 of the total where none
 //                              is given), whose last update has the highest rate, and falls along another to the last update
 //                              (Smith & Topin 2018). For short runs at high rates.
+//   These five fall to their end and need the length of the run. The others do not:
+//   inverse_root<warmup<D>>    rises, then falls with the square root of the updates: update n, counted from 1, has the highest
+//                              rate times sqrt(D / n) (Vaswani et al. 2017, "Attention Is All You Need").
+//   exponential<lowered_by<F>> multiplies the rate by F each update; with interval<D> by as much over D updates, smoothly.
+//   step_decay<interval<D>>    multiplies the rate by lowered_by<0.1> after each interval<D>. What vision recipes use.
+//   multi_step<milestones<..>> multiplies it by lowered_by<0.1> at each of up to eight updates of the run.
+//   warm_restarts<cycle<D>>    falls along half a cosine over D updates and begins again at the highest rate, each cycle
+//                              cycle_factor<1> times as long as the one before (Loshchilov & Hutter 2017, "SGDR"). Each cycle's
+//                              end is a model that is ready for use.
 //   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
-//                              multiplies the rate by lowered_by<0.5>. Where the length of the run is not known.
+//                              multiplies the rate by lowered_by<0.5>; with evaluations<N> after N evaluations in a row of
+//                              which none is better than the best so far. Where the length of the run is not known.
 // Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options say it), decay<D>, min_ratio<R> or
-// min_lr<L>, and those above. D is `100_steps`.
-// Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; schedules by epoch or by
-// attempted step, which drift from the updates that really happened (N08).
+// min_lr<L>, and those above. D is `100_steps`. What follows a warm-up begins with its end; total and milestones count from the
+// first update of the run, as its record does.
+// Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; triangles between two rates,
+// which one_cycle replaced; restarts at lower and lower rates, and chains of schedules, which a policy of your own says in a
+// line; schedules by epoch or by attempted step, which drift from the updates that really happened (N08).
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -21,20 +35,43 @@
 
 namespace keel::schedule {
 
-enum class kind : unsigned char { constant, linear, cosine, warmup_stable_decay, one_cycle, plateau, custom };
+enum class kind : unsigned char {
+  constant,
+  linear,
+  cosine,
+  warmup_stable_decay,
+  one_cycle,
+  plateau,
+  polynomial,
+  inverse_root,
+  exponential,
+  step_decay,
+  multi_step,
+  warm_restarts,
+  custom
+};
+
+inline constexpr int max_milestones = 8;
 
 struct settings {
   schedule::kind kind = kind::constant;
-  long long warmup = 0;       ///< updates
-  double warmup_ratio = 0.0;  ///< of the total
-  long long total = 0;        ///< updates; 0: the length of the run
-  long long decay = 0;        ///< updates at the end; warmup_stable_decay only
-  double min_ratio = 0.0;     ///< last learning rate over the highest
-  double min_lr = 0.0;        ///< last learning rate, absolute; 0: min_ratio decides
-  double start_ratio = 0.0;   ///< first learning rate over the highest; one_cycle only
-  long long patience = 0;     ///< updates whose losses are averaged and compared; plateau only
-  double lowered_by = 0.0;    ///< factor on the rate after a patience without a lower loss; plateau only
-  double threshold = 0.0;     ///< share of the best loss by which a lower one must be lower; plateau only
+  long long warmup = 0;        ///< updates
+  double warmup_ratio = 0.0;   ///< of the total
+  long long total = 0;         ///< updates; 0: the length of the run
+  long long decay = 0;         ///< updates at the end; warmup_stable_decay only
+  double min_ratio = 0.0;      ///< lowest learning rate over the highest
+  double min_lr = 0.0;         ///< lowest learning rate, absolute; 0: min_ratio decides
+  double start_ratio = 0.0;    ///< first learning rate over the highest; one_cycle only
+  long long patience = 0;      ///< updates whose losses are averaged and compared; plateau only
+  double lowered_by = 0.0;     ///< factor on the rate each time that it is lowered
+  double threshold = 0.0;      ///< share of the best loss or evaluation by which a better one must be better; plateau only
+  long long evaluations = 0;   ///< in a row without a better one; 0: losses are judged; plateau only
+  long long interval = 0;      ///< updates that lower the rate once; step_decay and exponential only
+  double power = 0.0;          ///< of what is left of the run; polynomial only
+  long long cycle = 0;         ///< updates of the first one; warm_restarts only
+  long long cycle_factor = 0;  ///< length of a cycle over that of the one before; warm_restarts only
+  int milestone_count = 0;     ///< as many as were given, also where they do not fit (L20)
+  long long milestones[max_milestones] = {};  ///< updates of the run; multi_step only
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -74,6 +111,14 @@ template <steps Duration>
 struct patience {
   static constexpr void apply(settings& to) { to.patience = Duration.count; }
 };
+/// The patience of a plateau that judges evaluations, in place of one in updates.
+template <long long Count>
+struct evaluations {
+  static constexpr void apply(settings& to) {
+    to.evaluations = Count;
+    to.patience = 0;
+  }
+};
 template <double Factor>
 struct lowered_by {
   static constexpr void apply(settings& to) { to.lowered_by = Factor; }
@@ -82,13 +127,54 @@ template <double Share>
 struct threshold {
   static constexpr void apply(settings& to) { to.threshold = Share; }
 };
+template <steps Duration>
+struct interval {
+  static constexpr void apply(settings& to) { to.interval = Duration.count; }
+};
+template <double Exponent>
+struct power {
+  static constexpr void apply(settings& to) { to.power = Exponent; }
+};
+template <steps Duration>
+struct cycle {
+  static constexpr void apply(settings& to) { to.cycle = Duration.count; }
+};
+template <long long Factor>
+struct cycle_factor {
+  static constexpr void apply(settings& to) { to.cycle_factor = Factor; }
+};
+template <steps... Updates>
+struct milestones {
+  static constexpr void apply(settings& to) {
+    for (long long& one : to.milestones) one = 0;
+    to.milestone_count = 0;
+    ((to.milestone_count < max_milestones ? void(to.milestones[to.milestone_count] = Updates.count) : void(),
+      ++to.milestone_count),
+     ...);
+  }
+};
+
+namespace detail {
+
+/// What a policy's options start from.
+constexpr settings start_of(kind k) {
+  settings s{.kind = k};
+  if (k == kind::one_cycle) s.start_ratio = 0.04;
+  if (k == kind::plateau) {
+    s.patience = 1000;
+    s.lowered_by = 0.5;
+  }
+  if (k == kind::step_decay || k == kind::multi_step) s.lowered_by = 0.1;
+  if (k == kind::exponential) s.interval = 1;
+  if (k == kind::warm_restarts) s.cycle_factor = 1;
+  return s;
+}
+
+}  // namespace detail
 
 template <kind Kind, option... Options>
 struct shape : fills<slot::schedule> {
-  static constexpr settings start{.kind = Kind,
-                                  .start_ratio = Kind == kind::one_cycle ? 0.04 : 0.0,
-                                  .patience = Kind == kind::plateau ? 1000 : 0,
-                                  .lowered_by = Kind == kind::plateau ? 0.5 : 0.0};
+  static constexpr settings start = detail::start_of(Kind);
   static constexpr settings configured = with_options<settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };
@@ -106,10 +192,23 @@ template <option... Options>
 struct one_cycle : shape<kind::one_cycle, Options...> {};
 template <option... Options>
 struct plateau : shape<kind::plateau, Options...> {};
+template <option... Options>
+struct polynomial : shape<kind::polynomial, Options...> {};
+template <option... Options>
+struct inverse_root : shape<kind::inverse_root, Options...> {};
+template <option... Options>
+struct exponential : shape<kind::exponential, Options...> {};
+template <option... Options>
+struct step_decay : shape<kind::step_decay, Options...> {};
+template <option... Options>
+struct multi_step : shape<kind::multi_step, Options...> {};
+template <option... Options>
+struct warm_restarts : shape<kind::warm_restarts, Options...> {};
 
 /// Falls until the last update of its length; the others fall by themselves or not at all.
 constexpr bool falls_to_its_end(kind k) {
-  return k == kind::linear || k == kind::cosine || k == kind::warmup_stable_decay || k == kind::one_cycle;
+  return k == kind::linear || k == kind::cosine || k == kind::warmup_stable_decay || k == kind::one_cycle ||
+         k == kind::polynomial;
 }
 /// Needs to know how long the run is.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
@@ -118,6 +217,9 @@ constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.
 constexpr bool changes_the_rate(settings const& s) {
   return s.kind != kind::constant || s.warmup != 0 || s.warmup_ratio != 0.0;
 }
+
+/// The rate depends on what evaluations come to, which the schedule then has to be given.
+constexpr bool judges_evaluations(settings const& s) { return s.kind == kind::plateau && s.evaluations > 0; }
 
 /// Updates of the warm-up of a run of `total`, not rounded.
 constexpr double warmup_of(settings const& s, long long total) {

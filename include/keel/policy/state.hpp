@@ -6,8 +6,10 @@
 //       ..
 //     };
 // A public state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05). A private one is not
-// seen by anybody, keel included: it is no state of the policy. A state is copied before every update, so that one that begins
-// again for want of memory finds it as it was: a tensor in it is assigned anew and not changed in place.
+// seen by keel, so that it is not a state of the policy. A field is a bool, integer, enum, float, double, std::string or
+// at::Tensor, another type with `visit`, or a list of these: keel/checkpoint/fields.hpp, rule S27. A state is copied before
+// every update, so that one that begins again for want of memory finds it as it was: a tensor in it is replaced by another one
+// and not changed in place.
 #pragma once
 
 #include <keel/policy/slot.hpp>

@@ -46,6 +46,9 @@ struct config {
   keel::device::settings device{};
   keel::world::settings world{};
 
+  short_name own_clip{};      ///< the name of a clip policy of your own
+  short_name own_schedule{};  ///< and of a schedule
+
   unsigned repeated = 0;        ///< bit i: slot i was given more than once
   int strangers = 0;            ///< types in the list that are neither policy, rule nor accept
   int disagreeing_options = 0;  ///< policies with options that contradict each other

@@ -55,6 +55,12 @@ constexpr void fold_policy(config& to, unsigned& seen) {
   unsigned const bit = 1U << static_cast<int>(Policy::in_slot);
   // Of a slot that is given twice the first counts here; a rule reports the second.
   if ((seen & bit) == 0) put(to, Policy::configured);
+  if constexpr (Policy::in_slot == slot::clip) {
+    if (Policy::configured.kind == clip::kind::custom) to.own_clip = name_of<Policy>();
+  }
+  if constexpr (Policy::in_slot == slot::schedule) {
+    if (Policy::configured.kind == schedule::kind::custom) to.own_schedule = name_of<Policy>();
+  }
   to.repeated |= seen & bit;
   seen |= bit;
   if constexpr (requires { Policy::options_agree; }) to.disagreeing_options += Policy::options_agree ? 0 : 1;

@@ -45,6 +45,12 @@ inline slot_text describe_clip(config const& c) {
   if (c.clip.kind != clip::kind::none) out << c.clip.limit;
   if (c.clip.kind == clip::kind::zscore) out << ", window " << c.clip.window;
   if (c.clip.at_most != 0.0) out << ", at_most " << c.clip.at_most;
+  if (c.clip.order == clip::infinity) {
+    out << ", order infinity";
+  } else if (c.clip.order != 2.0) {
+    out << ", order " << c.clip.order;
+  }
+  if (!c.own_clip.empty()) out << ", " << c.own_clip.letters;
   return out;
 }
 
@@ -81,8 +87,9 @@ inline slot_text describe_spike(config const& c) {
 }
 
 inline slot_text describe_schedule(config const& c) {
-  static constexpr char const* names[] = {"constant",  "linear",  "cosine", "warmup_stable_decay",
-                                          "one_cycle", "plateau", "custom"};
+  static constexpr char const* names[] = {"constant",   "linear",        "cosine",       "warmup_stable_decay", "one_cycle",
+                                          "plateau",    "polynomial",    "inverse_root", "exponential",         "step_decay",
+                                          "multi_step", "warm_restarts", "custom"};
   auto const& s = c.schedule;
   slot_text out;
   out << name(names, s.kind);
@@ -97,6 +104,15 @@ inline slot_text describe_schedule(config const& c) {
   if (s.patience != 0) out << ", patience " << s.patience << " steps";
   if (s.lowered_by != 0.0) out << ", lowered_by " << s.lowered_by;
   if (s.threshold != 0.0) out << ", threshold " << s.threshold;
+  if (s.evaluations != 0) out << ", evaluations " << s.evaluations;
+  if (s.interval != 0) out << ", interval " << s.interval << " steps";
+  if (s.power != 0.0) out << ", power " << s.power;
+  if (s.cycle != 0) out << ", cycle " << s.cycle << " steps";
+  if (s.cycle_factor != 0) out << ", cycle_factor " << s.cycle_factor;
+  for (int i = 0; i < s.milestone_count && i < schedule::max_milestones; ++i)
+    out << (i == 0 ? ", milestones " : " ") << s.milestones[i];
+  if (s.milestone_count != 0) out << " steps";
+  if (!c.own_schedule.empty()) out << ", " << c.own_schedule.letters;
   return out;
 }
 
@@ -112,6 +128,12 @@ inline slot_text describe_checkpoint(config const& c) {
     case checkpoint::kind::every_seconds:
       out << "every " << s.interval << " s";
       break;
+    case checkpoint::kind::every_epochs:
+      out << "every " << s.interval << " epochs";
+      break;
+    case checkpoint::kind::every_tokens:
+      out << "every " << s.interval << " tokens";
+      break;
     case checkpoint::kind::young_daly:
       out << "young_daly, mean time between failures " << s.mean_time_between_failures << " s";
       break;
@@ -120,8 +142,13 @@ inline slot_text describe_checkpoint(config const& c) {
   if (s.keep_every != 0) out << ", and every " << s.keep_every << " steps";
   out << (s.asynchronous ? ", asynchronous" : "") << (s.drop_when_busy ? ", dropped when busy" : "");
   if (s.failures != 3) out << ", failures " << s.failures;
-  if (s.best) out << (s.metric == checkpoint::metric::training_loss ? ", best by training loss" : ", best by evaluation loss");
+  if (s.best) {
+    out << ", ";
+    if (s.best_count > 1) out << s.best_count << " ";
+    out << (s.metric == checkpoint::metric::training_loss ? "best by training loss" : "best by evaluation loss");
+  }
   if (s.on_best) out << " at once";
+  if (s.on_exception) out << ", on_exception";
   return out;
 }
 
@@ -193,9 +220,16 @@ inline slot_text describe_objective(config const& c) {
 inline slot_text describe_evaluation(config const& c) {
   slot_text out;
   if (c.evaluation.kind == evaluation::kind::none) return out << "none";
-  out << "every " << c.evaluation.interval << " steps";
+  out << "every " << c.evaluation.interval << (c.evaluation.kind == evaluation::kind::every ? " steps" : " epochs");
   if (c.evaluation.batches != 0) out << ", batches " << c.evaluation.batches;
   if (c.evaluation.early_stop != 0) out << ", early_stop " << c.evaluation.early_stop;
+  if (c.evaluation.min_delta != 0.0) out << ", min_delta " << c.evaluation.min_delta;
+  if (c.evaluation.not_before != 0) out << ", not_before " << c.evaluation.not_before << " steps";
+  if (c.evaluation.has_stop_at) out << ", stop_at " << c.evaluation.stop_at;
+  if (c.evaluation.stop_on_nonfinite) out << ", stop_on_nonfinite";
+  if (!c.evaluation.monitor.empty()) out << ", monitor " << c.evaluation.monitor.letters;
+  if (c.evaluation.larger) out << ", larger is better";
+  if (c.evaluation.averaged) out << ", of the average";
   return out;
 }
 
@@ -296,7 +330,9 @@ inline slot_text describe_world(config const& c) {
 inline slot_text describe_ema(config const& c) {
   slot_text out;
   if (c.ema.decay == 0.0) return out << "none";
-  return out << c.ema.decay;
+  out << c.ema.decay;
+  if (c.ema.buffers) out << ", buffers";
+  return out;
 }
 
 }  // namespace keel::detail

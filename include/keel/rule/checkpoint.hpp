@@ -33,9 +33,8 @@ struct S24 {
                  "interval, number kept and failures must be at least 1. Fix: keel::checkpoint::every<500_steps, keep<2>, "
                  "failures<3>>.");
   static constexpr bool broken(config const& c) {
-    bool const timed =
-        c.checkpoint.kind == checkpoint::kind::every_steps || c.checkpoint.kind == checkpoint::kind::every_seconds;
-    bool const kept = c.checkpoint.keep >= 1 && c.checkpoint.failures >= 1;
+    bool const timed = c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.kind != checkpoint::kind::young_daly;
+    bool const kept = c.checkpoint.keep >= 1 && c.checkpoint.failures >= 1 && c.checkpoint.best_count >= 0;
     return (timed && c.checkpoint.interval < 1) || (c.checkpoint.kind != checkpoint::kind::never && !kept);
   }
 };
@@ -75,7 +74,7 @@ struct S13 {
 struct S12 {
   KEEL_RULE_TEXT("S12", "Lightning (warns)",
                  "a save without a fresh evaluation cannot be judged. Fix: make checkpoint::every a multiple of "
-                 "keel::evaluation::every, both in steps.");
+                 "keel::evaluation::every, both in steps or in epochs.");
   static constexpr bool broken(config const& c) {
     bool const by_evaluation = (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss) ||
                                (c.evaluation.early_stop > 0 && c.checkpoint.kind != checkpoint::kind::never);
@@ -83,7 +82,11 @@ struct S12 {
     if (c.evaluation.kind == evaluation::kind::none) return true;
     // A save that follows its evaluation is always judged.
     if (c.checkpoint.on_best && c.evaluation.early_stop == 0) return false;
-    if (c.checkpoint.kind != checkpoint::kind::every_steps) return true;
+    bool const both_in_steps =
+        c.checkpoint.kind == checkpoint::kind::every_steps && c.evaluation.kind == evaluation::kind::every;
+    bool const both_in_epochs =
+        c.checkpoint.kind == checkpoint::kind::every_epochs && c.evaluation.kind == evaluation::kind::every_epochs;
+    if (!both_in_steps && !both_in_epochs) return true;
     // An interval of nothing is E02's.
     return c.evaluation.interval > 0 && c.checkpoint.interval % c.evaluation.interval != 0;
   }
@@ -117,8 +120,16 @@ struct S19 {
   static constexpr auto decided = rule::decided::running;
 };
 
+/// A field of saved state; everything that visits fields asks this.
+struct S27 {
+  KEEL_RULE_TEXT("S27", "",
+                 "a state lists a field that no checkpoint can hold. Fix: an integer, float, double, std::string, at::Tensor, "
+                 "std::vector of these, or a type with `visit`.");
+  static constexpr auto decided = rule::decided::call;
+};
+
 using checkpoint_rules = list<S01, S05, S11, S12, S13, S14, S24, S25, S26>;
-using checkpoint_order_rules = list<S16, S17, S19>;
+using checkpoint_order_rules = list<S16, S17, S19, S27>;
 
 }  // namespace keel::rule
 

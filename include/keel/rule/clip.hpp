@@ -22,6 +22,15 @@ struct G05 {
   static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive && c.shard.stage >= 1; }
 };
 
+struct G06 {
+  KEEL_RULE_TEXT("G06", "Accelerate (DeepSpeed)",
+                 "norms of another order than 2 do not add over the shares that ZeRO cuts. Fix: remove keel::clip::order, or "
+                 "use keel::shard::replicate.");
+  static constexpr bool broken(config const& c) {
+    return c.clip.kind == clip::kind::global_norm && c.clip.order != 2.0 && c.shard.stage >= 1;
+  }
+};
+
 struct G01 {
   KEEL_RULE_TEXT(
       "G01", "LibTorch, PyTorch",
@@ -67,6 +76,24 @@ struct G13 {
   }
 };
 
+struct G14 {
+  KEEL_RULE_TEXT("G14", "",
+                 "only clip::zscore has a window and at_most, and only clip::global_norm an order. Fix: remove the option, or "
+                 "use that policy.");
+  static constexpr bool broken(config const& c) {
+    bool const taken = ((c.clip.window == 0 && c.clip.at_most == 0.0) || c.clip.kind == clip::kind::zscore) &&
+                       (c.clip.order == 2.0 || c.clip.kind == clip::kind::global_norm);
+    return c.clip.kind != clip::kind::custom && !taken;
+  }
+};
+
+struct G15 {
+  KEEL_RULE_TEXT("G15", "LibTorch, PyTorch",
+                 "a norm has an order of at least 1. Fix: keel::clip::order<1>, keel::clip::order<keel::clip::infinity>, or "
+                 "no order, which is 2.");
+  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::global_norm && !(c.clip.order >= 1.0); }
+};
+
 struct G12 {
   KEEL_RULE_TEXT("G12", "LibTorch, PyTorch (DDP)",
                  "gradients that are not complete, unscaled, checked and clipped make no step. Fix: complete(), unscale(), "
@@ -74,7 +101,7 @@ struct G12 {
   static constexpr auto decided = rule::decided::call;
 };
 
-using clip_rules = list<G03, G05, G07, G11, G13>;
+using clip_rules = list<G03, G05, G06, G07, G11, G13, G14, G15>;
 using clip_order_rules = list<G01, G02, G08, G12>;
 
 }  // namespace keel::rule

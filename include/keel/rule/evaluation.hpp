@@ -13,7 +13,7 @@ struct E02 {
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
-    bool const unsound = e.interval < 1 || e.batches < 0 || e.early_stop < 0;
+    bool const unsound = e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 || !(e.min_delta >= 0.0);
     return unsound || (c.data.endless && e.batches == 0);
   }
 };
@@ -82,7 +82,29 @@ struct T03 {
   static constexpr bool broken(config const& c) { return c.data.packed && c.objective.kind != objective::kind::supervised; }
 };
 
-using evaluation_rules = list<E02, X03, X07, X10, T01, T03>;
+struct E20 {
+  KEEL_RULE_TEXT("E20", "",
+                 "this evaluation is of a moving average that the recipe does not keep. Fix: add keel::ema<0.999>, or remove "
+                 "keel::evaluation::averaged.");
+  static constexpr bool broken(config const& c) {
+    return c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged && c.ema.decay == 0.0;
+  }
+};
+
+struct E21 {
+  KEEL_RULE_TEXT("E21", "",
+                 "min_delta and not_before need early_stop; monitor and larger_is_better something that judges. Fix: "
+                 "keel::evaluation::early_stop<5>, or remove them.");
+  static constexpr bool broken(config const& c) {
+    auto const& e = c.evaluation;
+    if (e.kind == evaluation::kind::none) return false;
+    bool const judges = e.early_stop != 0 || e.has_stop_at || e.stop_on_nonfinite || schedule::judges_evaluations(c.schedule) ||
+                        c.checkpoint.metric == checkpoint::metric::evaluation_loss;
+    return ((e.min_delta != 0.0 || e.not_before != 0) && e.early_stop == 0) || ((!e.monitor.empty() || e.larger) && !judges);
+  }
+};
+
+using evaluation_rules = list<E02, E20, E21, X03, X07, X10, T01, T03>;
 using evaluation_order_rules = list<E04, E05>;
 
 }  // namespace keel::rule

@@ -29,7 +29,7 @@ constexpr bool can_halve(config const& c) {
 constexpr void take_rung(config& c, oom::rung_settings const& rung) {
   switch (rung.kind) {
     case oom::rung_kind::halve_micro_batch:
-      if (c.accumulate.count < (1LL << 62)) c.accumulate.count *= 2;
+      if (c.accumulate.count > 0 && c.accumulate.count < (1LL << 62)) c.accumulate.count *= 2;
       // Where slices keep groups whole, a half is as many groups as fit, which no number here says.
       c.accumulate.micro_batch = c.data.grouped ? 0 : c.accumulate.micro_batch / 2;
       // The update keeps its rows exactly, odd ones too, so the declared product is not asked for again.

@@ -60,7 +60,7 @@ struct L04 {
 
 struct L11 {
   KEEL_RULE_TEXT("L11", "",
-                 "only warmup_stable_decay has a decay of its own; elsewhere it would be ignored. Fix: remove "
+                 "only warmup_stable_decay takes a decay; elsewhere it would be ignored. Fix: remove "
                  "keel::schedule::decay, or use warmup_stable_decay.");
   static constexpr bool broken(config const& c) {
     return c.schedule.decay != 0 && c.schedule.kind != schedule::kind::warmup_stable_decay &&
@@ -99,30 +99,115 @@ struct L14 {
 };
 
 struct L16 {
-  KEEL_RULE_TEXT(
-      "L16", "",
-      "only one_cycle has a start_ratio; only plateau has patience, lowered_by, threshold. Fix: remove the option, or "
-      "use that schedule.");
+  KEEL_RULE_TEXT("L16", "",
+                 "start_ratio is one_cycle's, patience, evaluations and threshold plateau's, lowered_by for falls by a factor. "
+                 "Fix: remove it, or use that schedule.");
   static constexpr bool broken(config const& c) {
+    using schedule::kind;
     auto const& s = c.schedule;
-    bool const cycle = s.start_ratio == 0.0 || s.kind == schedule::kind::one_cycle;
-    bool const plateau = (s.patience == 0 && s.lowered_by == 0.0 && s.threshold == 0.0) || s.kind == schedule::kind::plateau;
-    return s.kind != schedule::kind::custom && !(cycle && plateau);
+    bool const of_plateau = s.patience == 0 && s.evaluations == 0 && s.threshold == 0.0;
+    bool const lowers =
+        s.kind == kind::plateau || s.kind == kind::exponential || s.kind == kind::step_decay || s.kind == kind::multi_step;
+    bool const taken = (s.start_ratio == 0.0 || s.kind == kind::one_cycle) && (of_plateau || s.kind == kind::plateau) &&
+                       (s.lowered_by == 0.0 || lowers);
+    return s.kind != kind::custom && !taken;
   }
 };
 
 struct L17 {
   KEEL_RULE_TEXT("L17", "",
-                 "a plateau is judged over updates and lowers the rate. Fix: keel::schedule::patience<1000_steps>, lowered_by "
-                 "between 0 and 1, threshold from 0 to 1.");
+                 "a plateau is judged over updates or evaluations, and lowers the rate. Fix: patience<1000_steps> or "
+                 "evaluations<3>, lowered_by<0.5>, threshold<0.01>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
+    bool const judged = (s.patience >= 1 && s.evaluations == 0) || (s.evaluations >= 1 && s.patience == 0);
     bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0 && s.threshold >= 0.0 && s.threshold < 1.0;
-    return s.kind == schedule::kind::plateau && !(s.patience >= 1 && lowers);
+    return s.kind == schedule::kind::plateau && !(judged && lowers);
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15, L16, L17>;
+struct L18 {
+  KEEL_RULE_TEXT("L18", "",
+                 "interval is for step_decay or exponential, milestones multi_step, power polynomial, cycle warm_restarts. "
+                 "Fix: remove it, or use that schedule.");
+  static constexpr bool broken(config const& c) {
+    using schedule::kind;
+    auto const& s = c.schedule;
+    bool const has_cycle = s.cycle != 0 || s.cycle_factor != 0;
+    bool const taken = (s.interval == 0 || s.kind == kind::step_decay || s.kind == kind::exponential) &&
+                       (s.milestone_count == 0 || s.kind == kind::multi_step) &&
+                       (s.power == 0.0 || s.kind == kind::polynomial) && (!has_cycle || s.kind == kind::warm_restarts);
+    return s.kind != kind::custom && !taken;
+  }
+};
+
+struct L19 {
+  KEEL_RULE_TEXT("L19", "LibTorch, PyTorch",
+                 "a fall by a factor needs one between 0 and 1, and an interval of updates. Fix: "
+                 "keel::schedule::lowered_by<0.1>, keel::schedule::interval<1000_steps>.");
+  static constexpr bool broken(config const& c) {
+    using schedule::kind;
+    auto const& s = c.schedule;
+    bool const by_interval = s.kind == kind::step_decay || s.kind == kind::exponential;
+    bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0;
+    return (by_interval && !(lowers && s.interval >= 1)) || (s.kind == kind::multi_step && !lowers);
+  }
+};
+
+struct L20 {
+  KEEL_RULE_TEXT("L20", "PyTorch",
+                 "milestones are 1 to 8 updates of the run that rise, the first behind the warm-up. Fix: "
+                 "keel::schedule::milestones<1000_steps, 2000_steps>.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.schedule;
+    if (s.kind != schedule::kind::multi_step) return false;
+    if (s.milestone_count < 1 || s.milestone_count > schedule::max_milestones) return true;
+    bool rises = s.milestones[0] >= 1;
+    for (int i = 1; i < s.milestone_count; ++i) rises = rises && s.milestones[i] > s.milestones[i - 1];
+    // A warm-up below nothing is L02's.
+    return !rises || schedule::warmup_of(s, schedule_total(c)) >= static_cast<double>(s.milestones[0]);
+  }
+};
+
+struct L21 {
+  KEEL_RULE_TEXT("L21", "PyTorch",
+                 "a polynomial needs its power, a finite number above zero. Fix: keel::schedule::power<2.0>, or "
+                 "keel::schedule::linear.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.kind == schedule::kind::polynomial && !(c.schedule.power > 0.0 && c.schedule.power < 1.7e308);
+  }
+};
+
+struct L22 {
+  KEEL_RULE_TEXT("L22", "none known",
+                 "inverse_root falls by the length of its warm-up, which it lacks. Fix: keel::schedule::warmup<4000_steps>.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.kind == schedule::kind::inverse_root && c.schedule.warmup == 0 && c.schedule.warmup_ratio == 0.0;
+  }
+};
+
+struct L23 {
+  KEEL_RULE_TEXT("L23", "none known",
+                 "warm restarts need the length of their first cycle, and no later one is shorter. Fix: "
+                 "keel::schedule::cycle<1000_steps>, cycle_factor<2>.");
+  static constexpr bool broken(config const& c) {
+    auto const& s = c.schedule;
+    return s.kind == schedule::kind::warm_restarts && !(s.cycle >= 1 && s.cycle_factor >= 1);
+  }
+};
+
+/// May be accepted, because a program that owns its loop evaluates where no recipe sees it.
+struct L24 {
+  KEEL_RULE_TEXT("L24", "LibTorch, PyTorch",
+                 "a plateau of evaluations never lowers the rate where none takes place. Fix: "
+                 "keel::evaluation::every<500_steps>, or patience<1000_steps>.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) {
+    return schedule::judges_evaluations(c.schedule) && c.evaluation.kind == evaluation::kind::none;
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15, L16, L17, L18, L19, L20, L21, L22, L23, L24>;
 
 }  // namespace keel::rule
 

@@ -20,8 +20,6 @@ inline constexpr settled_row settled[] = {
     {"P07", decided::never, "LibTorch, PyTorch, Lightning",
      "an overflow of scaled gradients is the scaler's ordinary signal and no NaN of the run",
      "an overflow of the loss scale is skipped, backs the scale off, and is no non-finite event"},
-    {"G06", decided::never, "Accelerate (DeepSpeed)", "every clip policy that measures a norm measures L2",
-     "the norm equals a float64 reference over 10,000 random lists of tensors, whole and by parameter"},
     {"G10", decided::never, "LibTorch", "keel clips by its own pass and never calls LibTorch's clip_grad_norm_",
      "house.floors"},
     {"N04", decided::never, "LibTorch, KempnerForge", "the gradients are checked in every step, not the loss alone",

@@ -32,8 +32,8 @@ struct Z06 {
 
 struct Z08 {
   KEEL_RULE_TEXT("Z08", "none known",
-                 "two optimizers over one model have no common step to guard. Fix: one optimizer with a parameter group for "
-                 "each.");
+                 "one step guards one optimizer. Fix: one optimizer with a parameter group for each, or, where models take turns "
+                 "as in a GAN, a keel::step for each.");
   static constexpr auto decided = rule::decided::call;
 };
 
@@ -67,8 +67,8 @@ struct Z23 {
 
 struct W01 {
   KEEL_RULE_TEXT("W01", "none known",
-                 "the recipe is for another number of ranks than it shards over or was started with. Fix: the right "
-                 "keel::world::size<N>, or keel::shard.");
+                 "the recipe is for another number of ranks than it shards over or was started with. Fix: "
+                 "keel::world::size<N>, keel::shard, or one process.");
   static constexpr bool broken(config const& c) {
     if (c.world.declared && c.world.ranks < 1) return true;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;

@@ -137,8 +137,8 @@ struct U31 {
 struct U32 {
   KEEL_RULE_TEXT(
       "U32", "",
-      "an lr range test would use up data that the run needs. Fix: a vector, a view, a data loader, or a function of "
-      "the epoch.");
+      "these batches are looked at more than once, and can be read once or not at all. Fix: a vector, a view, a data loader, "
+      "or a function of the epoch.");
 };
 
 /// Decided when a trainer or step looks at its optimizer.
@@ -158,7 +158,13 @@ struct U35 {
                  "if it frees nothing.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35>;
+struct U39 {
+  KEEL_RULE_TEXT("U39", "",
+                 "keel calls no such member: of your own policies clip has a static clip(), schedule a static factor(). Fix: "
+                 "remove the members, or write a hook.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39>;
 
 }  // namespace keel::rule
 

@@ -8,10 +8,12 @@
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <c10/util/StringUtil.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <keel/error.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/observe/window_statistics.hpp>
 #include <keel/policy/clip.hpp>
@@ -20,11 +22,12 @@
 #include <keel/step/gradient_norm.hpp>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace keel {
 
-/// A clip policy of one's own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
+/// A clip policy of your own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
 /// third argument.
 template <class Policy>
 concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) {
@@ -89,10 +92,16 @@ requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore) str
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
-/// The largest joint norm that the policy lets pass; infinity for a policy that bounds something else.
+/// Bounds a joint norm of another order than 2, which is measured once the gradients lie in memory as they are.
+template <class Policy>
+inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
+
+/// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
 template <class Policy>
 double norm_limit(state_of<Policy> const& state) {
-  if constexpr (Policy::configured.kind == clip::kind::global_norm) {
+  if constexpr (has_other_order<Policy>) {
+    return std::numeric_limits<double>::infinity();
+  } else if constexpr (Policy::configured.kind == clip::kind::global_norm) {
     return Policy::configured.limit;
   } else if constexpr (Policy::configured.kind == clip::kind::zscore) {
     return state.limit();
@@ -101,11 +110,11 @@ double norm_limit(state_of<Policy> const& state) {
   }
 }
 
-/// Bounds something else than the joint norm, so that the gradients must lie in memory as they are.
+/// Bounds something else than the joint L2 norm, so that the gradients must lie in memory as they are.
 template <class Policy>
 inline constexpr bool looks_at_elements =
     Policy::configured.kind == clip::kind::value || Policy::configured.kind == clip::kind::adaptive ||
-    Policy::configured.kind == clip::kind::custom;
+    Policy::configured.kind == clip::kind::custom || has_other_order<Policy>;
 
 /// Scales all gradients by limit / norm if their joint norm exceeds the limit.
 inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm, double limit) {
@@ -166,7 +175,7 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
 }
 
 /// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
-/// changed any; a policy of one's own is taken to have.
+/// changed any; a policy of your own is taken to have.
 template <class Policy>
 bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
                 state_of<Policy>& state) {
@@ -178,6 +187,10 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
   } else if constexpr (custom_clip<Policy>) {
     Policy::clip(gradients, norm);
     return true;
+  } else if constexpr (has_other_order<Policy>) {
+    double const measured = joint_norm(gradients, settings.order);
+    clip_global_norm(gradients, measured, settings.limit);
+    return measured > settings.limit;
   } else if constexpr (settings.kind == clip::kind::value) {
     return clip_value(gradients, settings.limit);
   } else if constexpr (settings.kind == clip::kind::adaptive) {
@@ -187,24 +200,52 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
   }
 }
 
-/// For any LibTorch program: clips the parameters' gradients to a joint L2 norm and returns the norm before. Unlike the
-/// library's own, it leaves the gradients alone where the norm is not finite, so that the caller can still tell which one it
-/// was.
-inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm) {
+/// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
+/// may be infinite, and returns the norm before. Unlike the library's own, it leaves the gradients alone where the norm is not
+/// finite, so that the caller can still tell which one it was; with `error_if_nonfinite` it throws nonfinite_error (E08) that
+/// says so. Throws error (E12) for a bound below 0 and for an order below 1.
+inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
+                              bool error_if_nonfinite = false) {
+  if (!(norm_type >= 1.0)) {
+    throw error("E12", c10::str("clip_grad_norm_ was called with a norm_type of ", norm_type,
+                                ", and a norm has an order of at least 1. Use 2, 1 or infinity."));
+  }
+  if (!(max_norm >= 0.0)) {
+    throw error("E12", c10::str("clip_grad_norm_ was called with a max_norm of ", max_norm,
+                                ", which is not a bound. Use a number from 0 on, or infinity to measure and not clip."));
+  }
   separate_gradients(parameters);
   std::vector<at::Tensor> gradients;
-  for (at::Tensor const& parameter : parameters) {
-    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].grad().defined()) continue;
+    gradients.push_back(parameters[i].grad());
+    places.push_back(i);
   }
-  double const norm = measure_gradients(gradients).norm;
+  double const norm = joint_norm(gradients, norm_type);
   if (std::isfinite(norm)) {
     at::NoGradGuard no_grad;
     for (at::Tensor& gradient : gradients) {
       if (gradient.is_sparse()) gradient = gradient._values();
     }
     clip_global_norm(gradients, norm, max_norm);
+  } else if (error_if_nonfinite) {
+    std::string what = "the joint norm of the gradients overflows, although each of them is finite";
+    if (auto const first = measure_gradients(gradients).first_nonfinite; first >= 0) {
+      std::size_t const place = places[static_cast<std::size_t>(first)];
+      what = c10::str("the gradient of parameter ", place, " of ", parameters.size(), ", of shape ", parameters[place].sizes(),
+                      ", is not finite");
+    }
+    throw nonfinite_error("E08", what +
+                                     ". No gradient was clipped. Leave this update out and look at its batch, or leave "
+                                     "error_if_nonfinite out and judge the norm that is returned.");
   }
   return norm;
+}
+/// The same for one parameter.
+inline double clip_grad_norm_(at::Tensor const& parameter, double max_norm, double norm_type = 2.0,
+                              bool error_if_nonfinite = false) {
+  return clip_grad_norm_(std::span<at::Tensor const>(&parameter, 1), max_norm, norm_type, error_if_nonfinite);
 }
 
 }  // namespace keel

@@ -25,9 +25,45 @@
 
 namespace keel {
 
-/// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1]; `min` is the last
-/// rate over the highest. Updates from `total` on keep the last factor. `total` 0 means a run without a known length; only
-/// `constant` and `plateau` take it.
+namespace detail {
+
+/// How much of its cycle of warm restarts has passed before update number `update`, from 0, after the warm-up; below 1.
+inline double cycle_progress(schedule::settings const& s, std::int64_t update) {
+  std::int64_t length = std::max<std::int64_t>(1, s.cycle);
+  std::int64_t const factor = std::max<std::int64_t>(1, s.cycle_factor);
+  if (factor == 1) return static_cast<double>(update % length) / static_cast<double>(length);
+  while (update >= length) {
+    update -= length;
+    // No run sees the end of a longer cycle.
+    if (length > std::numeric_limits<std::int64_t>::max() / factor) return 0.0;
+    length *= factor;
+  }
+  return static_cast<double>(update) / static_cast<double>(length);
+}
+
+/// How often a schedule that lowers the rate by a factor has done so before update number `update`; not whole where it does so
+/// smoothly. `after_warmup` counts from the end of the warm-up.
+inline double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup) {
+  std::int64_t const interval = std::max<std::int64_t>(1, s.interval);
+  switch (s.kind) {
+    case schedule::kind::exponential:
+      return static_cast<double>(after_warmup) / static_cast<double>(interval);
+    case schedule::kind::step_decay:
+      return static_cast<double>(after_warmup / interval);
+    case schedule::kind::multi_step: {
+      auto const* const end = s.milestones + std::clamp(s.milestone_count, 0, schedule::max_milestones);
+      return static_cast<double>(std::upper_bound(s.milestones, end, update) - s.milestones);
+    }
+    default:
+      return 0.0;
+  }
+}
+
+}  // namespace detail
+
+/// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up;
+/// `min` is the lowest rate over the highest. `total` 0 means a run without a known length, which only schedules that fall to
+/// their end need; they keep the last factor from `total` on.
 inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
   double const at = static_cast<double>(update);
   double const length = static_cast<double>(total);
@@ -41,10 +77,25 @@ inline double schedule_factor(schedule::settings const& s, std::int64_t update, 
     return 1.0 - (1.0 - min) * half_cosine(fall > 0.0 ? std::min(1.0, (at - peak) / fall) : 1.0);
   }
   if (at < warmup) return (at + 1.0) / warmup;
+  std::int64_t const after_warmup = update - static_cast<std::int64_t>(warmup);
+  switch (s.kind) {
+    case schedule::kind::inverse_root:
+      // Its updates count from 1, so that the warm-up's last one is the first of the fall too.
+      return std::max(min, std::sqrt(std::max(1.0, warmup) / (at + 1.0)));
+    case schedule::kind::exponential:
+    case schedule::kind::step_decay:
+    case schedule::kind::multi_step:
+      return std::max(min, std::pow(s.lowered_by, detail::times_lowered(s, update, after_warmup)));
+    case schedule::kind::warm_restarts:
+      return 1.0 - (1.0 - min) * half_cosine(detail::cycle_progress(s, after_warmup));
+    default:
+      break;
+  }
   if (!schedule::falls_to_its_end(s.kind)) return 1.0;
   double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
   double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
   if (s.kind == schedule::kind::cosine) return 1.0 - (1.0 - min) * half_cosine(progress);
+  if (s.kind == schedule::kind::polynomial) return min + (1.0 - min) * std::pow(1.0 - progress, s.power);
   return 1.0 - (1.0 - min) * progress;
 }
 
@@ -126,12 +177,13 @@ class lr_schedule {
     for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);
   }
 
+  /// What rollbacks made of the rate so far: a factor of at most 1.
+  double lowered() const { return lowered_; }
+
   /// Every rate of every group is `factor` times what it was, from now on.
   void lower(double factor) {
-    if (writes()) {
-      lowered_ *= factor;
-      return;
-    }
+    lowered_ *= factor;
+    if (writes()) return;
     for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
   }
 
@@ -141,7 +193,15 @@ class lr_schedule {
     if (updated == nullptr) return;
     ++position_;
     bool const warm = position_ > schedule::warmup_updates(settings_, total_);
-    if (settings_.kind == schedule::kind::plateau && warm) plateau_.take(settings_, updated->loss);
+    bool const judges_losses = settings_.kind == schedule::kind::plateau && !schedule::judges_evaluations(settings_);
+    if (judges_losses && warm) plateau_.take(settings_, updated->loss);
+  }
+
+  /// An evaluation of the parameters as they are came to `value`; a plateau that judges evaluations takes it in, after the
+  /// warm-up. One that is NaN or infinite is not better than any.
+  void evaluated(double value, bool larger_is_better) {
+    bool const warm = position_ >= schedule::warmup_updates(settings_, total_);
+    if (schedule::judges_evaluations(settings_) && warm) plateau_.take_evaluation(settings_, value, larger_is_better);
   }
 
   template <class Archive>
@@ -159,12 +219,14 @@ class lr_schedule {
     for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);
   }
 
-  /// Compares the mean loss of one patience with the best one's.
+  /// Compares the mean loss of one patience, or an evaluation, with the best one's.
   struct plateau_state {
     double factor = 1.0;
     double best = std::numeric_limits<double>::infinity();
     double sum = 0.0;
     std::int64_t count = 0;
+    double best_evaluation = std::numeric_limits<double>::infinity();  ///< infinite: there was none
+    std::int64_t evaluations_without_better = 0;
 
     void take(schedule::settings const& s, double loss) {
       sum += loss;
@@ -178,12 +240,32 @@ class lr_schedule {
       sum = 0.0;
       count = 0;
     }
+    void take_evaluation(schedule::settings const& s, double value, bool larger_is_better) {
+      double const by = s.threshold * std::abs(best_evaluation);
+      bool const first = std::isinf(best_evaluation);
+      bool const better = first || (larger_is_better ? value > best_evaluation + by : value < best_evaluation - by);
+      if (std::isfinite(value) && better) {
+        best_evaluation = value;
+        evaluations_without_better = 0;
+      } else if (++evaluations_without_better >= s.evaluations) {
+        factor *= s.lowered_by;
+        evaluations_without_better = 0;
+      }
+    }
     template <class Archive>
     void visit(Archive& archive) {
       archive("factor", factor);
       archive("best", best);
       archive("sum", sum);
       archive("count", count);
+      // What only looks at state or copies it knows no older versions.
+      if constexpr (requires { archive.added("best_evaluation", best_evaluation); }) {
+        archive.added("best_evaluation", best_evaluation);
+        archive.added("evaluations_without_better", evaluations_without_better);
+      } else {
+        archive("best_evaluation", best_evaluation);
+        archive("evaluations_without_better", evaluations_without_better);
+      }
     }
   };
 

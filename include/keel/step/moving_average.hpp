@@ -7,12 +7,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <torch/nn/module.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <keel/error.hpp>
+#include <keel/libtorch/host_value.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/step/outcome.hpp>
+#include <keel/step/parameters.hpp>
 #include <keel/update/parameter_state.hpp>
 #include <string>
 #include <type_traits>
@@ -139,6 +143,27 @@ class moving_average {
 };
 
 namespace detail {
+
+/// A mask of minus infinity would become NaN.
+inline bool is_averaged_buffer(at::Tensor const& buffer) {
+  return buffer.defined() && buffer.is_floating_point() && buffer.layout() == at::kStrided &&
+         host_value(at::isfinite(buffer).all()) != 0.0;
+}
+/// What an average is of: the parameters that are trained, and with `buffers` every floating-point buffer after them.
+inline std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<at::Tensor> tensors = parameters.tensors;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) tensors.push_back(item.value());
+  }
+  return tensors;
+}
+inline std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<std::string> names = parameters.names;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) names.push_back(item.key());
+  }
+  return names;
+}
 
 /// Of a recipe without keel::ema.
 struct no_average {

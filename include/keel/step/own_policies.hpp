@@ -9,6 +9,7 @@
 #include <keel/rule/unbuilt.hpp>
 #include <keel/step/clipping.hpp>
 #include <keel/step/lr_schedule.hpp>
+#include <type_traits>
 #include <utility>
 
 namespace keel::detail {
@@ -29,7 +30,43 @@ constexpr bool has_state_outside_clip(std::integer_sequence<int, Slots...>) {
   return ((static_cast<slot>(Slots) != slot::clip && stateful<policy_of<Recipe, static_cast<slot>(Slots)>>) || ...);
 }
 
-/// Does not compile (U19, U20, U21) where a policy of the program's own cannot be called or saved.
+/// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
+/// with_names.
+struct probable_names {
+  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip;
+  int operator()();
+};
+template <class Policy>
+struct with_names : Policy, probable_names {};
+
+/// The policy brings something that decides, and nothing asks it. A member of a name that is not in the list above is not
+/// found.
+template <class Policy>
+constexpr bool has_uncalled_members() {
+  if constexpr (std::is_same_v<Policy, typename default_policy<Policy::in_slot>::type> || std::is_final_v<Policy>) {
+    return false;
+  } else if constexpr (!std::is_empty_v<Policy>) {
+    return true;
+  } else {
+    using probe = with_names<Policy>;
+    constexpr bool has_another = !requires {
+      &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
+          &probe::operator();
+    };
+    constexpr bool calls_factor = Policy::in_slot == slot::schedule;
+    bool calls_clip = false;
+    if constexpr (Policy::in_slot == slot::clip) calls_clip = Policy::configured.kind == clip::kind::custom;
+    bool const has_factor = !requires { &probe::factor; };
+    bool const has_clip = !requires { &probe::clip; };
+    return has_another || (has_factor && !calls_factor) || (has_clip && !calls_clip);
+  }
+}
+template <class Recipe, int... Slots>
+constexpr bool has_uncalled_members(std::integer_sequence<int, Slots...>) {
+  return (has_uncalled_members<policy_of<Recipe, static_cast<slot>(Slots)>>() || ...);
+}
+
+/// Does not compile (U19, U20, U21, U39) where a policy of the program's own cannot be called or saved.
 template <class Recipe>
 constexpr void require_own_policies_fit() {
   using clip_policy = policy_of<Recipe, slot::clip>;
@@ -42,6 +79,7 @@ constexpr void require_own_policies_fit() {
     refuse_call<rule::U20, schedule_policy>();
   }
   if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{})) refuse_call<rule::U21, Recipe>();
+  if constexpr (has_uncalled_members<Recipe>(std::make_integer_sequence<int, slot_count>{})) refuse_call<rule::U39, Recipe>();
 }
 
 }  // namespace keel::detail

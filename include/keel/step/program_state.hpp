@@ -1,19 +1,184 @@
 // State of the program that an update which does not take place must leave as it was, such as the hidden state that an LSTM
-// carries from batch to batch: a copy in memory of what lists its fields with `visit(archive)`, and the way back. What the program
-// changes between the micro-batches of an update, such as a sampler that moved on with the data, stays as it is.
+// carries from batch to batch: a copy in memory of what lists its fields with `visit(archive)`, and the way back. What the
+// program changes between the micro-batches of an update, such as a sampler that moved on with the data, stays as it is. A
+// list, array, optional or map is one field with all that is in it: one that the program changed stays as a whole, because its
+// elements may have moved.
 #pragma once
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <any>
+#include <cmath>
 #include <cstddef>
+#include <keel/checkpoint/fields.hpp>
 #include <keel/step/tensor_mark.hpp>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace keel {
+
+namespace detail {
+
+/// What was taken of the fields of a state, in the order in which `visit` lists them; an empty one is not looked at.
+using field_list = std::vector<std::pair<std::string, std::any>>;
+
+/// Finds fields by name, each after the last that was found: `visit` may list a name twice, or not all that it listed before.
+template <class Fields>
+class field_cursor {
+ public:
+  explicit field_cursor(Fields& fields) : fields_(fields) {}
+  /// Null for a field that was not there.
+  auto* find(std::string_view name) {
+    for (std::size_t i = next_; i < fields_.size(); ++i) {
+      if (fields_[i].first != name) continue;
+      next_ = i + 1;
+      return &fields_[i].second;
+    }
+    return static_cast<decltype(&fields_[0].second)>(nullptr);
+  }
+  bool at_end() const { return next_ == fields_.size(); }
+
+ private:
+  Fields& fields_;
+  std::size_t next_ = 0;
+};
+
+/// `OfTensor` is made of a tensor and stands for it; a value is copied.
+template <class OfTensor, class Field>
+std::any take_field(Field& field);
+template <class OfTensor, class State>
+field_list take_fields(State& state) {
+  field_list taken;
+  for_each_field(state, [&](char const* name, auto& field) { taken.emplace_back(name, take_field<OfTensor>(field)); });
+  return taken;
+}
+template <class OfTensor, class Field>
+std::any take_field(Field& field) {
+  constexpr field_kind kind = kind_of_field<Field>;
+  if constexpr (kind == field_kind::tensor) {
+    return OfTensor(field);
+  } else if constexpr (holds_values<Field>) {
+    return field;
+  } else if constexpr (kind == field_kind::nested) {
+    return take_fields<OfTensor>(field);
+  } else if constexpr (kind == field_kind::map) {
+    field_list elements;
+    for (auto& [key, element] : field) elements.emplace_back(key, take_field<OfTensor>(element));
+    return elements;
+  } else {
+    std::vector<std::any> elements;
+    for (auto& element : elements_of(field)) elements.push_back(take_field<OfTensor>(element));
+    return elements;
+  }
+}
+
+/// NaN is the same as NaN: a number that is not known yet did not change.
+template <class Field>
+bool same_values(Field const& a, Field const& b) {
+  constexpr field_kind kind = kind_of_field<Field>;
+  auto const same = [](auto const& x, auto const& y) { return same_values(x, y); };
+  if constexpr (std::is_floating_point_v<Field>) {
+    return (a == b && std::signbit(a) == std::signbit(b)) || (std::isnan(a) && std::isnan(b));
+  } else if constexpr (kind == field_kind::value) {
+    return a == b;
+  } else if constexpr (kind == field_kind::optional) {
+    return a.has_value() == b.has_value() && (!a || same(*a, *b));
+  } else if constexpr (kind == field_kind::map) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                      [&](auto const& x, auto const& y) { return x.first == y.first && same(x.second, y.second); });
+  } else {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end(), same);
+  }
+}
+
+template <class Field>
+bool is_unchanged(std::any const& mark, Field& field) {
+  constexpr field_kind kind = kind_of_field<Field>;
+  if constexpr (kind == field_kind::tensor) {
+    return std::any_cast<tensor_mark const&>(mark) == tensor_mark(field);
+  } else if constexpr (holds_values<Field>) {
+    return same_values(std::any_cast<Field const&>(mark), field);
+  } else if constexpr (kind == field_kind::nested || kind == field_kind::map) {
+    field_cursor marks(std::any_cast<field_list const&>(mark));
+    bool same = true;
+    auto const compare = [&](std::string_view name, auto& one) {
+      std::any const* const found = same ? marks.find(name) : nullptr;
+      same = found != nullptr && is_unchanged(*found, one);
+    };
+    if constexpr (kind == field_kind::nested) {
+      for_each_field(field, compare);
+    } else {
+      for (auto& [key, element] : field) compare(key, element);
+    }
+    return same && marks.at_end();
+  } else {
+    auto const& marks = std::any_cast<std::vector<std::any> const&>(mark);
+    auto const elements = elements_of(field);
+    return std::equal(marks.begin(), marks.end(), elements.begin(), elements.end(),
+                      [](std::any const& one, auto& element) { return is_unchanged(one, element); });
+  }
+}
+
+/// A tensor itself and what it held.
+struct tensor_copy {
+  at::Tensor live;
+  at::Tensor values;
+
+  explicit tensor_copy(at::Tensor const& tensor)
+      : live(tensor), values(tensor.defined() ? tensor.detach().clone() : at::Tensor()) {}
+  void put_back(at::Tensor& field) const {
+    field = live;
+    if (!field.defined()) return;
+    // An expanded tensor cannot be written to.
+    bool const writable = field.layout() == at::kStrided && at::has_internal_overlap(field) != at::MemOverlap::Yes;
+    if (writable && field.sizes() == values.sizes()) {
+      field.detach().copy_(values);
+    } else {
+      field = values;
+    }
+  }
+};
+
+template <class Field>
+void put_back_field(std::any const& copy, Field& field);
+template <class State>
+void put_back_fields(field_list const& copies, State& state) {
+  field_cursor at(copies);
+  for_each_field(state, [&](char const* name, auto& field) {
+    std::any const* const copy = at.find(name);
+    if (copy != nullptr && copy->has_value()) put_back_field(*copy, field);
+  });
+}
+template <class Field>
+void put_back_field(std::any const& copy, Field& field) {
+  constexpr field_kind kind = kind_of_field<Field>;
+  if constexpr (kind == field_kind::tensor) {
+    std::any_cast<tensor_copy const&>(copy).put_back(field);
+  } else if constexpr (holds_values<Field>) {
+    field = std::any_cast<Field const&>(copy);
+  } else if constexpr (kind == field_kind::nested) {
+    put_back_fields(std::any_cast<field_list const&>(copy), field);
+  } else if constexpr (kind == field_kind::map) {
+    auto const& elements = std::any_cast<field_list const&>(copy);
+    std::erase_if(field, [&](auto const& present) {
+      return !std::ranges::binary_search(elements, present.first, field.key_comp(), &field_list::value_type::first);
+    });
+    for (auto const& [key, element] : elements) put_back_field(element, field.try_emplace(key).first->second);
+  } else {
+    auto const& elements = std::any_cast<std::vector<std::any> const&>(copy);
+    resize_list(field, elements.size());
+    auto const live = elements_of(field);
+    for (std::size_t i = 0; i < live.size(); ++i) put_back_field(elements[i], live[i]);
+  }
+}
+
+}  // namespace detail
 
 /// What fields were, to see later which of them changed.
 class field_marks {
@@ -21,128 +186,59 @@ class field_marks {
   template <class State>
   static field_marks of(State& state) {
     field_marks marks;
-    taker archive{marks.fields_};
-    state.visit(archive);
+    marks.fields_ = detail::take_fields<tensor_mark>(state);
     return marks;
-  }
-  /// One entry a field, in the order in which visit lists them.
-  template <class State>
-  std::vector<bool> changed(State& state) const {
-    std::vector<bool> found;
-    comparer archive{fields_, found};
-    state.visit(archive);
-    return found;
   }
 
  private:
-  struct taker {
-    std::vector<std::any>& fields;
-    template <class Field>
-    void operator()(char const* /*name*/, Field& field) {
-      if constexpr (requires { field.visit(*this); }) {
-        field.visit(*this);
-      } else if constexpr (std::is_same_v<Field, at::Tensor>) {
-        fields.emplace_back(tensor_mark(field));
-      } else {
-        fields.emplace_back(field);
-      }
-    }
-  };
-  struct comparer {
-    std::vector<std::any> const& fields;
-    std::vector<bool>& found;
-    template <class Field>
-    void operator()(char const* /*name*/, Field& field) {
-      if constexpr (requires { field.visit(*this); }) {
-        field.visit(*this);
-      } else if constexpr (std::is_same_v<Field, at::Tensor>) {
-        found.push_back(tensor_mark(field) != std::any_cast<tensor_mark const&>(fields.at(found.size())));
-      } else {
-        found.push_back(!(field == std::any_cast<Field const&>(fields.at(found.size()))));
-      }
-    }
-  };
-
-  std::vector<std::any> fields_;
+  friend class field_copies;
+  detail::field_list fields_;
 };
 
-/// Copies of fields, in the order in which visit lists them.
+/// Copies of fields. A list that was longer or shorter since has its old length again; what it had to lengthen by is built by
+/// default, and its fields are put back like any others.
 class field_copies {
  public:
   template <class State>
   static field_copies of(State& state) {
     field_copies copies;
     at::NoGradGuard no_grad;
-    taker archive{copies.fields_};
-    state.visit(archive);
+    copies.fields_ = detail::take_fields<detail::tensor_copy>(state);
     return copies;
   }
-  /// Fields that are not put back any more.
-  void leave(std::vector<bool> const& which) {
-    for (std::size_t i = 0; i < which.size() && i < fields_.size(); ++i) {
-      if (which[i]) fields_[i].reset();
-    }
+  /// Fields that changed since `marks` are not put back any more.
+  template <class State>
+  void leave_changed(field_marks const& marks, State& state) {
+    leave_changed(marks.fields_, fields_, state);
   }
   /// Tensors that were written in place get their values back, and those that were replaced come back themselves. Allocates
-  /// nothing: this may follow an out-of-memory.
+  /// nothing on a device: this may follow an out-of-memory.
   template <class State>
   void put_back(State& state) const {
     at::NoGradGuard no_grad;
-    restorer archive{fields_};
-    state.visit(archive);
+    detail::put_back_fields(fields_, state);
   }
 
  private:
-  struct tensor_copy {
-    at::Tensor live;
-    at::Tensor values;
-  };
-  struct taker {
-    std::vector<std::any>& fields;
-    template <class Field>
-    void operator()(char const* /*name*/, Field& field) {
-      if constexpr (requires { field.visit(*this); }) {
-        field.visit(*this);
-      } else if constexpr (std::is_same_v<Field, at::Tensor>) {
-        fields.emplace_back(tensor_copy{field, field.defined() ? field.detach().clone() : at::Tensor()});
-      } else {
-        fields.emplace_back(field);
-      }
-    }
-  };
-  struct restorer {
-    std::vector<std::any> const& fields;
-    std::size_t next = 0;
-    template <class Field>
-    void operator()(char const* /*name*/, Field& field) {
-      if constexpr (requires { field.visit(*this); }) {
-        field.visit(*this);
-        return;
-      } else {
-        std::any const& copy = fields.at(next++);
-        if (!copy.has_value()) return;
-        put(copy, field);
-      }
-    }
-    template <class Field>
-    static void put(std::any const& from, Field& field) {
-      if constexpr (std::is_same_v<Field, at::Tensor>) {
-        auto const& copy = std::any_cast<tensor_copy const&>(from);
-        field = copy.live;
-        if (!field.defined()) return;
-        // An expanded tensor cannot be written to.
-        if (field.sizes() == copy.values.sizes() && field.is_non_overlapping_and_dense()) {
-          field.detach().copy_(copy.values);
-        } else {
-          field = copy.values;
+  template <class State>
+  static void leave_changed(detail::field_list const& marks, detail::field_list& copies, State& state) {
+    detail::field_cursor mark_at(marks);
+    detail::field_cursor copy_at(copies);
+    detail::for_each_field(state, [&]<class Field>(char const* name, Field& field) {
+      std::any const* const mark = mark_at.find(name);
+      std::any* const copy = copy_at.find(name);
+      if (copy == nullptr || !copy->has_value()) return;
+      if constexpr (detail::kind_of_field<Field> == detail::field_kind::nested) {
+        if (mark != nullptr) {
+          leave_changed(std::any_cast<detail::field_list const&>(*mark), std::any_cast<detail::field_list&>(*copy), field);
+          return;
         }
-      } else {
-        field = std::any_cast<Field const&>(from);
       }
-    }
-  };
+      if (mark == nullptr || !detail::is_unchanged(*mark, field)) copy->reset();
+    });
+  }
 
-  std::vector<std::any> fields_;  ///< empty ones are left as they are
+  detail::field_list fields_;
 };
 
 /// What a step asks of the trainer, which registers the program's state.

@@ -63,7 +63,7 @@ class step_body : public update_counts {
         optimizer_(optimizer),
         engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
         parameters_(collect_parameters(model_, optimizer)),
-        told_(std::addressof(model), optimizer, parameters_, updates),
+        told_(std::addressof(model), optimizer, parameters_, updates, Environment::ranks()),
         scaler_(configured.loss_scale),
         schedule_(optimizer, configured.schedule, updates, own_schedule<schedule_policy>()),
         observe_(observe) {
@@ -165,6 +165,8 @@ class step_body : public update_counts {
   auto& ladder() { return ladder_; }
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
+  /// An exception came out of the optimizer's step: parameters may be of two updates, and only a checkpoint is whole.
+  bool is_half_updated() const { return half_updated_; }
   /// Of the parameters, where the recipe has keel::ema.
   moving_average& average() requires(averages) {
     settle();
@@ -393,6 +395,7 @@ class step_body : public update_counts {
     bool const was_clipped = found.clipped->clipped();
     begin_update(found.window);
     std::swap(clip_state_, next_clip_state_);
+    half_updated_ = true;
     step_optimizer([&] { std::move(*found.clipped).step(optimizer_); });
     repeated_.take(optimizer_, parameters_);
     return accept(found.window, found.loss, found.norm, was_clipped);
@@ -401,6 +404,7 @@ class step_body : public update_counts {
   /// Launches the update and says what became of the one before it.
   outcome finish_on_device(window_conclusion found) {
     begin_update(found.window);
+    half_updated_ = true;
     step_optimizer([&] {
       engine_->update_where(found.decided->happens, found.decided->factor);
       if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
@@ -409,6 +413,7 @@ class step_body : public update_counts {
     repeated_.take(optimizer_, parameters_);
     found.window.memory = pass_.memory().end();
     pending_.emplace(pending_update{std::move(found.window), found.limits, std::move(found.decided->verdict)});
+    half_updated_ = false;
     end_window();
     return std::exchange(settled_, std::nullopt).value_or(outcome::pending{});
   }
@@ -441,6 +446,7 @@ class step_body : public update_counts {
     if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
     name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
     ++updates_;
+    half_updated_ = false;
     if (clipped) ++clipped_;
     // While the window is open, as for update_end: a hook is at no boundary yet.
     if constexpr (has_ladder) {
@@ -496,6 +502,7 @@ class step_body : public update_counts {
   update_engine* engine_;  ///< the optimizer, if it is one
   parameter_list parameters_;
   told_recipe<Recipe, typename Environment::autocast> told_;
+  bool half_updated_ = false;
   grad_scaler scaler_;
   lr_schedule schedule_;
   state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
@@ -503,7 +510,8 @@ class step_body : public update_counts {
   update_guards guards_{configured};
   repeated_step_watch repeated_;
   memory_ladder<policy_of<Recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
-  average_if<averages> average_{parameters_.tensors, configured.ema.decay, parameters_.names};
+  average_if<averages> average_{averaged_tensors(model_, parameters_, configured.ema.buffers), configured.ema.decay,
+                                averaged_names(model_, parameters_, configured.ema.buffers)};
   Observer observe_;
 
   // The open window. Between windows all of it is empty, which is why a checkpoint is only taken there.

@@ -23,13 +23,14 @@ inline constexpr char kind_of_batch = 0;
 
 template <class Autocast>
 run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates,
-                       precision::kind precision) {
+                       precision::kind precision, std::int64_t ranks) {
   double smallest = std::numeric_limits<double>::infinity();
   for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
   auto kind = device::kind::any;
   if (parameters.device == at::kCPU) kind = device::kind::cpu;
   if (parameters.device == at::kCUDA) kind = device::kind::cuda;
   return {.known = true,
+          .world_size = ranks,
           .updates = updates,
           .learning_rate = smallest,
           .half_kernels = Autocast::computes_in_half(parameters.device),
@@ -44,9 +45,9 @@ class told_recipe {
  public:
   /// Throws recipe_error where the facts break a rule.
   template <class Model, class Optimizer>
-  told_recipe(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates)
+  told_recipe(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates, std::int64_t ranks)
       : value_(require_valid<Recipe>(
-            detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind),
+            detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind, ranks),
             parameters.seen | facts<slot::model, module_of<Model>>(),
             seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
 

@@ -18,6 +18,7 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/interference.hpp>
 #include <keel/step/loss.hpp>
+#include <keel/step/mixed_dtypes.hpp>
 #include <keel/step/parameters.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/window_sums.hpp>
@@ -112,9 +113,10 @@ class window_pass {
     bool any = false;
     for (at::Tensor const& parameter : parameters_.tensors) any |= parameter.grad().defined();
     if (!any) {
-      throw data_error("E07",
-                       "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
-                       "this model's output, and build the optimizer from this model's parameters.");
+      throw data_error(
+          "E07",
+          "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
+          "this model's output, and build the optimizer from this model's parameters.");
     }
     return std::move(*gradients_).complete();
   }
@@ -154,8 +156,10 @@ class window_pass {
     sums_.tokens += batch_traits<Batch>::tokens(batch);
     loss_tally tally;
     bool const cut = relief.pieces > 1;
-    for_each_piece(batch, relief.pieces, grain_of(batch, grain),
-                   [&](auto const& piece, std::int64_t rows) { run_piece(piece, rows, loss_of, relief, cut, tally); });
+    for_each_piece(batch, relief.pieces, grain_of(batch, grain), [&](auto const& piece, std::int64_t rows) {
+      name_mixed_dtypes(piece, parameters_.tensors.front().scalar_type(),
+                        [&] { run_piece(piece, rows, loss_of, relief, cut, tally); });
+    });
     // Of a cut micro-batch each piece may count nothing, but not all of them.
     if (cut && tally.weight == 0.0) require_weight(0.0);
     sums_.loss.add(tally);
@@ -201,7 +205,7 @@ class window_pass {
   program_state* program_ = nullptr;
   std::vector<field_copies> taken_;  ///< before the first micro-batch
   std::vector<field_marks> left_;    ///< after the last one
-  bool can_go_back_ = false;  ///< an update is open, and nothing of it was applied
+  bool can_go_back_ = false;         ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
   bool on_device_ = false;

@@ -15,9 +15,9 @@ class state_home {
   virtual at::Tensor move_in(at::Tensor const& tensor) = 0;
   /// Zeros, in the shape and order in memory of `like`.
   virtual at::Tensor zeros(at::Tensor const& like, at::ScalarType type) = 0;
-  /// The tensor lives here already.
+  /// True if the tensor lives here already.
   virtual bool holds(at::Tensor const& tensor) const = 0;
-  /// Nobody needs these tensors' bytes `begin` to `end` until the next update.
+  /// The next update is the first to need the tensor's bytes `begin` to `end` again.
   virtual void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) = 0;
 
  protected:

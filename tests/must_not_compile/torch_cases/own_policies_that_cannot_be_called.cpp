@@ -1,4 +1,4 @@
-// expect: U19 U20 U21 U35
+// expect: U19 U20 U21 U35 U39
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -32,6 +32,16 @@ struct my_skip : keel::fills<keel::slot::nonfinite> {
 #endif
 };
 
+struct my_spike : keel::fills<keel::slot::spike> {
+  static constexpr keel::spike::settings configured{};
+#ifndef KEEL_TWIN
+  template <class Loss>
+  static bool decide(Loss loss) {
+    return loss > 3.0;
+  }
+#endif
+};
+
 struct my_rung {
   static constexpr keel::oom::rung_settings rung{.kind = keel::oom::rung_kind::custom};
 #ifdef KEEL_TWIN
@@ -45,5 +55,6 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<my_clip>> clips{model, optimizer};
   keel::step<keel::recipe<my_schedule>> schedules{model, optimizer};
   keel::step<keel::recipe<my_skip>> skips{model, optimizer};
+  keel::step<keel::recipe<my_spike>> decides{model, optimizer};
   keel::step<keel::recipe<keel::oom::ladder<my_rung, keel::oom::give_up>>> climbs{model, optimizer};
 }

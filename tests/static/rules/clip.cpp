@@ -30,6 +30,14 @@ struct example<rule::G05>
 static_assert(keeps(of<clip::adaptive<0.01>, shard::replicate>));
 
 template <>
+struct example<rule::G06>
+    : recipes<recipe<clip::global_norm<1.0, clip::order<1>>, shard::zero<1>>, recipe<clip::global_norm<1.0>, shard::zero<1>>> {
+};
+static_assert(breaks<rule::G06>(of<clip::global_norm<1.0, clip::order<clip::infinity>>, shard::zero<3>>));
+static_assert(keeps(of<clip::global_norm<1.0, clip::order<1>>, shard::replicate>));
+static_assert(keeps(of<clip::global_norm<1.0, clip::order<2>>, shard::zero<3>>));
+
+template <>
 struct example<rule::G07> : recipes<recipe<clip::global_norm<1.0>, clip::value<1.0>>, recipe<clip::value<1.0>>> {};
 
 template <>
@@ -37,7 +45,7 @@ struct example<rule::G11> : recipes<recipe<clip::global_norm<0.0>>, recipe<clip:
 static_assert(breaks<rule::G11>(of<clip::global_norm<1.7e308>>) && keeps(of<clip::global_norm<below(1.7e308)>>));
 static_assert(breaks<rule::G11>(of<clip::value<-1.0>>) && breaks<rule::G11>(of<clip::adaptive<0.0>>));
 static_assert(breaks<rule::G11>(of<clip::global_norm<nan>>) && breaks<rule::G11>(of<clip::global_norm<infinity>>));
-// What a policy of one's own means by its limit is its own business.
+// What a policy of your own means by its limit is not keel's to judge.
 static_assert(keeps({.clip = {.kind = clip::kind::custom, .limit = 0.0}}));
 static_assert(keeps({.clip = {.kind = clip::kind::none, .limit = -1.0}}));
 
@@ -49,7 +57,28 @@ static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<-1.0>>>) &&
 static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<1.7e308>>>) &&
               keeps(of<clip::zscore<3.0, clip::at_most<below(1.7e308)>>>));
 static_assert(breaks<rule::G13>(of<clip::zscore<3.0, clip::at_most<nan>>>));
-static_assert(keeps({.clip = {.kind = clip::kind::global_norm, .limit = 1.0, .window = 0, .at_most = -1.0}}));
+
+template <>
+struct example<rule::G14>
+    : recipes<recipe<clip::global_norm<1.0, clip::window<64>>>, recipe<clip::zscore<3.0, clip::window<64>>>> {};
+static_assert(breaks<rule::G14>(of<clip::global_norm<1.0, clip::at_most<2.0>>>) &&
+              keeps(of<clip::zscore<3.0, clip::at_most<2.0>>>));
+static_assert(breaks<rule::G14>(of<clip::zscore<3.0, clip::order<1>>>) && keeps(of<clip::global_norm<1.0, clip::order<1>>>));
+static_assert(breaks<rule::G14>({.clip = {.kind = clip::kind::none, .order = 1.0}}));
+static_assert(breaks<rule::G14>({.clip = {.kind = clip::kind::value, .limit = 1.0, .at_most = 1.0}}));
+static_assert(keeps({.clip = {.kind = clip::kind::custom, .window = 64, .at_most = 1.0, .order = 0.0}}));
+
+template <>
+struct example<rule::G15>
+    : recipes<recipe<clip::global_norm<1.0, clip::order<below(1.0)>>>, recipe<clip::global_norm<1.0, clip::order<1.0>>>> {};
+static_assert(breaks<rule::G15>(of<clip::global_norm<1.0, clip::order<0>>>) &&
+              breaks<rule::G15>(of<clip::global_norm<1.0, clip::order<nan>>>));
+static_assert(keeps(of<clip::global_norm<1.0, clip::order<clip::infinity>>>) &&
+              keeps(of<clip::global_norm<1.0, clip::order<3>>>));
+// The order may be typed as a whole number.
+static_assert(clip::global_norm<1.0, clip::order<1>>::configured == clip::global_norm<1.0, clip::order<1.0>>::configured);
+static_assert(clip::global_norm<1.0, clip::order<2>>::configured == clip::global_norm<1.0>::configured);
+static_assert(breaks<rule::D20>(of<clip::global_norm<1.0, clip::order<1>, clip::order<3>>>));
 
 template struct each_shown<rule::clip_rules>;
 

@@ -24,6 +24,28 @@ static_assert(breaks<rule::E02>(of<evaluation::every<1_steps>, endless>) &&
 static_assert(keeps(of<endless>));
 static_assert(keeps({.evaluation = {.interval = 0, .batches = -1, .early_stop = -1}}));
 
+using evaluation::early_stop;
+using one_by_delta = evaluation::every<1_steps, evaluation::min_delta<0.1>, early_stop<2>>;
+using evaluation::every;
+template <>
+struct example<rule::E20>
+    : recipes<recipe<every<1_steps, evaluation::averaged>>, recipe<every<1_steps, evaluation::averaged>, keel::ema<0.9>>> {};
+static_assert(keeps({.evaluation = {.averaged = true}}));
+
+template <>
+struct example<rule::E21>
+    : recipes<recipe<every<1_steps, evaluation::min_delta<0.1>>>, recipe<one_by_delta>> {};
+static_assert(breaks<rule::E21>(of<every<1_steps, evaluation::not_before<5_steps>>>) &&
+              keeps(of<every<1_steps, evaluation::not_before<5_steps>, early_stop<2>>>));
+static_assert(breaks<rule::E21>(of<every<1_steps, evaluation::larger_is_better>>) &&
+              keeps(of<every<1_steps, evaluation::larger_is_better, evaluation::stop_at<0.9>>>));
+static_assert(breaks<rule::E21>(of<every<1_steps, evaluation::monitor<"f1">>>) &&
+              keeps(of<every<1_steps, evaluation::monitor<"f1">, evaluation::stop_on_nonfinite>>));
+static_assert(keeps({.evaluation = {.min_delta = 0.1, .larger = true}}));
+static_assert(breaks<rule::E02>(of<every<1_steps, evaluation::min_delta<-0.1>, early_stop<2>>>));
+static_assert(breaks<rule::E02>(
+    of<every<1_steps, evaluation::not_before<keel::steps{-1}>, early_stop<2>>>));
+
 using captured = keel::device::cuda_with<keel::device::graph_captured>;
 template <>
 struct example<rule::X03> : recipes<recipe<captured, data::is<data::ragged>>, recipe<captured, data::usual>> {};

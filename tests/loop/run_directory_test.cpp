@@ -1,0 +1,190 @@
+// The run directory: who may use it, where it is, and what a weak file system takes away.
+#include "../support.hpp"
+
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+#include <range/v3/view/iota.hpp>
+#include <range/v3/view/transform.hpp>
+
+using namespace keel_test;
+using namespace keel::literals;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct saves : keel::recipe<keel::checkpoint::every<2_steps>> {};
+
+auto const endless = [](std::int64_t) {
+  return ranges::views::iota(1) | ranges::views::transform([](int i) { return make_pair_batch(static_cast<std::uint64_t>(i)); });
+};
+
+template <class Environment = keel::environment>
+struct training {
+  explicit training(fs::path const& directory, std::int64_t updates = 6)
+      : run(model, optimizer, quiet({.run_directory = directory, .updates = updates})) {}
+  keel::outcome fit() { return run.fit(endless, mean_squared_error(model)); }
+  std::shared_ptr<small_module> model = make_small();
+  torch::optim::SGD optimizer{model->parameters(), 0.01};
+  keel::trainer<saves, Environment> run;
+};
+
+/// A network file system without locks and without a sync of directories.
+struct weak_files : keel::posix_files {
+  std::string sync_directory(path const& name) { return "the entries of " + name.string() + " cannot be synced (test)"; }
+  keel::lock_result try_lock(path const& name) { return {keel::posix_files::try_lock(name).handle, "no locks here"}; }
+};
+struct on_weak_files : keel::environment {
+  using files = weak_files;
+};
+
+bool has_event(fs::path const& directory, std::string const& name) {
+  return read_file(directory / "events.jsonl").find("\"event\":\"" + name + "\"") != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a relative run directory stays where the process stood when the trainer was built") {
+  scratch_directory const directory;
+  fs::path const before = fs::current_path();
+  fs::current_path(directory.path());
+  fs::create_directories("elsewhere");
+  training<> one("run");
+  fs::current_path("elsewhere");
+  one.fit();
+  fs::current_path(before);
+  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
+  CHECK(read_lines(directory / "run/metrics.jsonl").size() == 6);
+  CHECK_FALSE(fs::exists(directory / "elsewhere/run"));
+}
+
+TEST_CASE("a second run in the directory is refused and learns which process has it") {
+  scratch_directory const directory;
+  training<> one(directory / "run");
+  try {
+    training<> two(directory / "run");
+    FAIL("two runs in one directory");
+  } catch (keel::file_error const& thrown) {
+    CHECK(thrown.id() == "E01");
+    CHECK(std::string(thrown.what()).find("(process " + std::to_string(::getpid()) + ")") != std::string::npos);
+  }
+}
+
+TEST_CASE("where the file `lock` was removed and a second run began, the first one saves nothing more and says which process has it") {
+  scratch_directory const directory;
+  training<> one(directory / "run");
+  std::unique_ptr<training<>> two;
+  one.run.on([&](keel::event::update_end const& e) {
+    if (e.update != 3) return;
+    fs::remove(directory / "run/lock");
+    two = std::make_unique<training<>>(directory / "run");
+  });
+  try {
+    one.fit();
+    FAIL("two runs in one directory");
+  } catch (keel::file_error const& thrown) {
+    CHECK(thrown.id() == "E01");
+    CHECK(std::string(thrown.what()).find("process " + std::to_string(::getpid())) != std::string::npos);
+  }
+  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{2});
+}
+
+TEST_CASE("a lock file that was removed is made again where no other run took the directory") {
+  scratch_directory const directory;
+  training<> one(directory / "run");
+  one.run.on([&](keel::event::update_end const& e) {
+    if (e.update == 3) fs::remove(directory / "run/lock");
+  });
+  one.fit();
+  CHECK(has_event(directory / "run", "lock_retaken"));
+  CHECK_THROWS_AS(training<>(directory / "run"), keel::file_error);
+}
+
+TEST_CASE("a file system without locks and without a sync of directories is taken, and the weaker promises are said once") {
+  scratch_directory const directory;
+  training<on_weak_files> one(directory / "run");
+  one.fit();
+  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
+  std::string const events = read_file(directory / "run/events.jsonl");
+  CHECK(events.find("has no locks (no locks here)") != std::string::npos);
+  std::string const words = "the entries of " + (directory / "run/checkpoints").string() + " cannot be synced";
+  auto const first = events.find(words);
+  REQUIRE(first != std::string::npos);
+  CHECK(events.find(words, first + 1) == std::string::npos);
+}
+
+TEST_CASE("a parent that may be entered and not read takes a run") {
+  scratch_directory const directory;
+  fs::create_directories(directory / "shared/run");
+  ::chmod(directory.path().c_str(), 0711);
+  ::chmod((directory / "shared").c_str(), 0711);
+  ::chmod((directory / "shared/run").c_str(), 0777);
+  pid_t const child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    // Root reads every directory, and its owner this one.
+    if (::geteuid() == 0 && ::setuid(65534) != 0) ::_exit(2);
+    if (::geteuid() != 65534) ::chmod((directory / "shared").c_str(), 0311);
+    at::set_num_threads(1);
+    try {
+      training<>(directory / "shared/run").fit();
+    } catch (std::exception const& thrown) {
+      write_file(directory / "shared/run/thrown", thrown.what());
+      ::_exit(1);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  ::chmod((directory / "shared").c_str(), 0755);
+  CHECK(read_file(directory / "shared/run/thrown") == "");
+  CHECK(status == 0);
+  CHECK(has_event(directory / "shared/run", "weaker_promise"));
+}
+
+TEST_CASE("where checkpoints were moved away, the record of the run before is set aside and not cut") {
+  scratch_directory const directory;
+  training<>(directory / "run").fit();
+  auto const record = read_lines(directory / "run/metrics.jsonl");
+  REQUIRE(record.size() == 6);
+  fs::rename(directory / "run/checkpoints", directory / "moved");
+  training<>(directory / "run", 4).fit();
+  CHECK(read_lines(directory / "run/abandoned-metrics.jsonl") == record);
+  CHECK(read_lines(directory / "run/metrics.jsonl").size() == 4);
+  CHECK(has_event(directory / "run", "record_set_aside"));
+  fs::remove_all(directory / "run/checkpoints");
+  training<>(directory / "run", 3).fit();
+  CHECK(read_lines(directory / "run/abandoned-metrics.jsonl") == record);
+  CHECK(read_lines(directory / "run/abandoned-metrics-2.jsonl").size() == 4);
+}
+
+TEST_CASE("a directory that cannot be written says the way out") {
+  scratch_directory const directory;
+  write_file(directory / "file", "");
+  try {
+    training<>(directory / "file/run");
+    FAIL("a run below a file");
+  } catch (keel::file_error const& thrown) {
+    CHECK(thrown.id() == "E02");
+    CHECK(std::string(thrown.what()).find((directory / "file/run").string()) != std::string::npos);
+  }
+}
+
+TEST_CASE("a recipe without shard is refused where a launcher started several processes") {
+  for (char const* const name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+    scratch_directory const directory;
+    ::setenv(name, "4", 1);
+    try {
+      training<> one(directory / "run");
+      FAIL("four unconnected copies");
+    } catch (keel::recipe_error const& thrown) {
+      CHECK(thrown.id() == "W01");
+    }
+    ::setenv(name, "1", 1);
+    CHECK_NOTHROW(training<>(directory / "run"));
+    ::setenv(name, "many", 1);
+    CHECK_NOTHROW(training<>(directory / "run"));
+    ::unsetenv(name);
+  }
+}
