@@ -1,8 +1,8 @@
-#if __has_include(<catch2/catch_session.hpp>)
-#include <catch2/catch_session.hpp>
-#else
+#if __has_include(<catch2/catch.hpp>)
 #define CATCH_CONFIG_RUNNER
 #include <catch2/catch.hpp>
+#else
+#include <catch2/catch_session.hpp>
 #endif
 
 #include <ATen/Parallel.h>

@@ -7,12 +7,13 @@
 
 #undef CHECK
 
-#if __has_include(<catch2/catch_test_macros.hpp>)
+// Catch2 2 first: a machine may have the headers of 3 elsewhere, too.
+#if __has_include(<catch2/catch.hpp>)
+#include <catch2/catch.hpp>
+#else
 #include <catch2/catch_approx.hpp>
 #include <catch2/catch_test_macros.hpp>
 #include <catch2/matchers/catch_matchers.hpp>
 #include <catch2/matchers/catch_matchers_string.hpp>
 using Catch::Approx;
-#else
-#include <catch2/catch.hpp>
 #endif

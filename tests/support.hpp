@@ -14,6 +14,7 @@
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -25,6 +26,12 @@
 #include <vector>
 
 namespace keel_test {
+
+/// Where the small models and their batches are: KEEL_TEST_DEVICE, or the CPU.
+inline at::Device device() {
+  char const* const named = std::getenv("KEEL_TEST_DEVICE");
+  return at::Device(named == nullptr ? "cpu" : named);
+}
 
 /// A directory that goes away with the test.
 class scratch_directory {
@@ -78,8 +85,8 @@ inline bool same_bits(at::Tensor const& a, at::Tensor const& b) {
   if (a.defined() != b.defined()) return false;
   if (!a.defined()) return true;
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  at::Tensor const x = a.detach().contiguous();
-  at::Tensor const y = b.detach().contiguous();
+  at::Tensor const x = a.detach().cpu().contiguous();
+  at::Tensor const y = b.detach().cpu().contiguous();
   return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
 }
 
@@ -123,7 +130,9 @@ struct small_module : torch::nn::Module {
   explicit small_module(double dropout = 0.0)
       : first(register_module("first", torch::nn::Linear(6, 8))),
         drop(register_module("drop", torch::nn::Dropout(dropout))),
-        second(register_module("second", torch::nn::Linear(8, 1))) {}
+        second(register_module("second", torch::nn::Linear(8, 1))) {
+    to(device());
+  }
   at::Tensor forward(at::Tensor const& x) { return second(drop(at::tanh(first(x)))); }
   torch::nn::Linear first;
   torch::nn::Dropout drop;
@@ -132,6 +141,7 @@ struct small_module : torch::nn::Module {
 
 inline std::shared_ptr<small_module> make_small(std::uint64_t seed = 1, double dropout = 0.0) {
   keel::libtorch::seed_random(at::kCPU, seed);
+  if (!device().is_cpu()) keel::libtorch::seed_random(device().type(), seed);
   return std::make_shared<small_module>(dropout);
 }
 
@@ -143,7 +153,7 @@ inline pair_batch make_pair_batch(std::uint64_t seed, std::int64_t rows = 8) {
   std::normal_distribution<float> normal;
   at::Tensor const x = at::empty({rows, 6});
   for (std::int64_t i = 0; i < x.numel(); ++i) x.data_ptr<float>()[i] = normal(engine);
-  return {x, x.sum(1, true).sin()};
+  return {x.to(device()), x.sum(1, true).sin().to(device())};
 }
 
 inline auto mean_squared_error(std::shared_ptr<small_module> const& model) {

@@ -16,4 +16,11 @@ if(NOT TARGET keel::xxhash)
                                                 INTERFACE_INCLUDE_DIRECTORIES "${KEEL_XXHASH_INCLUDE}")
 endif()
 
-set(KEEL_DEPENDENCIES torch Boost::headers range-v3::range-v3 nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX keel::xxhash)
+# Before LibTorch: its binaries for Python's pip, from 2.5 on, show a std::filesystem of their own, which is not the compiler's, and a
+# program that is linked with it ends in a segmentation fault.
+set(keel_standard_library "")
+if(UNIX AND NOT APPLE AND NOT CMAKE_CXX_FLAGS MATCHES "-stdlib=libc\\+\\+")
+  set(keel_standard_library stdc++)
+endif()
+
+set(KEEL_DEPENDENCIES ${keel_standard_library} torch Boost::headers range-v3::range-v3 nlohmann_json::nlohmann_json OpenMP::OpenMP_CXX keel::xxhash)

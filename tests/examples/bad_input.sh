@@ -90,11 +90,11 @@ refused "an option without its value" --text "${try[@]}" --run-directory unused 
 refused "a run directory that is a file" "$folder/file" "${try[@]}" --text text --updates 2 --run-directory "$folder/file"
 refused "a run directory below a file" file/run "${try[@]}" --text text --updates 2 --run-directory file/run
 [ "$(cat file)" = "a file" ] || failed "the file that was named as run directory has changed"
-refused "a run of another text" '[E04] saved/run/checkpoints/step-000000002: ' "${try[@]}" --text other_text --updates 2 --run-directory saved/run
-refused "a run of another length" '[E03] saved/run/checkpoints/step-000000002 ' "${try[@]}" --text text --updates 3 --run-directory saved/run
+refused "a run of another text" "[E04] $folder/saved/run/checkpoints/step-000000002: " "${try[@]}" --text other_text --updates 2 --run-directory saved/run
+refused "a run of another length" "[E03] $folder/saved/run/checkpoints/step-000000002 " "${try[@]}" --text text --updates 3 --run-directory saved/run
 exec 9> saved/run/lock
 flock -n 9
-refused "a run directory in use" '[E01] another run is using saved/run' "${try[@]}" --text text --updates 2 --run-directory saved/run
+refused "a run directory in use" "[E01] another run is using $folder/saved/run" "${try[@]}" --text text --updates 2 --run-directory saved/run
 exec 9>&-
 
 # Root reads and writes everything, so these need somebody else.

@@ -404,6 +404,12 @@ TEST_CASE("resume_from begins with a checkpoint of another run, exactly; weights
   CHECK(warm.first == 0);
   CHECK_FALSE(same_bits(warm.second, whole.second));
   CHECK_THROWS_AS(go({.run_directory = directory / "d", .resume_from = directory / "a/checkpoints/step-000000005"}), keel::error);
+  try {
+    go({.run_directory = directory / "e", .resume_from = directory / "a"});
+    FAIL("a run directory was taken for a checkpoint");
+  } catch (keel::file_error const& thrown) {
+    CHECK(std::string(thrown.what()).find("Its newest is " + (directory / "a/checkpoints/step-").string()) != std::string::npos);
+  }
 }
 
 TEST_CASE("predict gives every batch's result in order, in evaluation mode and without a graph, and leaves the model as it was") {

@@ -2,6 +2,8 @@
 
 #include "../support.hpp"
 
+#include <functional>
+
 using namespace keel_test;
 
 namespace {
@@ -68,6 +70,18 @@ TEST_CASE("recompute_changes_no_bit: gradients and the next random number, with 
       }
     }
   }
+}
+
+TEST_CASE("blocks recompute inside blocks, deeper than one thread of the engine goes, and after a backward pass without them") {
+  auto const options = at::TensorOptions().device(device());
+  at::ones({2}, options).requires_grad_().sum().backward();
+  at::Tensor const x = at::ones({2}, options).requires_grad_();
+  std::function<at::Tensor(at::Tensor const&, int)> const nested = [&](at::Tensor const& y, int depth) {
+    if (depth == 0) return y.sin();
+    return keel::recompute_reentrant([&nested, depth](at::Tensor const& z) { return nested(z, depth - 1); }, y);
+  };
+  nested(x, 80).sum().backward();
+  CHECK(same_bits(x.grad(), x.detach().cos()));
 }
 
 TEST_CASE("autocast that is off again when the backward pass comes was on when the block was called, and so it is recomputed") {

@@ -38,6 +38,7 @@ struct transformer : torch::nn::Module {
     for (int i = 0; i < 2; ++i)
       blocks.push_back(register_module("block" + std::to_string(i), std::make_shared<block_module>(width)));
     head = register_module("head", torch::nn::Linear(width, vocabulary));
+    to(device());
   }
   at::Tensor forward(at::Tensor const& ids) {
     at::Tensor x = tokens(ids);
@@ -52,13 +53,14 @@ struct transformer : torch::nn::Module {
 
 inline std::shared_ptr<transformer> make_transformer(std::uint64_t seed = 1, std::int64_t width = 8) {
   keel::libtorch::seed_random(at::kCPU, seed);
+  if (!device().is_cpu()) keel::libtorch::seed_random(device().type(), seed);
   return std::make_shared<transformer>(width);
 }
 
 /// [rows, tokens + 1] ids that depend on the seed alone.
 inline at::Tensor some_ids(std::uint64_t seed, std::int64_t rows = 4, std::int64_t tokens = 6) {
   at::Generator generator = at::detail::createCPUGenerator(seed);
-  return at::randint(transformer::vocabulary, {rows, tokens + 1}, generator);
+  return at::randint(transformer::vocabulary, {rows, tokens + 1}, generator).to(device());
 }
 
 inline auto next_token_loss(std::shared_ptr<transformer> const& model) {

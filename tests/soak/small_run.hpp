@@ -9,6 +9,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <keel/data/shuffled_batches.hpp>
 #include <keel/keel.hpp>
@@ -70,8 +71,11 @@ template <class Saves, class Nonfinite = keel::nonfinite::skip<4>, class Environ
 void train(std::filesystem::path const& directory, std::int64_t updates, Prepare const& prepare, Each const& each,
            typename Environment::files files = {}) {
   using recipe = recipe_of<Saves, Nonfinite>;
-  keel::seed<recipe>();
+  char const* const named = std::getenv("KEEL_TEST_DEVICE");
+  at::Device const device(named == nullptr ? "cpu" : named);
+  keel::seed<recipe>(device.type());
   auto const model = std::make_shared<net>();
+  model->to(device);
   torch::optim::AdamW optimizer(model->parameters(), 0.01);
   keel::trainer<recipe, Environment> run{
       model, optimizer, {.run_directory = directory, .updates = updates, .mode = keel::console_mode::off}, files};
@@ -83,7 +87,7 @@ void train(std::filesystem::path const& directory, std::int64_t updates, Prepare
   auto const loss_of = [&](keel::row_numbers const& rows) {
     each();
     seen.add(rows);
-    at::Tensor const x = at::randn({static_cast<std::int64_t>(rows.size()), 16}) + 0.01 * static_cast<double>(rows[0]);
+    at::Tensor const x = at::randn({static_cast<std::int64_t>(rows.size()), 16}, at::TensorOptions().device(device)) + 0.01 * static_cast<double>(rows[0]);
     at::Tensor const loss = at::mse_loss(model->forward(x), x.sum(1, true));
     constexpr bool goes_back = keel::config_of<recipe>.nonfinite.kind == keel::nonfinite::kind::rollback;
     // Where it goes back, a second time from the same place, and so to an older checkpoint than the first.

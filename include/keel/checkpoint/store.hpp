@@ -258,7 +258,7 @@ class checkpoint_store {
         continue;
       }
       bool const is_young = !of.extra && ++scheduled <= keep.newest;
-      bool const is_one_of_many = !of.extra && keep.every > 0 && id.update % keep.every == 0;
+      bool const is_one_of_many = !id.beside && keep.every > 0 && id.update % keep.every == 0;
       if (is_young || is_one_of_many) stay.insert(id);
     }
     // A run that goes back to one of these needs what that one calls the best.

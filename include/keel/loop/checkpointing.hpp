@@ -104,8 +104,9 @@ class checkpointing {
 
   /// Registers state of the program's own: it is in every checkpoint from here on, and comes back with it; a tensor in it
   /// comes back as another one. An update that is skipped or begins again leaves it as it was, unless `scope` says that only
-  /// checkpoints bring it back. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer. Throws
-  /// error (E12) once the run was resumed or begun.
+  /// checkpoints bring it back. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer; a field of a
+  /// type that no checkpoint holds does not compile (S27). Throws error (E12) once the run was resumed or begun; a tensor that
+  /// no file holds is a data_error (E05) of the save.
   template <class State>
   void keep_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     if constexpr (!saveable<State>) {
@@ -468,6 +469,13 @@ class checkpointing {
   /// From a checkpoint of any directory, as the beginning of this one's run.
   bool load_from(std::filesystem::path const& directory) {
     auto& run = self();
+    if (posix_files().exists(directory / "checkpoints")) {
+      checkpoint_store<> of_run(directory / "checkpoints");
+      auto const saved = of_run.updates();
+      throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
+                                  (saved.empty() ? "This run has none yet."
+                                                 : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
+    }
     apply(read_checkpoint(directory), directory.string());
     random_.restore();
     forget_lost_best();

@@ -37,8 +37,25 @@ class saved_tensor_scope {
     return of_this_thread;
   }
 
+  /// Hands out the hooks, and leaves all else to LibTorch's engine: of later LibTorchs only the first one of a process that runs
+  /// a backward pass gets the threads of devices.
   class engine final : public torch::autograd::Engine {
+    using variables = torch::autograd::variable_list;
+    using edges = torch::autograd::edge_list;
+
     hooks get_default_saved_variable_hooks() override { return scopes().empty() ? nullptr : scopes().back()(); }
+    variables execute(edges const& roots, variables const& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
+                      edges const& outputs) override {
+      return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
+    }
+    c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
+        std::shared_ptr<torch::autograd::GraphTask> const& task, std::shared_ptr<torch::autograd::Node> root,
+        torch::autograd::InputBuffer&& inputs) override {
+      return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
+    }
+    std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
+      return get_base_engine().make_anomaly_metadata();
+    }
   };
   /// For the life of the process, as LibTorch's own: its threads may run until the very end.
   static torch::autograd::Engine& instance() {

@@ -65,8 +65,7 @@ class open_update_watch {
     at::Tensor const& gradient = parameters_.tensors[i].grad();
     if (!gradient.defined()) return "is gone, as after zero_grad()";
     if (!gradients_[i].defined()) return "came from another backward pass";
-    bool const readable = gradient.device().is_cpu() && gradient.layout() == at::kStrided;
-    if (readable && gradient.count_nonzero().item<std::int64_t>() == 0) return "was set to zero, as zero_grad() does";
+    if (gradient.layout() == at::kStrided && gradient.count_nonzero().item<std::int64_t>() == 0) return "was set to zero, as zero_grad() does";
     return "was changed, as clip_grad_norm_ and the backward pass of another loss do";
   }
   [[noreturn]] static void refuse(std::string const& which, std::string const& happened) {

@@ -276,7 +276,8 @@ class step_body : public update_counts {
       device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
     }
     bool const on_device = decides_on_device_ && device_scale_;
-    pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), decides_on_device_);
+    losses_stay_on_device_ = decides_on_device_ || Environment::decides_on_device(parameters_.device);
+    pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), losses_stay_on_device_);
   }
 
   /// The next rung, which all ranks take together; hooks hear of it.
@@ -299,7 +300,7 @@ class step_body : public update_counts {
     observe_(event::micro_batch_begin{begun(), index});
     loss_tally const tally = pass_.run(batch, loss_of, ladder_.relief());
     // A hook changes nothing of how an update is decided; on a device it costs a wait.
-    bool const asks = decides_on_device_ && reads_losses(observe_);
+    bool const asks = losses_stay_on_device_ && reads_losses(observe_);
     double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();
     observe_(event::micro_batch_end{begun(), index, loss, tally.weight});
   }
@@ -327,12 +328,15 @@ class step_body : public update_counts {
       if (reads_gradients(observe_)) show_gradients(*found.decided);
       return found;
     }
-    found.loss = found.norm = sums.loss.mean();
-    if (!std::isfinite(found.loss)) {
-      found.left_out = reason::nonfinite_loss;
-      return found;
-    }
+    auto const is_finite = [&](double loss) {
+      found.loss = found.norm = loss;
+      if (!std::isfinite(loss)) found.left_out = reason::nonfinite_loss;
+      return std::isfinite(loss);
+    };
+    if (!losses_stay_on_device_ && !is_finite(sums.loss.mean())) return found;
     auto result = pass_.complete().unscale().check();
+    // The gradients' norm, for which the host waited, came after it.
+    if (losses_stay_on_device_ && !is_finite(Environment::host_value(sums.loss.mean_on_device()))) return found;
     if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
       found.left_out = bad_gradient;
       found.where = parameters_.names[nonfinite->parameter];
@@ -522,6 +526,7 @@ class step_body : public update_counts {
 
   // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
   bool decides_on_device_ = false;
+  bool losses_stay_on_device_ = false;  ///< also where the host decides: it reads them with the norm
   bool closing_ = false;
   std::optional<pending_update> pending_;
   std::optional<outcome> settled_;  ///< of the update before the open window's

@@ -60,10 +60,11 @@ class window_pass {
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
 
-  /// `scale` is the loss scale that the host knows, `device_scale` one that only the device does; `on_device`: the host reads
-  /// no loss.
-  void open(double scale, at::Tensor const& device_scale, bool on_device) {
-    on_device_ = on_device;
+  /// `scale` is the loss scale that the host knows, `device_scale` one that only the device does. Where losses stay on the
+  /// device, the backward pass is launched without a look at them: the host would wait for the forward pass, and the device
+  /// then for the host.
+  void open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device) {
+    losses_stay_on_device_ = losses_stay_on_device;
     buffers_.take();
     if (has_program_state()) taken_ = program_->take();
     can_go_back_ = true;
@@ -187,7 +188,7 @@ class window_pass {
     if (cut && loss.weight == 0.0) return;
     require_trainable(loss);
     memory_.enter(memory::phase::backward);
-    if (on_device_) {
+    if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
       gradients_->add(loss.mean, loss.weight);
       return;
@@ -208,7 +209,7 @@ class window_pass {
   bool can_go_back_ = false;         ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
-  bool on_device_ = false;
+  bool losses_stay_on_device_ = false;
   std::optional<gradients<stage::scaled, window::partial>> gradients_;
   window_sums sums_;
 };
