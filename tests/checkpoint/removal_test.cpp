@@ -68,6 +68,51 @@ TEST_CASE("a directory, a link or a long file named `save` in the run directory 
   CHECK(fs::file_size(directory / "save") == 100'000);
 }
 
+TEST_CASE("a checkpoint that was moved here from another run stays, whatever its number") {
+  scratch_directory const directory;
+  auto const of = [](std::string run, double value, std::int64_t generation = 0) {
+    auto made = content(value, generation);
+    made.run = std::move(run);
+    return made;
+  };
+  keel::checkpoint_store<> other(directory / "other");
+  other.prepare();
+  for (std::int64_t const update : {3, 5, 9}) other.save(update, of("theirs", 100.0), {.newest = 9});
+  keel::checkpoint_store<> store(directory / "mine");
+  store.prepare();
+  for (std::int64_t update = 1; update < 5; ++update) store.save(update, of("mine", 1.0), {.newest = 2});
+  CHECK(store.updates() == std::vector<std::int64_t>{3, 4});
+  fs::remove_all(directory / "mine/step-000000003");
+  for (std::string const name : {"step-000000003", "step-000000005", "step-000000009"}) fs::rename(directory / "other" / name, directory / "mine" / name);
+  fs::create_directories(directory / "mine/step-000000002");
+  write_file(directory / "mine/step-000000002/manifest.json", "{\"format\": 99}");
+  for (std::int64_t const update : {5, 6, 7}) store.save(update, of("mine", 2.0, 1), {.newest = 1});
+  store.remove_abandoned(7);
+  CHECK(value_of(store.load(3)) == 100.0);
+  CHECK(value_of(store.load(9)) == 100.0);
+  CHECK(value_of(keel::read_checkpoint(directory / "mine/foreign-step-000000005")) == 100.0);
+  CHECK(fs::exists(directory / "mine/step-000000002/manifest.json"));
+  CHECK(store.updates() == std::vector<std::int64_t>{2, 3, 7, 9});
+}
+
+TEST_CASE("a manifest with numbers that no count has is refused in words") {
+  keel::manifest one;
+  one.update = 7;
+  std::string const whole = keel::manifest_text(one);
+  CHECK(keel::parse_manifest(whole, "a test").update == 7);
+  for (std::string const number : {"1e300", "18446744073709551615", "7.5", "\"7\"", "null"}) {
+    std::string text = whole.substr(0, whole.rfind(",\n  \"xxh3\": \""));
+    text.replace(text.find("\"update\": 7"), 11, "\"update\": " + number);
+    text += ",\n  \"xxh3\": \"" + keel::checksum_of(text) + "\"\n}\n";
+    try {
+      keel::parse_manifest(text, "a test");
+      FAIL_CHECK("accepted " << number);
+    } catch (keel::checkpoint_error const& thrown) {
+      CHECK(thrown.id() == "E05");
+    }
+  }
+}
+
 TEST_CASE("what a person put into a checkpoint's directory outlives the checkpoint") {
   scratch_directory const directory;
   keel::checkpoint_store<> store(directory);

@@ -393,6 +393,17 @@ TEST_CASE("a name that is a path or not UTF-8 is refused before anything is writ
   }
 }
 
+TEST_CASE("one file in the place of a set removes the link to its index, and not what that leads to") {
+  temporary_folder const folder;
+  std::filesystem::create_directories(folder.path / "blobs");
+  put(folder.path / "blobs" / "index", "{}");
+  std::filesystem::create_symlink("blobs/index", folder.path / "model.safetensors.index.json");
+  keel::save_sharded_safetensors(folder.path, "model", numbered(3, 1.0), 1 << 20);
+  CHECK_FALSE(std::filesystem::is_symlink(folder.path / "model.safetensors.index.json"));
+  CHECK(std::filesystem::exists(folder.path / "blobs" / "index"));
+  CHECK(same_tensors(keel::load_safetensors(folder.path / "model.safetensors").tensors, numbered(3, 1.0)));
+}
+
 TEST_CASE("an index that is a symbolic link is replaced where it leads") {
   temporary_folder const folder;
   std::filesystem::create_directories(folder.path / "blobs");

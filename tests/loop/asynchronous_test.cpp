@@ -153,6 +153,18 @@ TEST_CASE("torn_async_save: step and content agree, and the name is the content'
   CHECK_THROWS_AS(store.load(77), keel::checkpoint_error);
 }
 
+TEST_CASE("a conjugated or negated view is copied as itself, and not as what it views") {
+  at::Tensor const a = at::randn({4}, at::kComplexFloat);
+  keel::snapshot live;
+  live.tensors["a"] = a;
+  live.tensors["b"] = a.conj();
+  live.tensors["c"] = at::imag(a);
+  live.tensors["d"] = at::imag(a.conj());
+  keel::snapshot_buffers buffers;
+  auto const held = buffers.copy(live);
+  for (auto const& [name, tensor] : live.tensors) CHECK(at::equal(held.tensors.at(name).resolve_conj().resolve_neg(), tensor.resolve_conj().resolve_neg()));
+}
+
 TEST_CASE("stale_buffers: successive checkpoints differ in every moment, also where the tensors moved between saves") {
   scratch_directory const directory;
   parts<saves<>> p(directory / "run");

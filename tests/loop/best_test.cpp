@@ -367,6 +367,153 @@ TEST_CASE("on_exception: what was not saved is, and the next process goes on fro
   CHECK(same_bits(go(directory / "run", -1), whole));
 }
 
+TEST_CASE("numbers that a dropped update drew are drawn again by the process that goes on") {
+  struct recipe : keel::recipe<checkpoint::every<100_steps, checkpoint::on_exception>, keel::accumulate<4>, keel::determinism::seeded<2>> {};
+  auto const go = [](fs::path const& directory, std::int64_t throw_at) {
+    auto const model = std::make_shared<small_module>(0.5);
+    torch::optim::AdamW optimizer(model->parameters(), 0.01);
+    keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = 6})};
+    // The source draws, too.
+    auto const drawn = [](std::int64_t epoch) {
+      return ranges::views::iota(100 * epoch, 100 * epoch + 100) | ranges::views::transform([](std::int64_t i) {
+               return std::pair(keel::row_numbers{i}, at::rand({8, 6}));
+             });
+    };
+    auto const loss_of = [&](std::pair<keel::row_numbers, at::Tensor> const& batch) {
+      at::Tensor const y = model->forward(batch.second.to(device()));
+      if (batch.first[0] == throw_at) throw std::runtime_error("the data is gone");
+      return y.square().mean();
+    };
+    if (throw_at < 0) {
+      run.fit(drawn, loss_of);
+    } else {
+      CHECK_THROWS_AS(run.fit(drawn, loss_of), std::runtime_error);
+    }
+    return copies_of(model->parameters());
+  };
+  scratch_directory const directory;
+  auto const whole = go(directory / "whole", -1);
+  for (std::int64_t const at : {4, 5, 10, 15}) {
+    auto const name = "run" + std::to_string(at);
+    go(directory / name, at);
+    CHECK(kept(directory / name) == std::vector<std::int64_t>{at / 4});
+    CHECK(same_bits(go(directory / name, -1), whole));
+  }
+}
+
+TEST_CASE("an evaluation that throws is made by the process that goes on: the same record, the same end") {
+  using recipe = keel::recipe<evaluation::every<2_steps, evaluation::early_stop<2>>,
+                              checkpoint::every<4_steps, checkpoint::keep<9>, checkpoint::on_exception>>;
+  struct named : recipe {};
+  std::vector<double> const script = {9, 9, 5, 5, 6, 6, 7, 7, 8, 8, 8};
+  scratch_directory const directory;
+  scripted<named> whole(directory / "whole", script);
+  whole.fit();
+  {
+    scripted<named> broken(directory / "run", script);
+    broken.values.resize(6);  // the evaluation of update 6 throws
+    CHECK_THROWS_AS(broken.fit(), std::out_of_range);
+  }
+  scripted<named> goes_on(directory / "run", script);
+  goes_on.fit();
+  CHECK(goes_on.run.updates() == whole.run.updates());
+  CHECK(timeless_metrics(directory / "run") == timeless_metrics(directory / "whole"));
+}
+
+TEST_CASE("the best checkpoint survives a save that comes to nothing, whatever else is left out meanwhile") {
+  keel::checkpoint::settings settings;
+  settings.best = true;
+  settings.metric = keel::checkpoint::metric::training_loss;
+  keel::best_checkpoint best(settings, {});
+  keel::world_of_one const world;
+  best.updated(5.0);
+  best.judge(world, 1);
+  best.settled(1);
+  best.updated(3.0);
+  best.judge(world, 2);
+  best.take_back(3);
+  best.take_back(2);
+  REQUIRE(best.first().has_value());
+  CHECK(best.first()->update == 1);
+}
+
+TEST_CASE("load_best finds the best after a save that was refused because the parameters are NaN") {
+  struct recipe : keel::recipe<checkpoint::every<1_steps, checkpoint::keep<1>, checkpoint::keep_best, checkpoint::by_training_loss>> {};
+  scratch_directory const directory;
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 9})};
+  run.on([&](keel::event::update_end const& e) {
+    at::NoGradGuard no_grad;
+    if (e.update == 3) model->first->weight.fill_(NAN);
+  });
+  auto const batches = std::vector(9, make_pair_batch(1));
+  CHECK_THROWS_AS(run.fit(batches, mean_squared_error(model)), keel::nonfinite_error);
+  CHECK(run.load_best().update < 3);
+  CHECK(model->first->weight.isfinite().all().item<bool>());
+}
+
+TEST_CASE("a run that stopped at one bound goes on to another") {
+  keel::evaluation::settings at_three;
+  at_three.has_stop_at = true;
+  at_three.stop_at = 3.0;
+  keel::early_stop one(at_three);
+  keel::world_of_one const world;
+  CHECK(one.evaluated(keel::agree(world, 2.5), 4));
+  nlohmann::json object;
+  keel::tensor_map tensors;
+  keel::state_writer writer(object, tensors);
+  one.visit(writer);
+  auto const read = [&](keel::evaluation::settings const& settings) {
+    keel::early_stop other(settings);
+    keel::state_reader reader(object, tensors, "a test");
+    other.visit(reader);
+    return other.is_over();
+  };
+  CHECK(read(at_three));
+  auto at_two = at_three;
+  at_two.stop_at = 2.0;
+  CHECK_FALSE(read(at_two));
+  CHECK_FALSE(read({}));
+}
+
+TEST_CASE("a loop of one's own ends where an evaluation ends the run") {
+  struct recipe : keel::recipe<evaluation::every<1_steps, evaluation::stop_at<3.0>>> {};
+  scratch_directory const directory;
+  scripted<recipe> one(directory / "run", {9, 9, 5, 2, 1, 1, 1, 1, 1, 1, 1});
+  keel::signal_listener const signals(false);
+  int updates = 0;
+  while (updates < 9 && !one.run.should_stop(signals)) {
+    one.run.step(make_pair_batch(1), mean_squared_error(one.model));
+    ++updates;
+  }
+  CHECK(updates == 3);
+}
+
+TEST_CASE("load_best loads the average where the average was judged") {
+  struct recipe : keel::recipe<keel::ema<0.5>, evaluation::every<1_steps, evaluation::averaged>,
+                               checkpoint::every<1_steps, checkpoint::keep_best, checkpoint::by_evaluation>> {};
+  scratch_directory const directory;
+  scripted<recipe> one(directory / "run", {9, 9, 5, 6, 7, 8, 8, 8, 8, 8, 8});
+  std::vector<at::Tensor> averages;
+  one.run.on([&](keel::event::update_end const& e) {
+    if (e.update != 2) return;
+    auto const scope = one.run.averaged();
+    averages = copies_of(one.model->parameters());
+  });
+  one.fit();
+  CHECK(one.run.load_best().update == 2);
+  CHECK(averages.size() == one.model->parameters().size());
+}
+
+TEST_CASE("one batch is tried out where the length of the run is given in epochs") {
+  struct recipe : keel::recipe<keel::schedule::cosine<>> {};
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  keel::trainer<recipe> run{model, optimizer, quiet({.epochs = 2, .batches_per_epoch = 5})};
+  CHECK_NOTHROW(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)));
+}
+
 TEST_CASE("epochs and batches_per_epoch give a schedule its length, and a source of another length is refused") {
   struct recipe : keel::recipe<keel::accumulate<2>, keel::schedule::linear<>> {};
   auto const model = make_small();

@@ -132,6 +132,14 @@ void compare_ways(std::uint64_t seed) {
   }
 }
 
+/// A model with running statistics.
+struct normalized : torch::nn::Module {
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 8));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(8, 1));
+  at::Tensor forward(at::Tensor const& x) { return second(norm(first(x))); }
+};
+
 /// How often LibTorch was asked for a number, while this lives. Its fused AdamW for the CPU asks for the number of the update
 /// itself, which one for a device reads there.
 class host_reads {
@@ -358,4 +366,26 @@ TEST_CASE("momentum that an update left out had begun begins anew, also after a 
     return copies_of(model->parameters());
   };
   CHECK(same_bits(after(true), after(false)));
+}
+
+TEST_CASE("the average of buffers is that of the update, where updates are decided on a device and a batch is NaN") {
+  struct averaging : keel::recipe<keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>, keel::ema<0.5, keel::ema_buffers>> {};
+  auto const train = [](auto environment) {
+    keel::libtorch::seed_random(at::kCPU, 1);
+    auto const model = std::make_shared<normalized>();
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<averaging, typename decltype(environment)::type> step{model, optimizer};
+    for (std::uint64_t i = 0; i < 9; ++i) {
+      auto batch = make_pair_batch(i);
+      if (i == 4) batch.first.fill_(std::numeric_limits<double>::quiet_NaN());
+      step(batch, [&](pair_batch const& b) { return at::mse_loss(model->forward(b.first.cpu()), b.second.cpu()); });
+    }
+    if (step.is_pending()) step.settle();
+    return copies_of(step.average().averages());
+  };
+  auto const expected = train(std::type_identity<keel::environment>());
+  auto const found = train(std::type_identity<on_a_device>());
+  REQUIRE(found.size() == expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-6, 1e-9));
+  for (at::Tensor const& one : found) CHECK(one.isfinite().all().item<bool>());
 }

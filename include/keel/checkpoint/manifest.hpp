@@ -31,6 +31,7 @@ struct manifest {
   std::int64_t update = 0;
   std::int64_t generation = 0;                       ///< rollbacks of the run until then
   std::int64_t attempt = 0;                          ///< updates that the run attempted until then
+  std::string run;                                   ///< which run's it is; empty in older ones
   bool extra = false;                                ///< requested: by a person, a signal, or the end of the run
   std::vector<std::int64_t> best = {};               ///< updates whose checkpoints this one calls the best
   std::string keel;                                  ///< the version that wrote it
@@ -69,7 +70,7 @@ inline std::string manifest_text(manifest const& of) {
   nlohmann::json const all = {
       {"files", files},      {"extra", of.extra},    {"generation", of.generation}, {"format", manifest::format},
       {"keel", of.keel},     {"best", of.best},      {"libtorch", of.libtorch},     {"recipe", of.recipe},
-      {"update", of.update}, {"attempt", of.attempt}};
+      {"update", of.update}, {"attempt", of.attempt}, {"run", of.run}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // the line break and the brace
   std::string const digest = checksum_of(text);
@@ -100,18 +101,26 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   try {
     nlohmann::json const all = parse_json(body + "\n}");
     if (all.at("format") != manifest::format) refuse_format(name, all.at("format").dump());
-    read.update = all.at("update").get<std::int64_t>();
-    read.generation = all.at("generation").get<std::int64_t>();
+    auto const integer = [&](nlohmann::json const& one) {
+      if (!one.is_number_integer() || (one.is_number_unsigned() && one.get<std::uint64_t>() >> 63 != 0))
+        fail("holds " + one.dump() + " where a count belongs");
+      return one.get<std::int64_t>();
+    };
+    read.update = integer(all.at("update"));
+    read.generation = integer(all.at("generation"));
     read.extra = all.at("extra").get<bool>();
-    // Older checkpoints have neither.
-    read.attempt = all.value("attempt", std::int64_t{0});
-    read.best = all.value("best", std::vector<std::int64_t>{});
+    // Older checkpoints have none of these.
+    if (all.contains("attempt")) read.attempt = integer(all["attempt"]);
+    if (all.contains("best")) {
+      for (nlohmann::json const& one : all["best"]) read.best.push_back(integer(one));
+    }
+    read.run = all.value("run", std::string());
     read.keel = all.at("keel").get<std::string>();
     read.libtorch = all.at("libtorch").get<std::string>();
     read.recipe = all.at("recipe");
     for (auto const& [file, entry] : all.at("files").items()) {
       file_record record;
-      record.bytes = entry.at("bytes").get<std::uint64_t>();
+      record.bytes = static_cast<std::uint64_t>(integer(entry.at("bytes")));
       record.checksum = entry.at("xxh3").get<std::string>();
       if (entry.contains("tensors")) {
         record.header_checksum = entry.at("header").get<std::string>();

@@ -118,6 +118,7 @@ template <class Files = posix_files>
 snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {}) {
   manifest const all = read_manifest(directory, files);
   snapshot content;
+  content.run = all.run;
   content.state = detail::read_state(files, directory, all);
   content.model = detail::read_tensors(files, directory, "model.safetensors", all);
   content.optimizer = detail::read_tensors(files, directory, "optimizer.safetensors", all);

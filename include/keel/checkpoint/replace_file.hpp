@@ -124,11 +124,14 @@ class replacement {
     struct stat older {};
     struct stat newer {};
     if (::stat(target_.c_str(), &older) != 0 || ::fstat(file_.get(), &newer) != 0) return;
+    mode_t bits = older.st_mode & 0777;
     if (older.st_uid != newer.st_uid || older.st_gid != newer.st_gid) {
-      // Only root may give files away; for others the new file is theirs, as every file that they make.
-      [[maybe_unused]] bool const given = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0;
+      // Only root may give files away; for others the new file is theirs, as every file that they make, and its group only one of
+      // their own. What the older group might do, another may not.
+      bool const given = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0 ||
+                         ::fchown(file_.get(), static_cast<uid_t>(-1), older.st_gid) == 0;
+      if (!given && older.st_gid != newer.st_gid) bits &= ~static_cast<mode_t>(070);
     }
-    mode_t const bits = older.st_mode & 0777;
     if (bits == (newer.st_mode & 0777)) return;
     if (::fchmod(file_.get(), bits) != 0) throw_file_error("keep the permissions of", target_, errno);
   }

@@ -139,8 +139,10 @@ void save_sharded_safetensors(std::filesystem::path const& directory, std::strin
   }
 
   if (old_index) {
-    files.remove_file(*old_index);
-    sync_directory_if_possible(files, old_index->parent_path().empty() ? "." : old_index->parent_path());
+    // A link goes, and what it leads to stays where nothing takes its place.
+    auto const leaves = one_file ? index_path : *old_index;
+    files.remove_file(leaves);
+    sync_directory_if_possible(files, leaves.parent_path().empty() ? "." : leaves.parent_path());
   }
   std::set<std::filesystem::path> directories;
   for (auto& shard : written) {

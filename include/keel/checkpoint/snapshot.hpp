@@ -25,6 +25,7 @@ struct snapshot {
   tensor_map tensors;  ///< of the state
   nlohmann::json state;
   std::int64_t generation = 0;      ///< rollbacks of the run so far: of a later one, a lower update is newer than a higher
+  std::string run = {};             ///< which run's it is; the same through resumes and rollbacks
   std::int64_t attempt = 0;         ///< updates that were attempted so far: of one update, the later save is the newer one
   std::vector<std::int64_t> best;   ///< updates whose checkpoints this one calls the best
   std::vector<std::string> finite;  ///< names in `model` without which no checkpoint is kept that are not finite (N13)
@@ -42,6 +43,7 @@ class snapshot_buffers {
     held.state = live.state;
     held.finite = live.finite;
     held.generation = live.generation;
+    held.run = live.run;
     held.attempt = live.attempt;
     held.best = live.best;
     used_ = 0;
@@ -70,7 +72,8 @@ class snapshot_buffers {
 
   void copy(tensor_map const& from, tensor_map& to) {
     // By the memory they are, not by the handle: a parameter's two names give two handles.
-    std::map<std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType>,
+    std::map<std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool,
+                        bool>,
              at::Tensor>
         seen;
     for (auto const& [name, tensor] : from) {
@@ -80,7 +83,8 @@ class snapshot_buffers {
         continue;
       }
       auto const [known, first] = seen.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
-                                                    tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type()});
+                                                    tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(),
+                                                    tensor.is_conj(), tensor.is_neg()});
       if (first) known->second = copy(tensor);
       to.emplace(name, known->second);
     }

@@ -98,6 +98,7 @@ class checkpoint_store {
     path temporary;
     try {
       put_back();
+      if (auto const there = look_at(id); there && !is_of_one_run(content.run, there->run)) move_aside("foreign-", id);
       bool const is_taken = files_.exists(path_of(id)) && !is_extra(id);
       id.beside = is_taken && (keep.extra || !keep.replaces);
       saved.path = path_of(id);
@@ -185,8 +186,8 @@ class checkpoint_store {
     std::vector<checkpoint_id> leave;
     auto const kept = look_at(newest);
     for (checkpoint_id const& id : all()) {
-      auto const read = look_at(id);
-      if (kept && read && is_abandoned(id, *read, newest, *kept)) leave.push_back(id);
+      auto const read = look_at_own(id);
+      if (kept && read && is_of_one_run(kept->run, read->run) && is_abandoned(id, *read, newest, *kept)) leave.push_back(id);
     }
     remove(leave);
   }
@@ -209,6 +210,16 @@ class checkpoint_store {
       return std::nullopt;
     }
   }
+  /// The same of one that a removal looks at: what another version wrote is none of this run's.
+  std::optional<manifest> look_at_own(checkpoint_id const& id) {
+    try {
+      return look_at(id);
+    } catch (checkpoint_error const&) {
+      return std::nullopt;
+    }
+  }
+  /// Checkpoints that an older version wrote do not say whose they are.
+  static bool is_of_one_run(std::string const& a, std::string const& b) { return a.empty() || b.empty() || a == b; }
   /// A higher update that the run reached before it rolled back to what led to `newest`.
   static bool is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest, manifest const& than) {
     return id.update > newest.update && of.generation < than.generation;
@@ -242,12 +253,14 @@ class checkpoint_store {
   /// Returns why something stays that should go; empty: nothing does.
   std::string remove_old(checkpoint_id const& newest, retention const& keep) {
     std::map<checkpoint_id, manifest> found;
-    // What is damaged, or was renamed, is not known to be of this run: it stays.
     for (checkpoint_id const& id : all()) {
-      if (auto read = look_at(id)) found.emplace(id, std::move(*read));
+      if (auto read = look_at_own(id)) found.emplace(id, std::move(*read));
     }
     auto const of_newest = found.find(newest);
     if (of_newest == found.end()) return {};
+    // What is damaged, was renamed or was moved here from another run is not known to be of this one: it stays.
+    std::string const run = of_newest->second.run;
+    std::erase_if(found, [&](auto const& one) { return !is_of_one_run(run, one.second.run); });
     std::set<checkpoint_id> stay = {newest};
     std::vector<std::int64_t> best = keep.best;
     std::int64_t scheduled = 0;
@@ -317,6 +330,8 @@ class checkpoint_store {
     }
     if (files_.kind(directory / "manifest.json") == file_kind::file) files_.remove_file(directory / "manifest.json");
     if (files_.remove_directory(directory)) return {};
+    // A network's file system keeps what another process has open under a name of its choice: the next save tries again.
+    if (stranger.empty()) return {};
     path const kept = free_name("kept-" + name);
     files_.rename(directory, kept);
     return name + " held " + stranger + ", which is not part of a checkpoint: it stays in " + kept.string();

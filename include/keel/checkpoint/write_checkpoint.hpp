@@ -105,6 +105,7 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   all.update = update;
   all.extra = extra;
   all.generation = content.generation;
+  all.run = content.run;
   all.attempt = content.attempt;
   all.best = content.best;
   auto const text = [&](char const* field) {

@@ -70,7 +70,9 @@ class best_checkpoint {
   }
   /// The save of this update came to nothing: if it was judged, the best are those from before it.
   void take_back(std::int64_t update) {
-    if (std::exchange(judged_at_, -1) == update) best_ = before_;
+    if (judged_at_ != update) return;
+    judged_at_ = -1;
+    best_ = before_;
   }
 
   /// It is durable.

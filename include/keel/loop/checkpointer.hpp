@@ -39,8 +39,9 @@ class checkpointer {
       : settings_(settings), store_(store), metrics_(metrics), tell_(std::move(tell)), cadence_(settings) {}
 
   checkpoint_cadence<Clock>& cadence() { return cadence_; }
-  /// A save that is due now would be left out, because the one before it is still being written.
-  bool drops_now() const { return settings_.drop_when_busy && task_.is_begun() && !task_.is_done(); }
+  /// A save that is due now would be left out, because the one before it is still being written. It waits for a requested one,
+  /// which takes nothing away that a rollback may need.
+  bool drops_now() const { return settings_.drop_when_busy && !extra_ && task_.is_begun() && !task_.is_done(); }
   /// Leaves it out.
   void drop(std::int64_t update) {
     cadence_.restart();
@@ -50,19 +51,25 @@ class checkpointer {
     tell(dropped);
   }
 
-  /// Saves as the policy says; waits for the one before. A file_error is told and not thrown until it is the last that the
-  /// policy bears; everything else is thrown, at the latest by the next call.
-  void save(std::int64_t update, snapshot const& live, retention const& keep) {
+  /// Saves as the policy says; waits for the one before, and calls `prepare()`, which may throw, before it writes. A file_error is
+  /// told and not thrown until it is the last that the policy bears; E01 and everything else is thrown, at the latest by the
+  /// next call.
+  template <class Prepare>
+  void save(std::int64_t update, snapshot const& live, retention const& keep, Prepare const& prepare) {
     auto const began = now();
     wait();
     cadence_.began();
     begun_ = {update};
+    extra_ = keep.extra;
     try {
+      prepare();
       // Lines that wait for a disk would be missing where the checkpoint counts them.
       metrics_.flush();
       if (settings_.asynchronous && begin(live, keep, began)) return;
       write(live, keep);
     } catch (file_error const& thrown) {
+      // The directory is another run's: no disk that comes back changes that.
+      if (thrown.id() == "E01") throw;
       begun_.stood_still = seconds_since(began);
       return failed(thrown);
     }
@@ -100,6 +107,10 @@ class checkpointer {
       task_.collect();
     } catch (file_error const& thrown) {
       return failed(thrown);
+    } catch (std::exception const& thrown) {
+      begun_.failure = thrown.what();
+      tell(begun_);
+      throw;
     }
     succeeded();
   }
@@ -177,6 +188,7 @@ class checkpointer {
   save_report begun_;
   long long in_a_row_ = 0;
   bool telling_ = false;
+  bool extra_ = false;  ///< the save that began last is a requested one
   background_task task_;  ///< last: it ends before what it works with
 };
 

@@ -132,7 +132,8 @@ class checkpointing {
     if (!first) return std::nullopt;
     return best_saved{self().directory_->checkpoints().path_of_update(first->update), first->value, first->update};
   }
-  /// Puts the weights of the best checkpoint into the model, for evaluation and export; training on from them is resume_at's.
+  /// Puts the weights of the best checkpoint into the model, for evaluation and export, under evaluation::averaged those of the
+  /// moving average, which were judged; training on from them is resume_at's.
   /// Throws error (E12) where there is none, S16 inside an update.
   best_saved load_best() {
     if (!self().step_.at_boundary()) throw broken_rule<error, rule::S16>();
@@ -143,7 +144,9 @@ class checkpointing {
           "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
     self().step_.settle();
     if constexpr (Trainer::step_type::averages) self().step_.average().require_parameters_in_place();
-    load_weights(self().step_.model(), found->path);
+    constexpr bool of_average = configured.evaluation.averaged && Trainer::step_type::averages &&
+                                configured.checkpoint.metric == checkpoint::metric::evaluation_loss;
+    load_weights(self().step_.model(), found->path, {.averaged = of_average});
     return *found;
   }
 
@@ -204,9 +207,26 @@ class checkpointing {
           dynamic_cast<interference_error const*>(&thrown) != nullptr || dynamic_cast<file_error const*>(&thrown) != nullptr ||
           dynamic_cast<nonfinite_error const*>(&thrown) != nullptr || dynamic_cast<diverged_error const*>(&thrown) != nullptr ||
           is_out_of_memory(thrown) || dynamic_cast<out_of_memory_error const*>(&thrown) != nullptr ||
-          self().step_.is_half_updated() || dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
+          lacks_verdict_ || self().step_.is_half_updated() || dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
       bool const has_news = resumed_ && self().step_.at_boundary() && self().record_.attempts != saved_at_;
-      if (configured.checkpoint.on_exception && has_news && !is_spoiled) save_now(save_reason::requested);
+      if (configured.checkpoint.on_exception && has_news && !is_spoiled) {
+        restore_random();
+        save_now(save_reason::requested);
+      }
+    }
+  }
+
+  /// Of the update that has just been made the record, or an evaluation, is still to come.
+  void lacks_verdict(bool now) { lacks_verdict_ = now; }
+
+  /// At an update boundary: from here on numbers are drawn for what comes next.
+  void note_random() {
+    if constexpr (may_drop_a_window) at_boundary_ = random_snapshot::take(self().step_.parameters().device);
+  }
+  /// What was drawn for an update that came to nothing is drawn again by the run that goes on.
+  void restore_random() {
+    if constexpr (may_drop_a_window) {
+      if (at_boundary_.taken()) at_boundary_.restore();
     }
   }
 
@@ -214,6 +234,8 @@ class checkpointing {
   template <class Evaluate>
   bool evaluated(Evaluate const& evaluate) {
     auto const began = clock::now();
+    // Until it has its verdict, the state lacks it, and a run that went on from there would not be this one.
+    lacks_verdict_ = true;
     double const value = evaluate();
     slowest_evaluation_ = std::max(slowest_evaluation_, std::chrono::duration<double>(clock::now() - began).count());
     auto const all = agree(self().world(), value, reduce::mean{});
@@ -221,6 +243,7 @@ class checkpointing {
     best_wanted_ |= best_.evaluated(all, step.updates());
     if constexpr (schedule::judges_evaluations(configured.schedule))
       step.schedule().evaluated(all.value(), configured.evaluation.larger);
+    lacks_verdict_ = false;
     return early_stop_.evaluated(all, step.updates());
   }
 
@@ -234,15 +257,21 @@ class checkpointing {
   void on_save(save_report const& report) {
     auto& run = self();
     run.recorder_.saved(report);
-    if (!report.failure.empty() || report.dropped) {
-      best_.take_back(report.update);
+    if (report.dropped) {
       saved_at_ = -1;
+      return;
     }
-    if (report.dropped) return;
+    if (!report.failure.empty()) take_save_back(report.update);
     if (!report.failure.empty()) return run.hooks_(event::checkpoint_failed{report.update, report.failure});
     best_.settled(report.update);
     slowest_save_ = std::max(slowest_save_, report.written);
     run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
+  }
+
+  /// There is no checkpoint of it after all.
+  void take_save_back(std::int64_t update) {
+    best_.take_back(update);
+    saved_at_ = -1;
   }
 
   /// Notes what was not finite from the start.
@@ -291,6 +320,8 @@ class checkpointing {
     snapshot content =
         take_snapshot(run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(), parts());
     content.generation = rollbacks_.generation();
+    if (run_id_.empty()) run_id_ = Trainer::environment_type::new_run_id();
+    content.run = run_id_;
     content.attempt = run.record_.attempts;
     content.best = best_.keeps();
     registered_.require_finite();
@@ -339,17 +370,20 @@ class checkpointing {
             .replaces = reason == save_reason::scheduled};
   }
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {}) {
-    require_lock();
     // What became of the one before decides which is the best.
     self().saver_->wait();
-    auto const content = live(age);
-    remember([&] { self().saver_->save(self().step_.updates(), content, keeps(reason)); });
+    remember([&] {
+      auto const content = live(age);
+      self().saver_->save(self().step_.updates(), content, keeps(reason), [this] { require_lock(); });
+    });
   }
   void save_now(save_reason reason) {
-    require_lock();
     self().saver_->wait();
-    auto const content = live();
-    remember([&] { self().saver_->save_now(self().step_.updates(), content, keeps(reason)); });
+    remember([&] {
+      require_lock();
+      auto const content = live();
+      self().saver_->save_now(self().step_.updates(), content, keeps(reason));
+    });
   }
   /// Throws file_error (E01) where another run has taken the directory.
   void require_lock() {
@@ -364,7 +398,7 @@ class checkpointing {
     try {
       save();
     } catch (...) {
-      saved_at_ = -1;
+      take_save_back(self().step_.updates());
       throw;
     }
   }
@@ -407,11 +441,13 @@ class checkpointing {
     nlohmann::json const registered =
         content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
     if (!run.options_.accept_changed_recipe) registered_.require_same(registered, source);
+    std::string const run_id = content.run;
     accepted_changes accepts{run.options_.accept_changed_recipe, run.options_.accept};
     if (run.options_.resume_at || own) accepts.names.push_back("lr");
     accepts.own_run = own;
     apply_snapshot(std::move(content), run.present_config(), run.step_.model(), run.step_.optimizer(), run.step_.parameters(),
                    parts(), source, accepts);
+    run_id_ = run_id;
     run.step_.schedule().take_loaded_rates();
   }
 
@@ -476,8 +512,14 @@ class checkpointing {
                                   (saved.empty() ? "This run has none yet."
                                                  : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
     }
-    apply(read_checkpoint(directory), directory.string());
+    try {
+      apply(read_checkpoint(directory), directory.string());
+    } catch (nlohmann::json::exception const& thrown) {
+      throw checkpoint_error("E05", directory.string() + ": its state is not what a run saves (" + thrown.what() +
+                                        "). Take another checkpoint.");
+    }
     random_.restore();
+    run_id_.clear();  // another run begins
     forget_lost_best();
     run.record_.lines = 0;
     run.directory_->metrics().set_aside();
@@ -554,7 +596,7 @@ class checkpointing {
     if (!data_goes_back) {
       run.cursor_ = here;
       run.record_.evaluated_epochs = record.evaluated_epochs;
-      run.record_.saved_units = record.saved_units;
+      if (configured.checkpoint.kind == checkpoint::kind::every_epochs) run.record_.saved_units = record.saved_units;
     }
     // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
     bool const lowers = plan.change == nonfinite::change::lower_lr;
@@ -600,6 +642,11 @@ class checkpointing {
   std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
   registered_states registered_;
   std::vector<keel::migrate> migrations_;
+  static constexpr bool may_drop_a_window =
+      saves && (configured.checkpoint.on_exception || configured.accumulate.count > 1);
+  random_snapshot at_boundary_;
+  bool lacks_verdict_ = false;
+  std::string run_id_;          ///< of the checkpoints; empty until the first
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail
   bool asked_ = false;         ///< by a file or a signal
   bool best_wanted_ = false;   ///< the last evaluation was the best so far

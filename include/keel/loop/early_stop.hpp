@@ -20,17 +20,17 @@ class early_stop {
   bool evaluated(agreed<double> const& value, std::int64_t update) {
     bool const better = best_.offer(as_finite(value), update);
     without_ = better ? 0 : without_ + 1;
-    enough_updates_ = update >= settings_.not_before;
-    nonfinite_ = settings_.stop_on_nonfinite && !std::isfinite(value.value());
-    reached_ = settings_.has_stop_at && std::isfinite(value.value()) &&
-               (settings_.larger ? value.value() >= settings_.stop_at : value.value() <= settings_.stop_at);
+    evaluations_ = true;
+    update_ = update;
+    finite_ = std::isfinite(value.value());
+    last_ = finite_ ? value.value() : 0.0;
     return is_over();
   }
   /// It did, in this process or before a resume.
-  bool is_over() const { return nonfinite_ || reached_ || has_stalled(); }
+  bool is_over() const { return is_nonfinite() || has_reached() || has_stalled(); }
   std::string why() const {
-    if (nonfinite_) return "an evaluation is not finite";
-    if (reached_) return "an evaluation reached what stop_at asks for";
+    if (is_nonfinite()) return "an evaluation is not finite";
+    if (has_reached()) return "an evaluation reached what stop_at asks for";
     return std::to_string(without_) + " evaluations in a row without a better value";
   }
 
@@ -38,20 +38,32 @@ class early_stop {
   void visit(Archive& archive) {
     archive("best", best_);
     archive("without", without_);
-    archive.added("enough_updates", enough_updates_);
-    archive.added("nonfinite", nonfinite_);
-    archive.added("reached", reached_);
+    // Older checkpoints have none of these.
+    archive.added("evaluations", evaluations_);
+    archive.added("update", update_);
+    archive.added("finite", finite_);
+    archive.added("last", last_);
   }
 
  private:
-  bool has_stalled() const { return settings_.early_stop > 0 && without_ >= settings_.early_stop && enough_updates_; }
+  // By the settings of now: a program that asks for more goes on from where an earlier one stopped.
+  bool is_nonfinite() const { return evaluations_ && settings_.stop_on_nonfinite && !finite_; }
+  bool has_reached() const {
+    return evaluations_ && finite_ && settings_.has_stop_at &&
+           (settings_.larger ? last_ >= settings_.stop_at : last_ <= settings_.stop_at);
+  }
+  bool has_stalled() const {
+    bool const may = !evaluations_ || update_ >= settings_.not_before;
+    return settings_.early_stop > 0 && without_ >= settings_.early_stop && may;
+  }
 
   evaluation::settings settings_;
   best_so_far best_;
   std::int64_t without_ = 0;
-  bool enough_updates_ = true;
-  bool nonfinite_ = false;
-  bool reached_ = false;
+  bool evaluations_ = false;  ///< there was one, and the rest is of the last of them
+  std::int64_t update_ = 0;
+  bool finite_ = true;
+  double last_ = 0.0;  ///< 0 where it is not finite
 };
 
 }  // namespace keel

@@ -33,6 +33,10 @@ struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
   bool own_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
+  /// Beside the learning rate, whose change brings no mechanism.
+  bool accepts_a_policy() const {
+    return std::any_of(names.begin(), names.end(), [](std::string const& name) { return name != "lr"; });
+  }
   bool operator()(std::string const& name) const { return all || std::find(names.begin(), names.end(), name) != names.end(); }
 };
 
@@ -81,7 +85,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   nlohmann::json const saved = state.value("recipe", nlohmann::json::object());
   std::string differences;
   for_each_slot(value, [&](char const* name, slot_text const& text) {
-    if (!shapes_the_result(name) || accepts(name)) return;
+    bool const by_evaluations = std::string(name) == "evaluation" && schedule::judges_evaluations(value.schedule);
+    if ((!shapes_the_result(name) && !by_evaluations) || accepts(name)) return;
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
@@ -242,7 +247,9 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A mechanism that a changed recipe brings begins anew.
-    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", accepts.all || accepts.own_run);
+    bool const is_step = std::string_view(part.name) == "step";
+    bool const brings = accepts.all || accepts.own_run || (is_step && accepts.accepts_a_policy());
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
     part.state->visit(reader);
   });
   // Room for all of them first; the values come with the model's.

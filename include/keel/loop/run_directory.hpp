@@ -60,13 +60,16 @@ class run_directory {
   /// Throws file_error (E01) if another process has it: what this one saved would mix with the other's.
   bool require_lock() {
     auto const name = root_ / "lock";
-    if (files_.is_named(lock_.handle, name)) return false;
+    // A forked process shares its parent's lock, and is not who took it.
+    if (process_ == ::getpid() && files_.is_named(lock_.handle, name)) return false;
     lock_result again = files_.try_lock(name);
     if (!again.handle)
       throw file_error("E01", root_.string() + " is used by another run" + holder() +
-                                  ", which began after its file `lock` was removed. This run saves nothing more: stop one of "
-                                  "the two, and resume in a directory that only one has.");
+                                  ", which began after its file `lock` was removed, or is the process that this one was forked "
+                                  "from. This run saves nothing more: stop one of the two, and resume in a directory that only "
+                                  "one has.");
     lock_ = std::move(again);
+    process_ = ::getpid();
     sign_lock();
     return true;
   }
@@ -110,6 +113,8 @@ class run_directory {
   void sign_lock() {
     auto const name = root_ / "lock";
     try {
+      // A file of that name that keel did not write stays as it is.
+      if (files_.kind(name) != file_kind::file || (files_.size(name) > 0 && holder().empty())) return;
       std::string const process = std::to_string(::getpid()) + "\n";
       files_.truncate(name, 0);
       files_.write(lock_.handle, name, process.data(), process.size());
@@ -135,6 +140,7 @@ class run_directory {
   Files files_;
   std::vector<std::string> warnings_;
   lock_result lock_;
+  pid_t process_ = ::getpid();  ///< that took it
   checkpoint_store<Files> store_;
   json_lines<Files> metrics_;
   json_lines<Files> events_;

@@ -60,6 +60,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   using files = typename Environment::files;
   using keeper = checkpointing<trainer_body<Recipe, Environment>, Recipe, Environment>;
   using step_type = step_body<Recipe, Environment, forward_events>;
+  using environment_type = Environment;
 
  public:
   static constexpr config configured = config_of<Recipe>;
@@ -144,11 +145,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     return last;
   }
 
-  /// For a loop of your own: a signal or request_stop() asks for its end, and an update is complete, so that finish() loses
-  /// nothing.
+  /// For a loop of your own: a signal or request_stop() asks for its end, or an evaluation of the recipe, and an update is
+  /// complete, so that finish() loses nothing.
   template <class Listener>
   bool should_stop(Listener const& signals) const {
-    return step_.at_boundary() && (signals.received() != 0 || stop_requested_.load(std::memory_order_relaxed));
+    return step_.at_boundary() &&
+           (signals.received() != 0 || stop_requested_.load(std::memory_order_relaxed) || this->ended_early());
   }
   /// The end of a loop of your own, as fit's: saves what is not saved yet, ends the record, and says how it ended: by `signal`,
   /// or at its end. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
@@ -167,6 +169,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     cursor_.in_epoch = false;
     if (!step_.at_boundary()) return;  // the update that reaches into the next epoch is followed by both
     after_epoch();
+    this->note_random();
   }
 
   /// The data cursor: where a loop of one's own continues after resume().
@@ -285,7 +288,10 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   }
 
   void drop_open_window() {
-    if (step_.has_window()) window_.rewind();
+    if (step_.has_window()) {
+      window_.rewind();
+      this->restore_random();
+    }
     step_.drop_window();
   }
 
@@ -355,6 +361,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
                              ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
     hooks_(event::run_begin{step_.updates(), *this->resumed_});
     this->begin_saving();
+    this->note_random();
     begun_ = true;
   }
 
@@ -484,6 +491,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   void after_window(outcome const& result) {
     if ((result.is<outcome::updated>() && is_evaluation_due(step_.updates())) || is_epoch_evaluation_due()) evaluate_recipe();
     if (this->keep(result, save_signal_.take_request())) data_moved_ = true;
+    this->note_random();
   }
 
   template <class Event>
@@ -494,9 +502,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       window_.close(event.late);
       if (event.result.template is<outcome::updated>()) this->updated(event.loss);
     }
+    constexpr bool is_end = std::is_same_v<Event, event::update_end>;
+    if constexpr (is_end) this->lacks_verdict(true);
     hooks_(event);
     // After the hooks, so that what they log stands in this window's line.
-    if constexpr (std::is_same_v<Event, event::update_end>) record_update(event);
+    if constexpr (is_end) record_update(event);
+    if constexpr (is_end) this->lacks_verdict(false);
   }
 
   void record_update(event::update_end const& event) {

@@ -258,7 +258,7 @@ class trials {
     // A schedule has written its present rates there.
     auto& groups = own.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
-    Step like_it(own.model(), own.optimizer(), trainer.options_.updates);
+    Step like_it(own.model(), own.optimizer(), trainer.length());
     like_it.ladder().begin_like(own.ladder());
     like_it.restore_on_skip(trainer.registered());
     trial(like_it);

@@ -189,7 +189,11 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
     return true;
   } else if constexpr (has_other_order<Policy>) {
     double const measured = joint_norm(gradients, settings.order);
-    clip_global_norm(gradients, measured, settings.limit);
+    std::vector<at::Tensor> values(gradients.begin(), gradients.end());
+    for (at::Tensor& gradient : values) {
+      if (gradient.defined() && gradient.is_sparse()) gradient = gradient._values();
+    }
+    clip_global_norm(values, measured, settings.limit);
     return measured > settings.limit;
   } else if constexpr (settings.kind == clip::kind::value) {
     return clip_value(gradients, settings.limit);

@@ -240,7 +240,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       window_.clipped = true;
     }
     if constexpr (looks_at_elements<Policy>) {
-      window_.require_dense();
+      if constexpr (!has_other_order<Policy>) window_.require_dense();
       window_.widen();
       window_.write();
       window_.clipped = apply_clip<Policy>(window_.parameters, window_.all_gradients(), window_.norm, state);

@@ -496,6 +496,8 @@ class step_body : public update_counts {
 
   bool can_decide_on_device() const {
     if constexpr (looks_at_elements<clip_policy>) return false;
+    // A verdict that comes one update late would find the next forward pass's buffers.
+    if constexpr (averages && configured.ema.buffers) return false;
     // The program's state goes back on the host, which then has to know at once.
     if (pass_.has_program_state()) return false;
     return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
