@@ -61,13 +61,11 @@ int main(int argc, char** argv) try {
     return torch::nn::functional::cross_entropy(model->forward(train.first.index_select(0, index)), train.second.index_select(0, index));
   });
 
-  auto const best = run.best();
-  if (!best) return 1;
-  keel::load_weights(*model, best->path, {.averaged = true});
+  auto const best = run.load_best();  // of the moving average, which the evaluations judged
   auto const guesses = keel::predict(*model, std::vector{unseen}, [&](data_set const& all) { return model->forward(all.first).argmax(1); });
   double const accuracy = guesses[0].eq(unseen.second).to(at::kFloat).mean().item<double>();
-  std::printf("best: update %lld, accuracy %.4f; predicted with its weights: %.4f\n", static_cast<long long>(best->update), best->value, accuracy);
-  return accuracy == best->value ? 0 : 1;
+  std::printf("best: update %lld, accuracy %.4f; predicted with its weights: %.4f\n", static_cast<long long>(best.update), best.value, accuracy);
+  return accuracy == best.value ? 0 : 1;
 } catch (keel::error const& thrown) {
   std::fprintf(stderr, "%s\n", thrown.what());
   return 1;

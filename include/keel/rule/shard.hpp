@@ -67,8 +67,8 @@ struct Z23 {
 
 struct W01 {
   KEEL_RULE_TEXT("W01", "none known",
-                 "the recipe is for another number of ranks than it shards over or was started with. Fix: one process, or for "
-                 "independent runs unset WORLD_SIZE and its like.");
+                 "the recipe is for another number of ranks than it shards over or was started with. Fix: one process, or unset "
+                 "WORLD_SIZE and its like.");
   static constexpr bool broken(config const& c) {
     if (c.world.declared && c.world.ranks < 1) return true;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
