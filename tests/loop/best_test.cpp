@@ -370,6 +370,7 @@ TEST_CASE("on_exception: what was not saved is, and the next process goes on fro
 TEST_CASE("numbers that a dropped update drew are drawn again by the process that goes on") {
   struct recipe : keel::recipe<checkpoint::every<100_steps, checkpoint::on_exception>, keel::accumulate<4>, keel::determinism::seeded<2>> {};
   auto const go = [](fs::path const& directory, std::int64_t throw_at) {
+    keel::seed<recipe>();
     auto const model = std::make_shared<small_module>(0.5);
     torch::optim::AdamW optimizer(model->parameters(), 0.01);
     keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = 6})};
