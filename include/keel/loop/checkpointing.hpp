@@ -26,6 +26,8 @@
 #include <keel/loop/registered_state.hpp>
 #include <keel/loop/resume.hpp>
 #include <keel/loop/rollback.hpp>
+#include <keel/loop/run_directory.hpp>
+#include <keel/loop/spoiled.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/rule/checkpoint.hpp>
@@ -202,12 +204,7 @@ class checkpointing {
   void abandon_saving(std::exception const& thrown) {
     if constexpr (saves) {
       self().saver_->wait();
-      // After these the state is not one that a run should go on from, or cannot be written.
-      bool const is_spoiled =
-          dynamic_cast<interference_error const*>(&thrown) != nullptr || dynamic_cast<file_error const*>(&thrown) != nullptr ||
-          dynamic_cast<nonfinite_error const*>(&thrown) != nullptr || dynamic_cast<diverged_error const*>(&thrown) != nullptr ||
-          is_out_of_memory(thrown) || dynamic_cast<out_of_memory_error const*>(&thrown) != nullptr ||
-          lacks_verdict_ || self().step_.is_half_updated() || dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
+      bool const is_spoiled = lacks_verdict_ || self().step_.is_half_updated() || detail::spoils_the_run(thrown);
       bool const has_news = resumed_ && self().step_.at_boundary() && self().record_.attempts != saved_at_;
       if (configured.checkpoint.on_exception && has_news && !is_spoiled) {
         restore_random();
@@ -257,10 +254,8 @@ class checkpointing {
   void on_save(save_report const& report) {
     auto& run = self();
     run.recorder_.saved(report);
-    if (report.dropped) {
-      saved_at_ = -1;
-      return;
-    }
+    if (report.dropped) saved_at_ = -1;
+    if (report.dropped) return;
     if (!report.failure.empty()) take_save_back(report.update);
     if (!report.failure.empty()) return run.hooks_(event::checkpoint_failed{report.update, report.failure});
     best_.settled(report.update);
@@ -505,13 +500,7 @@ class checkpointing {
   /// From a checkpoint of any directory, as the beginning of this one's run.
   bool load_from(std::filesystem::path const& directory) {
     auto& run = self();
-    if (posix_files().exists(directory / "checkpoints")) {
-      checkpoint_store<> of_run(directory / "checkpoints");
-      auto const saved = of_run.updates();
-      throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
-                                  (saved.empty() ? "This run has none yet."
-                                                 : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
-    }
+    detail::require_no_run_directory(directory);
     try {
       apply(read_checkpoint(directory), directory.string());
     } catch (nlohmann::json::exception const& thrown) {

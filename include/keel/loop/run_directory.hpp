@@ -146,4 +146,18 @@ class run_directory {
   json_lines<Files> events_;
 };
 
+namespace detail {
+
+/// Throws file_error (E02) for a directory that holds a run, where one of its checkpoints is asked for.
+inline void require_no_run_directory(std::filesystem::path const& directory) {
+  if (!posix_files().exists(directory / "checkpoints")) return;
+  checkpoint_store<> of_run(directory / "checkpoints");
+  auto const saved = of_run.updates();
+  throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
+                              (saved.empty() ? "This run has none yet."
+                                             : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
+}
+
+}  // namespace detail
+
 }  // namespace keel
