@@ -297,3 +297,48 @@ TEST_CASE("augmentation_drawn_by_a_loader survives a resume in the middle of an 
     check_same(go(directory / "run", *make_noisy_loader()), expected);
   }
 }
+
+TEST_CASE("options.accept brings the mechanism of another schedule, which begins anew") {
+  struct before : keel::recipe<keel::checkpoint::every<2_steps>, keel::schedule::cosine<keel::schedule::total<20_steps>>> {};
+  struct after : keel::recipe<keel::checkpoint::every<2_steps>, keel::schedule::plateau<keel::schedule::patience<2_steps>>, keel::clip::zscore<1.0>, keel::ema<0.9>> {};
+  scratch_directory const directory;
+  auto const train = [&](auto tag, std::int64_t updates, std::vector<std::string> accept) {
+    auto const model = make_small();
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    keel::trainer<typename decltype(tag)::type> run{
+        model, optimizer, quiet({.run_directory = directory / "run", .updates = updates, .accept = std::move(accept)})};
+    run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model));
+    return run.updates();
+  };
+  CHECK(train(std::type_identity<before>(), 4, {}) == 4);
+  try {
+    train(std::type_identity<after>(), 8, {"schedule"});
+    FAIL("another clip and average were accepted");
+  } catch (keel::checkpoint_error const& thrown) {
+    CHECK(thrown.id() == "E03");
+  }
+  CHECK(train(std::type_identity<after>(), 8, {"schedule", "clip", "ema"}) == 8);
+}
+
+TEST_CASE("where evaluations decide the rate, another evaluation is another recipe") {
+  struct before : keel::recipe<keel::checkpoint::every<2_steps>, keel::schedule::plateau<keel::schedule::evaluations<3>>,
+                               keel::evaluation::every<2_steps, keel::evaluation::larger_is_better>> {};
+  struct after : keel::recipe<keel::checkpoint::every<2_steps>, keel::schedule::plateau<keel::schedule::evaluations<3>>,
+                              keel::evaluation::every<2_steps>> {};
+  scratch_directory const directory;
+  auto const train = [&](auto tag, std::int64_t updates) {
+    auto const model = make_small();
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    keel::trainer<typename decltype(tag)::type> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = updates})};
+    run.evaluate_on(std::vector{make_pair_batch(9)}, mean_squared_error(model));
+    run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model));
+  };
+  train(std::type_identity<before>(), 4);
+  try {
+    train(std::type_identity<after>(), 8);
+    FAIL("another evaluation was accepted");
+  } catch (keel::checkpoint_error const& thrown) {
+    CHECK(thrown.id() == "E03");
+    CHECK(std::string(thrown.what()).find("evaluation was ") != std::string::npos);
+  }
+}

@@ -350,3 +350,20 @@ TEST_CASE("an order bounds the unscaled sum of a window, and names a sparse grad
     CHECK(thrown.id() == "E11");
   }
 }
+
+TEST_CASE("a norm of another order clips sparse gradients as it clips dense ones") {
+  auto const train = [](bool sparse) {
+    keel::libtorch::seed_random(at::kCPU, 3);
+    torch::nn::Embedding words(torch::nn::EmbeddingOptions(20, 4).sparse(sparse));
+    torch::optim::SGD optimizer(words->parameters(), 0.5);
+    keel::step<by_magnitudes> step{*words, optimizer};
+    std::vector<bool> clipped;
+    for (int i = 0; i < 5; ++i) {
+      auto const result = step(at::tensor({1, 7, 7, 1 + i}, at::kLong), [&](at::Tensor const& ids) { return words->forward(ids).square().sum(); });
+      clipped.push_back(result.get<keel::outcome::updated>().clipped);
+    }
+    CHECK(clipped[0]);
+    return words->weight.detach().clone();
+  };
+  CHECK(at::allclose(train(true), train(false), 1e-6, 1e-7));
+}
