@@ -16,8 +16,8 @@ if(NOT TARGET keel::xxhash)
                                                 INTERFACE_INCLUDE_DIRECTORIES "${KEEL_XXHASH_INCLUDE}")
 endif()
 
-# Before LibTorch: its binaries for Python's pip, from 2.5 on, show a std::filesystem of their own, which is not the compiler's, and a
-# program that is linked with it ends in a segmentation fault.
+# Before LibTorch: its binaries for Python's pip, from 2.5 on, export the functions of std::filesystem, and a program that finds those
+# before the compiler's ends in a segmentation fault.
 set(keel_standard_library "")
 if(UNIX AND NOT APPLE AND NOT CMAKE_CXX_FLAGS MATCHES "-stdlib=libc\\+\\+")
   set(keel_standard_library stdc++)

@@ -52,8 +52,8 @@ class checkpointer {
   }
 
   /// Saves as the policy says; waits for the one before, and calls `prepare()`, which may throw, before it writes. A file_error is
-  /// told and not thrown until it is the last that the policy bears; E01 and everything else is thrown, at the latest by the
-  /// next call.
+  /// reported and not thrown until it is the last that the policy bears; E01 and everything else is thrown, at the latest by
+  /// the next call.
   template <class Prepare>
   void save(std::int64_t update, snapshot const& live, retention const& keep, Prepare const& prepare) {
     auto const began = now();

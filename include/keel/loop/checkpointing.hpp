@@ -263,7 +263,7 @@ class checkpointing {
     run.hooks_(event::checkpoint_saved{report.update, report.saved.path});
   }
 
-  /// There is no checkpoint of it after all.
+  /// The save of this update came to nothing.
   void take_save_back(std::int64_t update) {
     best_.take_back(update);
     saved_at_ = -1;
