@@ -56,7 +56,7 @@ void resumes_to_the_same_bits() {
 
 }  // namespace
 
-TEST_CASE("a run on a GPU that is stopped and resumed ends with the bits of one that was not: parameters, moments, both generators") {
+TEST_CASE("a run on a GPU that is stopped and resumed ends with the bits of one that was not, generators included") {
   if (skipped_without_a_gpu()) return;
   resumes_to_the_same_bits<saves, keel::adamw>();
   resumes_to_the_same_bits<saves, torch::optim::AdamW>();
