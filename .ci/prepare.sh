@@ -23,8 +23,27 @@ prepare() {
     say_what_is_needed $wanted
     return
   fi
+  # Word splitting is wanted: this is a list.
+  # shellcheck disable=SC2086
+  only_these $wanted
+}
+
+# The packages of the newest clang that this Debian has: 12 has clang-19, testing has later ones alone.
+packages_of_clang() {
+  command -v apt-cache >/dev/null || return 0
+  local version
+  if [ -z "$(apt-cache pkgnames clang-)" ] && [ "$(id -u)" -eq 0 ]; then apt-get update >/dev/null 2>&1 || true; fi
+  for version in $(apt-cache pkgnames clang- 2>/dev/null | sed -n 's/^clang-\([0-9][0-9]*\)$/\1/p' | sort -rn); do
+    if [ "$version" -ge 18 ] && apt-cache show "libfuzzer-$version-dev" >/dev/null 2>&1; then
+      echo "clang-$version libclang-rt-$version-dev libfuzzer-$version-dev"
+      return
+    fi
+  done
+}
+
+only_these() {
   local missing=""
-  for package in $wanted; do
+  for package in "$@"; do
     dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
   done
   [ -n "$missing" ] || return 0
