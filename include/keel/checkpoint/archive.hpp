@@ -10,6 +10,8 @@
 //     [..], {..}, null          std::vector and std::array; std::map and types with visit; an empty std::optional
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/view_as_complex.h>
 #include <ATen/ops/view_as_real.h>
@@ -373,9 +375,9 @@ class state_reader {
   void read_map(nlohmann::json const& from, Path const& path, Map& field) {
     if (!from.is_object()) wrong(path, "an object");
     std::erase_if(field, [&](auto const& entry) { return !from.contains(detail::path_of_key(entry.first)); });
-    for (auto const& [last, value] : from.items()) {
-      auto const place = [&, &last = last] { return path() + "." + last; };
-      auto const key = detail::key_of_path(last);
+    for (auto const& [name, value] : from.items()) {
+      auto const place = [&, &last = name] { return path() + "." + last; };
+      auto const key = detail::key_of_path(name);
       if (!key) wrong(path, "an object with keys as keel writes them");
       read(value, place, field.try_emplace(*key).first->second);
     }

@@ -159,7 +159,7 @@ void visit_leaves(Path const& path, Field& field, Use& use) {
     if (field) visit_leaves(path, *field, use);
   } else if constexpr (kind == field_kind::map) {
     for (auto& [key, element] : field)
-      visit_leaves([&path, &key = key] { return path() + "." + path_of_key(key); }, element, use);
+      visit_leaves([&path, &last = key] { return path() + "." + path_of_key(last); }, element, use);
   } else {
     std::size_t index = 0;
     for (auto&& element : field) {

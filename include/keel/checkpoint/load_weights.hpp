@@ -4,6 +4,8 @@
 // also from one checkpoint's directory, a safetensors file, or the index of a sharded one. Nothing else of a run is touched.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/nn/module.h>
 
 #include <filesystem>

@@ -1,6 +1,8 @@
 // A model's parameters and buffers by name.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 

@@ -3,6 +3,8 @@
 // Known: SGD, Adam, AdamW, RMSprop, Adagrad. For an optimizer of one's own specialise optimizer_codec.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/ops/empty_strided.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>

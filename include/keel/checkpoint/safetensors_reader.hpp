@@ -1,6 +1,8 @@
 // Tensors out of the data of a safetensors file whose header was found good; several at a time.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // Tensors by name as the bytes of a safetensors file, with the rules for what can be saved.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/ATen.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // What one checkpoint holds, and a copy of it in host memory that training may go on beside.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
 

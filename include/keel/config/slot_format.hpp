@@ -272,7 +272,7 @@ struct objective_format {
 struct ema_format {
   static constexpr char const* slot = "ema";
   static auto& of(auto& c) { return c.ema; }
-  static constexpr policy_format<ema_settings> policies[] = {{"ema", no_ema::configured, "*", "decay"}};
+  static constexpr policy_format<ema_settings> policies[] = {{"ema", {.kept = true}, "*", "decay"}};
   static void fields(auto& s, auto& field) {
     field.number("decay", s.decay);
     field.truth("buffers", s.buffers);
@@ -351,6 +351,7 @@ struct model_format {
     field.truth("half_parameters", s.half_parameters);
     field.truth("bfloat16_parameters", s.bfloat16_parameters);
     field.truth("sequence_boundaries", s.sequence_boundaries);
+    field.truth("inputs_require_grad", s.inputs_require_grad);
   }
 };
 

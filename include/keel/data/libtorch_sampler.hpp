@@ -8,6 +8,8 @@
 // ends, or use no workers.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/ivalue.h>
 #include <torch/data/samplers/base.h>
 #include <torch/data/samplers/serialize.h>

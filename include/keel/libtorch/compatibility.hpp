@@ -1,6 +1,8 @@
 // The one place that knows how LibTorch 1.13, 2.6 and 2.14 differ.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/Context.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Generator.h>

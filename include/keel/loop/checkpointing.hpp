@@ -1,6 +1,8 @@
 // What a trainer does with checkpoints: when it saves, what it resumes from, and how it goes back. The trainer derives from it.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isnan.h>

@@ -2,6 +2,8 @@
 // LibTorch's inference mode: a mask or a table that a module builds lazily and keeps would be of no use to training after it.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/util/StringUtil.h>

@@ -1,6 +1,8 @@
 // A loop over data that wants the model's outputs and no loss.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 

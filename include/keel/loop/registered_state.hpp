@@ -3,6 +3,8 @@
 // because memory ran out, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/ops/isfinite.h>
 
 #include <algorithm>
@@ -134,7 +136,7 @@ class registered_states final : public program_state {
                                           "options.accept_changed_recipe, with which it stays as it is now.");
     }
     for (auto const& [name, value] : saved.items()) {
-      if (std::none_of(states_.begin(), states_.end(), [&name = name](auto const& one) { return one.name == name; }))
+      if (std::none_of(states_.begin(), states_.end(), [&wanted = name](auto const& one) { return one.name == wanted; }))
         throw checkpoint_error("E04", source + " holds the state " + name +
                                           ", which this program does not register. Call trainer::keep_state(\"" + name +
                                           "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");

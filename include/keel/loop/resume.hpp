@@ -161,13 +161,13 @@ inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, 
     if (!saved.contains(place) || !saved[place].is_object()) continue;
     nlohmann::json const& own = live.at(place);
     if (had_schedule && saved.contains(rate) && saved[place].contains("lr")) saved[place]["lr"] = saved[rate];
-    for (auto const& [name, value] : own.items()) {
+    for (auto const& [name, option] : own.items()) {
       if (!accepts(name) || !saved[place].contains(name)) continue;
       if (name != "lr") {
-        saved[place][name] = value;
+        saved[place][name] = option;
       } else if (saved.contains(rate) && saved[rate] != live.at(rate)) {
         saved[rate] = live.at(rate);
-        saved[place][name] = value;
+        saved[place][name] = option;
         saved[pointer("/run/step/schedule/lowered")] = 1.0;
       }
     }

@@ -68,7 +68,7 @@ inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string
                                     static_cast<long long>(timeline.peak_update())) +
                       to_string(timeline.judge()));
   }
-  if (auto const words = words_of(relief); !words.empty()) rows.emplace_back("to save memory", words);
+  if (auto const saved = words_of(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
   if (!directory.empty()) rows.emplace_back("kept in", directory);
   return rows;
 }

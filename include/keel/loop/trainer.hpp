@@ -189,7 +189,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   }
 
   /// What the recipe's evaluations look at; both are kept by copy, or by std::ref. The batches are read again each time.
-  /// Refused (U32) for a range that can be read once. A second call adds a second evaluation if it has a name.
+  /// Refused for a range that can be read once (U32), or that says it is endless where nothing bounds the evaluation (E02). A second call adds a second evaluation if it has a name.
   template <class Batches, class LossOf>
   requires(!std::convertible_to<Batches, std::string>) void evaluate_on(Batches batches, LossOf loss_of) {
     evaluate_on(std::string(), std::move(batches), std::move(loss_of));
@@ -201,6 +201,8 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       refuse_call<rule::U32, Batches>();
     } else if constexpr (!countable_batch<batch_of<std::unwrap_reference_t<Batches>>>) {
       refuse_call<rule::U14, batch_of<std::unwrap_reference_t<Batches>>>();
+    } else if constexpr (source_facts<std::unwrap_reference_t<Batches>>().endless && configured.evaluation.batches == 0) {
+      refuse_call<rule::E02, Batches>();
     } else {
       auto run = [this, name, batches, loss_of]() mutable {
         return evaluate_first(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
@@ -462,13 +464,20 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
     return wanted ? step_.settle().value_or(result) : result;
   }
 
-  bool is_evaluation_due(std::int64_t updates) const {
-    return configured.evaluation.kind == evaluation::kind::every && updates % configured.evaluation.interval == 0;
+  bool is_evaluation_due([[maybe_unused]] std::int64_t updates) const {
+    if constexpr (configured.evaluation.kind == evaluation::kind::every) {
+      return updates % configured.evaluation.interval == 0;
+    } else {
+      return false;
+    }
   }
   /// At an update boundary, once an epoch.
   bool is_epoch_evaluation_due() const {
-    return configured.evaluation.kind == evaluation::kind::every_epochs &&
-           cursor_.epoch / configured.evaluation.interval > record_.evaluated_epochs / configured.evaluation.interval;
+    if constexpr (configured.evaluation.kind == evaluation::kind::every_epochs) {
+      return cursor_.epoch / configured.evaluation.interval > record_.evaluated_epochs / configured.evaluation.interval;
+    } else {
+      return false;
+    }
   }
   void evaluate_recipe() {
     bool const over = this->evaluated([this] { return evaluate_all(); });
@@ -585,8 +594,10 @@ struct trainer_box {
 
 /// The trainer of a recipe; see trainer_body's members. A refused recipe is a compile error, one a broken rule.
 template <class Recipe, class Environment = environment>
-class trainer : public detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Environment>> {
-  using base = detail::admitted<Recipe, rule::unbuilt_rules, detail::trainer_box<Environment>>;
+class trainer : public detail::admission<Recipe, detail::at_trainer, detail::trainer_box<Environment>>::type {
+  using admission = detail::admission<Recipe, detail::at_trainer, detail::trainer_box<Environment>>;
+  using base = typename admission::type;
+  static_assert(sizeof(typename admission::demanded) > 0);
 
  public:
   using base::base;

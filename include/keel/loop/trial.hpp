@@ -7,6 +7,8 @@
 // state as of a new run. An optimizer that keeps state outside of state() must put it back itself; keel's do.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>

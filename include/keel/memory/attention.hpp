@@ -7,6 +7,8 @@
 // recipe and ladder. Results of the two differ by rounding, and only math can be differentiated twice.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/dropout.h>
@@ -35,6 +37,10 @@ inline attention_kind attention_kernel(attention_kind wanted) {
   bool const fuses = libtorch::has_fused_attention && wanted != attention_kind::math;
   return fuses ? attention_kind::fused : attention_kind::math;
 }
+
+// A function and a class share the name on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
 
 /// `query` [.., queries, width], `key` [.., keys, width], `value` [.., keys, any], of one floating-point dtype; returns
 /// [.., queries, any]. Throws data_error (E06) for shapes that do not fit, a mask that is no
@@ -71,5 +77,7 @@ inline at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::
   at::Tensor const weights = at::softmax(scores, -1);
   return at::matmul(options.dropout > 0.0 ? at::dropout(weights, options.dropout, true) : weights, value);
 }
+
+#pragma GCC diagnostic pop
 
 }  // namespace keel

@@ -10,6 +10,8 @@
 // is not in it.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/log_softmax.h>
 

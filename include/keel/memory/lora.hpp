@@ -9,6 +9,8 @@
 // Left out: four bits, which need a kernel of their own to be worth it, and corrections of convolutions.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

@@ -3,6 +3,8 @@
 // done here.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/nn/module.h>
 
 #include <bit>
@@ -179,8 +181,7 @@ class memory_ladder {
   bool can_take(int index) {
     // What a trial could not undo.
     auto const& rung = ladder_.rungs[index];
-    bool const lasts = rung.disturbance == oom::disturbance::semantic || rung.kind == oom::rung_kind::custom;
-    if (is_trial_ && lasts) return false;
+    if (is_trial_ && !oom::is_given_back(rung)) return false;
     try {
       return take(index);
     } catch (file_error const&) {

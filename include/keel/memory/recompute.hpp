@@ -12,6 +12,8 @@
 // that comparison would wait for it, and is left out.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
@@ -368,6 +370,10 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 
 }  // namespace detail
 
+// A function and a class share the name on purpose.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wshadow"
+
 /// Calls `forward(inputs..)`, tensors in and whatever it returns out. It is copied and called again in the backward pass; what
 /// it refers to must live until then, and must not change; casts that autocast made of a parameter hide that it did. Throws
 /// error (E16) in the backward pass, where the second forward pass is not the first.
@@ -386,6 +392,8 @@ auto recompute(Forward forward, Inputs const&... inputs) {
   saved_tensor_scope const scope([frame] { return frame->hooks(); });
   return forward(inputs...);
 }
+
+#pragma GCC diagnostic pop
 
 /// The same by a backward pass inside the backward pass; `forward` returns one tensor. Throws error (A02) where no input
 /// requires grad, because then nothing in the block would be trained; in the backward pass A04 under torch::autograd::grad, and

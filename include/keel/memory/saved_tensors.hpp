@@ -5,6 +5,8 @@
 // engine that looks at this thread's scopes. A process whose engine is somebody else's, such as Python's, is refused (E15).
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
@@ -42,6 +44,8 @@ class saved_tensor_scope {
   class engine final : public torch::autograd::Engine {
     using variables = torch::autograd::variable_list;
     using edges = torch::autograd::edge_list;
+    // A std::shared_ptr, or in later LibTorchs a pointer of its own.
+    using node_pointer = decltype(torch::autograd::Edge::function);
 
     hooks get_default_saved_variable_hooks() override { return scopes().empty() ? nullptr : scopes().back()(); }
     variables execute(edges const& roots, variables const& inputs, bool keep_graph, bool create_graph, bool accumulate_grad,
@@ -49,8 +53,7 @@ class saved_tensor_scope {
       return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     }
     c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-        std::shared_ptr<torch::autograd::GraphTask> const& task, std::shared_ptr<torch::autograd::Node> root,
-        torch::autograd::InputBuffer&& inputs) override {
+        std::shared_ptr<torch::autograd::GraphTask> const& task, node_pointer root, torch::autograd::InputBuffer&& inputs) override {
       return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
     }
     std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {

@@ -114,25 +114,25 @@ class recording final : private detail::allocation_listener {
     out.begin_dictionary();
     out.text("segments");
     out.begin_list();
-    for (auto const& [address, block] : live_) {
+    for (auto const& [address, live] : live_) {
       out.begin_dictionary();
       number("device", 0);
       number("address", address);
-      number("total_size", block.bytes);
-      number("allocated_size", block.bytes);
-      number("active_size", block.bytes);
-      number("requested_size", block.bytes);
+      number("total_size", live.bytes);
+      number("allocated_size", live.bytes);
+      number("active_size", live.bytes);
+      number("requested_size", live.bytes);
       number("stream", 0);
       word("segment_type", "large");
-      frames(block.phase);
+      frames(live.phase);
       out.text("blocks");
       out.begin_list();
       out.begin_dictionary();
       number("address", address);
-      number("size", block.bytes);
-      number("requested_size", block.bytes);
+      number("size", live.bytes);
+      number("requested_size", live.bytes);
       word("state", "active_allocated");
-      frames(block.phase);
+      frames(live.phase);
       out.end_dictionary();
       out.end_list();
       out.end_dictionary();

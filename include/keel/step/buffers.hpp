@@ -3,6 +3,8 @@
 // that grew or shrank meanwhile, as a cache does, gets its size back too.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/where.h>

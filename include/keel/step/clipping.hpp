@@ -1,6 +1,8 @@
 // The mechanisms of keel::clip, on gradients that are unscaled and known to be finite.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_mul.h>

@@ -2,6 +2,8 @@
 // scaler follows one update later with the same numbers and has the last word at the floor.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

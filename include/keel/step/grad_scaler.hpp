@@ -7,6 +7,8 @@
 //     scaler.update(overflowed);
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 

@@ -4,6 +4,8 @@
 // joint_norm measures other orders than 2, where that is asked for.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

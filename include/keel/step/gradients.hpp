@@ -14,6 +14,8 @@
 // step, and before a clip policy that looks at elements, it is written into the gradients. write() does it at any time.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>

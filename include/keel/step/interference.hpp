@@ -3,6 +3,8 @@
 // Changes by a kernel on a device that write past autograd's count are not seen: looking at them would wait for the device.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>

@@ -7,6 +7,8 @@
 // negative, infinite or NaN.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // What keel knows of LibTorch's optimizers. Those that are not named here are element-wise and take no closure.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/optim/lbfgs.h>
 
 #include <keel/policy/facts.hpp>

@@ -2,6 +2,8 @@
 // and an optimizer that holds somebody else's tensors, are errors.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 

@@ -21,6 +21,18 @@ struct told {};
 template <class Recipe, class Batch, bool Weighted>
 struct told_batch {};
 
+/// What the facts of types are judged by.
+template <class Recipe>
+struct with_types_of {
+  template <class>
+  using rules = typename rule::detail::joined<all_rules<Recipe>, rule::unbuilt_rules>::type;
+};
+template <class Recipe>
+struct with_batches_of {
+  template <class>
+  using rules = rules_about<Recipe>;
+};
+
 template <class Recipe, class Model, class Optimizer>
 constexpr config with_types(config value) {
   value.model = value.model | facts<slot::model, Model>();
@@ -49,8 +61,7 @@ inline constexpr config config_of<detail::told_batch<Recipe, Batch, Weighted>> =
 template <class Recipe, class Model, class Optimizer>
 constexpr void require_types_fit() {
   if constexpr (!std::same_as<Recipe, detail::inert>) {
-    using rules = typename rule::detail::joined<detail::all_rules<Recipe>, rule::unbuilt_rules>::type;
-    [[maybe_unused]] detail::verdict_of<detail::told<Recipe, Model, Optimizer>, rules> said;
+    [[maybe_unused]] detail::verdict_of<detail::told<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>> said;
   }
 }
 
@@ -58,7 +69,7 @@ constexpr void require_types_fit() {
 /// What one call does not break may still be accepted for the sake of another.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
-  [[maybe_unused]] detail::verdict_of<detail::told_batch<Recipe, Batch, Weighted>, detail::rules_about<Recipe>> said;
+  [[maybe_unused]] detail::verdict_of<detail::told_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
 }
 
 /// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.

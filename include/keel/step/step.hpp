@@ -21,14 +21,20 @@ struct step_box {
   using body = step_body<Recipe, Environment>;
 };
 
-using step_unbuilt = typename rule::detail::joined<rule::unbuilt_rules, rule::trainer_only_rules>::type;
+/// By what this version has no mechanism for, and by what only a trainer does.
+struct at_step {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::unbuilt_rules, rule::trainer_only_rules>::type;
+};
 
 }  // namespace detail
 
 /// The guarded update of a recipe; see step_body's members. A refused recipe is a compile error, one a broken rule.
 template <class Recipe, class Environment = step_environment>
-class step : public detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Environment>> {
-  using base = detail::admitted<Recipe, detail::step_unbuilt, detail::step_box<Environment>>;
+class step : public detail::admission<Recipe, detail::at_step, detail::step_box<Environment>>::type {
+  using admission = detail::admission<Recipe, detail::at_step, detail::step_box<Environment>>;
+  using base = typename admission::type;
+  static_assert(sizeof(typename admission::demanded) > 0);
 
  public:
   using base::base;

@@ -2,6 +2,8 @@
 // later those of the batches. Asks the rules wherever something new is known.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/optim/optimizer.h>
 
 #include <algorithm>

@@ -1,6 +1,8 @@
 // What an open window adds up, and what is known of a window once it is closed.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 

@@ -9,6 +9,8 @@
 // torch::load they are made of the rounded parameters. keel's checkpoints hold them.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
@@ -87,7 +89,9 @@ class adam_engine : public Base, public update_engine {
         if (held == nullptr) held = std::make_unique<state_type>();
         auto& state = static_cast<state_type&>(*held);
         at::Tensor const& worked = masters_.of(parameter);
-        auto const there = [&](at::Tensor const& held) { return held.defined() ? place_.settled(held) : place_.zeros(worked); };
+        auto const there = [&](at::Tensor const& moment) {
+          return moment.defined() ? place_.settled(moment) : place_.zeros(worked);
+        };
         state.exp_avg(there(state.exp_avg()));
         state.exp_avg_sq(there(state.exp_avg_sq()));
         if (amsgrad) state.max_exp_avg_sq(there(state.max_exp_avg_sq()));

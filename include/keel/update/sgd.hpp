@@ -2,6 +2,8 @@
 // adam.hpp for what runs vectorised. Momentum, dampening, Nesterov and weight decay as in LibTorch.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
