@@ -24,6 +24,10 @@ done
 cat << 'PROGRAM'
 >;
 struct mine : keel::recipe<keel::accumulate<4>, keel::clip::global_norm<1.0>, keel::checkpoint::every<500_steps>> {};
-using verdict = keel::detail::verdict_of<mine, rules>;
+struct door {
+  template <class>
+  using rules = ::rules;
+};
+using verdict = keel::detail::verdict_of<mine, door>;
 static_assert(sizeof(verdict) > 0);
 PROGRAM

@@ -11,7 +11,7 @@ find_dependency(OpenMP COMPONENTS CXX)
 if(NOT TARGET keel::xxhash)
   find_path(KEEL_XXHASH_INCLUDE xxhash.h REQUIRED)
   find_library(KEEL_XXHASH_LIBRARY xxhash REQUIRED)
-  add_library(keel::xxhash UNKNOWN IMPORTED)
+  add_library(keel::xxhash UNKNOWN IMPORTED GLOBAL)
   set_target_properties(keel::xxhash PROPERTIES IMPORTED_LOCATION "${KEEL_XXHASH_LIBRARY}"
                                                 INTERFACE_INCLUDE_DIRECTORIES "${KEEL_XXHASH_INCLUDE}")
 endif()

@@ -1,6 +1,10 @@
 // Everything.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <keel/recipe.hpp>
+
 #include <keel/checkpoint/best.hpp>
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
@@ -30,7 +34,6 @@
 #include <keel/observe/console.hpp>
 #include <keel/observe/metric.hpp>
 #include <keel/observe/metrics.hpp>
-#include <keel/recipe.hpp>
 #include <keel/step/finite.hpp>
 #include <keel/step/moving_average.hpp>
 #include <keel/step/step.hpp>

@@ -115,9 +115,9 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": 9223372036854775808}})", "/oom/climb_back",
              "a number of updates"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "climb_back may be left out"));
-  file const climbs_back(R"({"oom": {"ladder": ["give_up"], "climb_back": 500}})");
+  file const climbs_back(R"({"oom": {"ladder": ["offload_optimizer", "give_up"], "climb_back": 500}})");
   CHECK(keel::load_config(climbs_back.path()).oom ==
-        keel::oom::ladder<keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);
+        keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);
   CHECK(says(R"({"accept": "B06"})", "/accept", "list of rule ids"));
   CHECK(says(R"({"accept": [6]})", "/accept", "list of rule ids"));
   CHECK(says(R"({"data": {"ragged": 1}})", "/data/ragged", "true or false"));

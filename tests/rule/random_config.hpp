@@ -36,17 +36,17 @@ class random_config {
     if (changed()) c.offload.kind = keel::offload::kind::optimizer;
     if (changed()) c.attention.kind = of({keel::attention_kind::math, keel::attention_kind::fused});
     if (changed()) c.oom = ladder();
-    if (changed()) c.health = {keel::health::kind::watch, 2};
+    if (changed()) c.health = {of({keel::health::kind::watch, keel::health::kind::sft, keel::health::kind::grpo}), of({0, 2})};
     if (changed()) c.determinism = {keel::determinism::kind::strict, 7};
     if (changed()) c.objective = {of({objective::grpo, objective::ebft}), of({0LL, 1LL, 2LL, 4LL, 8LL, most})};
-    if (changed()) c.ema = {of({-0.1, 0.5, 0.999, 1.0}), flag()};
+    if (changed()) c.ema = {of({-0.1, 0.0, 0.5, 0.999, 1.0}), flag(), true};
     if (changed())
       c.evaluation = {keel::evaluation::kind::every, of({0LL, 100LL, 500LL}), of({-1LL, 0LL, 10LL}), of({0LL, 3LL, -1LL}),
                       of({0.0, 0.0, 0.1, -0.1}), of({0LL, 0LL, 1000LL, -1LL}), 0.0, flag(), flag(), flag(), flag(),
                       flag() ? keel::short_name{} : keel::short_name{"accuracy"}};
     if (changed()) c.profile = {keel::profile::kind::every, of({2LL, 4LL, 100LL}), of({-1LL, 0LL, 1LL}), of({0LL, 3LL})};
     if (changed()) c.timeout = timeout();
-    if (changed()) c.model = {flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()};
+    if (changed()) c.model = {flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()};
     if (changed()) c.optimizer = {flag(), flag(), flag(), flag(), flag()};
     if (changed()) c.data = {flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), of({0LL, 4LL, 1000LL, -1LL})};
     if (changed()) c.device = {of({device::any, device::cpu, device::cuda}), flag(), flag()};
@@ -153,11 +153,13 @@ class random_config {
                        oom::enable_recompute<keel::recompute::reentrant>::rung,
                        oom::enable_recompute<keel::recompute::non_reentrant>::rung, oom::offload_optimizer::rung,
                        oom::fused_attention::rung, oom::quantize_base::rung, oom::shorten_sequence<512>::rung,
-                       oom::shorten_sequence<256>::rung, oom::give_up::rung});
+                       oom::shorten_sequence<256>::rung, oom::shorten_sequence<0>::rung, oom::give_up::rung});
       if (chance(0.05)) s.rungs[i].kind = oom::rung_kind::custom;
       if (chance(0.05)) s.rungs[i].keeps_effective_batch = false;
       if (chance(0.05)) s.rungs[i].agreed = false;
     }
+    if (chance(0.2)) s.climbs_back = true, s.climb_back = of({-1LL, 0LL, 500LL});
+    if (chance(0.05)) s.misfits = 1;
     if (s.count > 0 && chance(0.7)) s.rungs[s.count - 1] = oom::give_up::rung;
     return s;
   }
@@ -170,6 +172,7 @@ class random_config {
     if (chance(0.3)) c.repeated = 1U << std::uniform_int_distribution<int>(0, keel::slot_count - 1)(engine_);
     c.strangers = chance(0.1);
     c.disagreeing_options = chance(0.1);
+    c.unitless_intervals = chance(0.1);
     c.unsaved_states = chance(0.1);
     c.unsound_rules = chance(0.1);
     if (chance(0.3)) {

@@ -116,6 +116,7 @@ inline oom::settings read_ladder(nlohmann::json const& value, std::string const&
     bool const fits =
         updates.is_number_unsigned() && updates.get<unsigned long long>() <= std::numeric_limits<long long>::max();
     if (!fits) throw_wrong(path + "/climb_back", "must be a number of updates");
+    settings.climbs_back = true;
     settings.climb_back = updates.get<long long>();
   }
   return settings;

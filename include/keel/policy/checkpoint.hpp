@@ -16,6 +16,7 @@
 
 #include <keel/policy/duration.hpp>
 #include <keel/policy/slot.hpp>
+#include <type_traits>
 
 namespace keel::checkpoint {
 
@@ -96,6 +97,8 @@ using by_evaluation = by_evaluation_loss;
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
 constexpr settings at(tokens interval) { return {.kind = kind::every_tokens, .interval = interval.count}; }
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
+/// A number without a unit is taken as updates, and refused (D26).
+constexpr settings at(long long interval) { return at(steps{interval}); }
 constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
 
 struct never : fills<slot::checkpoint> {
@@ -105,6 +108,7 @@ template <auto Interval, option... Options>
 struct every : fills<slot::checkpoint> {
   static constexpr settings configured = with_options<settings, Options...>(at(Interval));
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
+  static constexpr bool has_unit = !std::is_arithmetic_v<decltype(Interval)>;
 };
 template <option... Options>
 struct young_daly : fills<slot::checkpoint> {

@@ -13,9 +13,9 @@
 // (G02).
 #pragma once
 
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 #include <limits>
-#include <type_traits>
 
 namespace keel::clip {
 
@@ -42,36 +42,35 @@ template <long long Updates>
 struct window {
   static constexpr void apply(settings& to) { to.window = Updates; }
 };
-template <double MaxNorm>
+template <number MaxNorm>
 struct at_most {
   static constexpr void apply(settings& to) { to.at_most = MaxNorm; }
 };
 /// A number from 1 on, or infinity.
-template <auto P>
-requires std::is_arithmetic_v<decltype(P)>
+template <number P>
 struct order {
-  static constexpr void apply(settings& to) { to.order = static_cast<double>(P); }
+  static constexpr void apply(settings& to) { to.order = P; }
 };
 
 struct none : fills<slot::clip> {
   static constexpr settings configured{};
 };
-template <double MaxNorm, option... Options>
+template <number MaxNorm, option... Options>
 struct global_norm : fills<slot::clip> {
   static constexpr settings start{kind::global_norm, MaxNorm};
   static constexpr settings configured = with_options<settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
 };
-template <double MaxElement>
+template <number MaxElement>
 struct value : fills<slot::clip> {
   static constexpr settings configured{kind::value, MaxElement};
 };
-template <double Ratio>
+template <number Ratio>
 struct adaptive : fills<slot::clip> {
   static constexpr settings configured{kind::adaptive, Ratio};
 };
 
-template <double Deviations, option... Options>
+template <number Deviations, option... Options>
 struct zscore : fills<slot::clip> {
   static constexpr settings start{.kind = kind::zscore, .limit = Deviations, .window = 128};
   static constexpr settings configured = with_options<settings, Options...>(start);

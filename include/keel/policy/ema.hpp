@@ -5,13 +5,15 @@
 // Left out: half-lives in epochs or tokens (M01: one unit, the update).
 #pragma once
 
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel {
 
 struct ema_settings {
-  double decay = 0.0;    ///< 0: no average is kept
+  double decay = 0.0;    ///< above 0 and below 1
   bool buffers = false;  ///< are averaged too
+  bool kept = false;     ///< there is an average
   friend constexpr bool operator==(ema_settings const&, ema_settings const&) = default;
 };
 
@@ -21,9 +23,9 @@ struct no_ema : fills<slot::ema> {
 struct ema_buffers {
   static constexpr void apply(ema_settings& to) { to.buffers = true; }
 };
-template <double Decay, option_of<ema_settings>... Options>
+template <number Decay, option_of<ema_settings>... Options>
 struct ema : fills<slot::ema> {
-  static constexpr ema_settings start{Decay};
+  static constexpr ema_settings start{.decay = Decay, .kept = true};
   static constexpr ema_settings configured = with_options<ema_settings, Options...>(start);
   static constexpr bool options_agree = keel::options_agree<ema_settings, Options...>(start);
 };

@@ -10,7 +10,9 @@
 
 #include <keel/policy/duration.hpp>
 #include <keel/policy/name.hpp>
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
+#include <type_traits>
 
 namespace keel::evaluation {
 
@@ -28,7 +30,7 @@ struct settings {
   bool stop_on_nonfinite = false;
   bool larger = false;    ///< is better
   bool averaged = false;  ///< the moving average is evaluated, and not the parameters
-  short_name monitor{};  ///< what is judged; empty: the first value of the first evaluation
+  short_name monitor{};   ///< what is judged; empty: the first value of the first evaluation
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -39,7 +41,7 @@ template <long long Count>
 struct batches {
   static constexpr void apply(settings& to) { to.batches = Count; }
 };
-template <double Difference>
+template <number Difference>
 struct min_delta {
   static constexpr void apply(settings& to) { to.min_delta = Difference; }
 };
@@ -47,7 +49,7 @@ template <steps Updates>
 struct not_before {
   static constexpr void apply(settings& to) { to.not_before = Updates.count; }
 };
-template <double Value>
+template <number Value>
 struct stop_at {
   static constexpr void apply(settings& to) {
     to.stop_at = Value;
@@ -73,6 +75,8 @@ struct early_stop {
 };
 
 constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
+/// A number without a unit is taken as updates, and refused (D26).
+constexpr settings at(long long interval) { return at(steps{interval}); }
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
 
 struct none : fills<slot::evaluation> {
@@ -82,6 +86,7 @@ template <auto Interval, option... Options>
 struct every : fills<slot::evaluation> {
   static constexpr settings configured = with_options<settings, Options...>(at(Interval));
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
+  static constexpr bool has_unit = !std::is_arithmetic_v<decltype(Interval)>;
 };
 
 }  // namespace keel::evaluation

@@ -8,6 +8,7 @@
 // Left out: a scaler without a floor. It skips every step for ever, without a word (P10).
 #pragma once
 
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel::loss_scale {
@@ -29,15 +30,15 @@ struct settings {
 template <class Option>
 concept option = option_of<Option, settings>;
 
-template <double Scale>
+template <number Scale>
 struct initial {
   static constexpr void apply(settings& to) { to.initial = Scale; }
 };
-template <double Factor>
+template <number Factor>
 struct growth {
   static constexpr void apply(settings& to) { to.growth = Factor; }
 };
-template <double Factor>
+template <number Factor>
 struct backoff {
   static constexpr void apply(settings& to) { to.backoff = Factor; }
 };
@@ -49,7 +50,7 @@ template <long long Overflows>
 struct hysteresis {
   static constexpr void apply(settings& to) { to.hysteresis = Overflows; }
 };
-template <double Scale>
+template <number Scale>
 struct floor {
   static constexpr void apply(settings& to) { to.floor = Scale; }
 };
@@ -64,7 +65,7 @@ struct none : fills<slot::loss_scale> {
   static constexpr settings configured{};
 };
 
-template <double Scale>
+template <number Scale>
 struct fixed : fills<slot::loss_scale> {
   static constexpr settings configured{.kind = kind::fixed, .initial = Scale};
 };

@@ -4,7 +4,8 @@
 //   partly_frozen    some parameters do not require grad: adapters, a frozen backbone (A02, A03). The same as has<frozen>.
 //   has<Facts..>     frozen, adapters, batch_norm, dropout, tied_weights, routing (which rows go where depends on the data),
 //                    inner_gradients (calls autograd's grad in its forward pass), half_parameters, bfloat16_parameters,
-//                    sequence_boundaries (attention stops at the boundary of packed sequences).
+//                    sequence_boundaries (attention stops at the boundary of packed sequences), inputs_require_grad (what
+//                    enters each keel::unit requires grad although parameters before it are frozen).
 // A model type says it of itself with one line, `using facts = keel::model::has<keel::model::batch_norm>;`, and for a type
 // that is not one's own there is keel::facts_of.
 // Left out: facts that cost nothing to see and decide no rule, such as the number of parameters.
@@ -25,6 +26,7 @@ struct settings {
   bool half_parameters = false;
   bool bfloat16_parameters = false;
   bool sequence_boundaries = false;
+  bool inputs_require_grad = false;
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -40,6 +42,7 @@ constexpr settings operator|(settings a, settings const& b) {
   a.half_parameters |= b.half_parameters;
   a.bfloat16_parameters |= b.bfloat16_parameters;
   a.sequence_boundaries |= b.sequence_boundaries;
+  a.inputs_require_grad |= b.inputs_require_grad;
   return a;
 }
 
@@ -75,6 +78,10 @@ struct bfloat16_parameters {
 };
 struct sequence_boundaries {
   static constexpr void apply(settings& to) { to.sequence_boundaries = true; }
+};
+
+struct inputs_require_grad {
+  static constexpr void apply(settings& to) { to.inputs_require_grad = true; }
 };
 
 template <fact... Facts>

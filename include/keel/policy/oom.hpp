@@ -53,7 +53,9 @@ struct settings {
   oom::kind kind = kind::raise;
   int count = 0;
   rung_settings rungs[max_rungs] = {};
-  long long climb_back = 0;  ///< updates without trouble after which the last rung is given back; 0: never
+  int misfits = 0;  ///< entries that are no rung, and rungs that turn on what is no recompute (O23)
+  bool climbs_back = false;
+  long long climb_back = 0;  ///< updates without trouble after which the last rung is given back
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -64,11 +66,20 @@ constexpr bool has_rung(settings const& ladder, rung_kind kind) {
   return false;
 }
 
+/// What climb_back gives back.
+constexpr bool is_given_back(rung_settings const& rung) {
+  return rung.disturbance < disturbance::semantic && rung.kind != rung_kind::custom;
+}
+
 struct halve_micro_batch {
   static constexpr rung_settings rung{.kind = rung_kind::halve_micro_batch};
 };
-template <policy Recompute>
+template <class Recompute>
 struct enable_recompute {
+  static constexpr rung_settings rung{.kind = rung_kind::none};
+};
+template <policy Recompute>
+requires(Recompute::in_slot == slot::recompute) struct enable_recompute<Recompute> {
   static constexpr rung_settings rung{.kind = rung_kind::enable_recompute, .recompute = Recompute::configured.kind};
 };
 struct offload_optimizer {
@@ -99,19 +110,32 @@ struct raise : fills<slot::oom> {
 };
 template <steps Updates>
 struct climb_back {
-  static constexpr void apply(settings& to) { to.climb_back = Updates.count; }
+  static constexpr void apply(settings& to) { to.climbs_back = true, to.climb_back = Updates.count; }
 };
 
-template <class Type>
-concept rung_or_option = rung<Type> || option_of<Type, settings>;
+/// Stands on a ladder by mistake.
+template <class Entry>
+constexpr bool is_misfit() {
+  if constexpr (rung<Entry>) {
+    return Entry::rung.kind == rung_kind::none;
+  } else {
+    return !option_of<Entry, settings>;
+  }
+}
 
-template <rung_or_option... Entries>
-requires((static_cast<int>(rung<Entries>) + ... + 0) <= max_rungs) struct ladder : fills<slot::oom> {
+template <class... Entries>
+struct ladder : fills<slot::oom> {
  private:
   template <class Entry>
   static constexpr void add(settings& to) {
-    if constexpr (rung<Entry>) {
-      to.rungs[to.count++] = Entry::rung;
+    if constexpr (is_misfit<Entry>()) {
+      ++to.misfits;
+    } else if constexpr (rung<Entry>) {
+      if (to.count < max_rungs) {
+        to.rungs[to.count++] = Entry::rung;
+      } else {
+        ++to.misfits;
+      }
     } else {
       Entry::apply(to);
     }
@@ -121,7 +145,7 @@ requires((static_cast<int>(rung<Entries>) + ... + 0) <= max_rungs) struct ladder
     (add<Entries>(result), ...);
     return result;
   }
-  static constexpr int options = (static_cast<int>(!rung<Entries>) + ... + 0);
+  static constexpr int options = (static_cast<int>(option_of<Entries, settings>) + ... + 0);
 
  public:
   static constexpr settings configured = fold();

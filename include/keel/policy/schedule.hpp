@@ -31,6 +31,7 @@
 #pragma once
 
 #include <keel/policy/duration.hpp>
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel::schedule {
@@ -82,7 +83,7 @@ template <steps Duration>
 struct warmup {
   static constexpr void apply(settings& to) { to.warmup = Duration.count; }
 };
-template <double OfTotal>
+template <number OfTotal>
 struct warmup_ratio {
   static constexpr void apply(settings& to) { to.warmup_ratio = OfTotal; }
 };
@@ -94,16 +95,16 @@ template <steps Duration>
 struct decay {
   static constexpr void apply(settings& to) { to.decay = Duration.count; }
 };
-template <double Ratio>
+template <number Ratio>
 struct min_ratio {
   static constexpr void apply(settings& to) { to.min_ratio = Ratio; }
 };
-template <double LearningRate>
+template <number LearningRate>
 struct min_lr {
   static constexpr void apply(settings& to) { to.min_lr = LearningRate; }
 };
 
-template <double Ratio>
+template <number Ratio>
 struct start_ratio {
   static constexpr void apply(settings& to) { to.start_ratio = Ratio; }
 };
@@ -119,11 +120,11 @@ struct evaluations {
     to.patience = 0;
   }
 };
-template <double Factor>
+template <number Factor>
 struct lowered_by {
   static constexpr void apply(settings& to) { to.lowered_by = Factor; }
 };
-template <double Share>
+template <number Share>
 struct threshold {
   static constexpr void apply(settings& to) { to.threshold = Share; }
 };
@@ -131,7 +132,7 @@ template <steps Duration>
 struct interval {
   static constexpr void apply(settings& to) { to.interval = Duration.count; }
 };
-template <double Exponent>
+template <number Exponent>
 struct power {
   static constexpr void apply(settings& to) { to.power = Exponent; }
 };

@@ -49,6 +49,8 @@ struct fills {
   static constexpr slot in_slot = Slot;
   /// False if two options of the policy contradict each other (rule D20).
   static constexpr bool options_agree = true;
+  /// False if its interval is a number without a unit (rule D26).
+  static constexpr bool has_unit = true;
 };
 
 /// The settings type of a slot; each slot's header specialises it.

@@ -10,6 +10,7 @@
 // Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
 #pragma once
 
+#include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel::spike {
@@ -18,12 +19,12 @@ enum class kind : unsigned char { ignore, skip, rollback };
 
 struct settings {
   spike::kind kind = kind::ignore;
-  double zscore = 6.0;     ///< standard deviations from the window's mean
-  long long window = 128;  ///< accepted updates that the statistics look back on
-  long long limit = 10;    ///< the run ends or rolls back at this many spikes in a row
-  bool agreed = true;      ///< all ranks judge the same reduced value
-  long long attempts = 0;  ///< rollbacks in one run
-  double ratio = 0.0;      ///< times the window's mean; 0: none
+  double zscore = 6.0;               ///< standard deviations from the window's mean
+  long long window = 128;            ///< accepted updates that the statistics look back on
+  long long limit = 10;              ///< the run ends or rolls back at this many spikes in a row
+  bool agreed = true;                ///< all ranks judge the same reduced value
+  long long attempts = 0;            ///< rollbacks in one run
+  double ratio = 0.0;                ///< times the window's mean; 0: none
   double loss_above = 0.0;           ///< a loss that is always a spike; 0: none
   double gradient_norm_above = 0.0;  ///< a gradient norm that is always a spike; 0: none
   friend constexpr bool operator==(settings const&, settings const&) = default;
@@ -32,7 +33,7 @@ struct settings {
 template <class Option>
 concept option = option_of<Option, settings>;
 
-template <double Deviations>
+template <number Deviations>
 struct zscore {
   static constexpr void apply(settings& to) { to.zscore = Deviations; }
 };
@@ -41,15 +42,15 @@ struct window {
   static constexpr void apply(settings& to) { to.window = Updates; }
 };
 
-template <double Times>
+template <number Times>
 struct ratio {
   static constexpr void apply(settings& to) { to.ratio = Times; }
 };
-template <double Loss>
+template <number Loss>
 struct loss_above {
   static constexpr void apply(settings& to) { to.loss_above = Loss; }
 };
-template <double Norm>
+template <number Norm>
 struct gradient_norm_above {
   static constexpr void apply(settings& to) { to.gradient_norm_above = Norm; }
 };

@@ -1,5 +1,5 @@
-// What a step or trainer derives from: the real thing for a recipe that it can run, otherwise every reason once, and the real
-// thing of the empty recipe, so that the calls that follow add no errors of their own.
+// What a step or trainer derives from: the real thing for a recipe that it can run, otherwise the real thing of the empty
+// recipe, so that the calls that follow add no errors of their own to those of the recipe, which `demanded` says.
 #pragma once
 
 #include <keel/recipe/valid.hpp>
@@ -10,37 +10,37 @@ namespace keel::detail {
 /// The empty recipe in the place of one that was refused; facts of types are not held against it.
 struct inert : recipe<> {};
 
-/// Chosen where the recipe is refused: the errors of `Verdict`, and nothing else.
-template <class Verdict, class Empty>
-struct refusal : Verdict, Empty {
-  using Empty::Empty;
+/// By what this version has no mechanism for.
+struct at_trainer {
+  template <class Recipe>
+  using rules = rule::unbuilt_rules;
 };
 
+/// `type` is the real one; `demanded` says, where it is instantiated, what the recipe breaks.
 template <class Recipe, class Unbuilt, class Box>
 struct admission {
-  using type = refusal<verdict_of<Recipe>, typename Box::template body<inert>>;
+  using demanded = verdict_of<Recipe>;
+  using type = typename Box::template body<inert>;
 };
 
 template <class Recipe, class Unbuilt, class Box>
 requires(is_recipe<Recipe>&& is_valid<Recipe>()) struct admission<Recipe, Unbuilt, Box> {
+  using demanded = verdict_of<Recipe, Unbuilt>;
   template <class Missing>
   struct choose {
-    using type = refusal<Missing, typename Box::template body<inert>>;
+    using type = typename Box::template body<inert>;
   };
-  template <class Same>
-  struct choose<refused<Same>> {
+  template <class Same, class Door>
+  struct choose<refused<Same, Door, std::integer_sequence<int>>> {
     using type = typename Box::template body<Recipe>;
   };
-  using type = typename choose<verdict_of<Recipe, Unbuilt>>::type;
+  using type = typename choose<demanded>::type;
 };
 
 template <class Recipe, class Unbuilt, class Box>
 requires(!is_recipe<Recipe>) struct admission<Recipe, Unbuilt, Box> {
-  using type = refusal<refused<Recipe, rule::D21>, typename Box::template body<inert>>;
+  using demanded = rule::D21::demand<false, Recipe>;
+  using type = typename Box::template body<inert>;
 };
-
-/// `Box::body<R>` names the real type for a recipe; only one of them is instantiated.
-template <class Recipe, class Unbuilt, class Box>
-using admitted = typename admission<Recipe, Unbuilt, Box>::type;
 
 }  // namespace keel::detail

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <keel/recipe/judge.hpp>
+#include <keel/recipe/text.hpp>
 
 namespace keel {
 
@@ -50,6 +51,25 @@ constexpr verdict verdict_on(config const& value) {
 }
 
 }  // namespace detail
+
+/// A broken rule as the compiler says it: "reached by rung 2 of oom::ladder: [A01] ..".
+constexpr slot_text describe(violation const& broken) {
+  slot_text out;
+  switch (broken.from) {
+    case origin::recipe:
+      break;
+    case origin::rung:
+      out << "reached by rung " << broken.number << " of oom::ladder: ";
+      break;
+    case origin::rollback:
+      out << "reached by nonfinite::rollback: ";
+      break;
+    case origin::floor:
+      out << "reached by loss_scale::floor: ";
+      break;
+  }
+  return out << broken.text;
+}
 
 /// Judges a configuration by keel's rules; fill `config::run` first if the run-time facts are known. Rules that stand in a
 /// recipe are types and not in its configuration: for those there is check_as<Recipe>.

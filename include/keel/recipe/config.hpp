@@ -52,6 +52,7 @@ struct config {
   unsigned repeated = 0;        ///< bit i: slot i was given more than once
   int strangers = 0;            ///< types in the list that are neither policy, rule nor accept
   int disagreeing_options = 0;  ///< policies with options that contradict each other
+  int unitless_intervals = 0;   ///< policies whose interval is a number without a unit
   int unsaved_states = 0;       ///< stateful policies that do not say how they are saved
   int unsound_rules = 0;        ///< rules of the user's own that are not written as keel/rule/rule.hpp says
   int accepted_count = 0;

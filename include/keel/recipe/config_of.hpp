@@ -23,6 +23,31 @@ concept acceptance = requires {
   requires std::is_same_v<std::remove_cvref_t<decltype(Entry::accepted_rule)>, rule_id>;
 };
 
+/// What is wrong with a type in a recipe, before anybody asks what the recipe says.
+struct entry_faults {
+  bool is_stranger = false;  ///< neither policy, rule nor accept
+  bool options_disagree = false;
+  bool lacks_unit = false;  ///< of its interval
+  bool state_is_unsaved = false;
+  bool is_unsound_rule = false;  ///< meant as a rule, and not one; a policy that is a rule too would never be asked
+};
+
+template <class Entry>
+constexpr entry_faults faults_of() {
+  entry_faults faults;
+  bool const resembles_rule = rule::resembles_rule<Entry>;
+  if constexpr (policy<Entry>) {
+    if constexpr (requires { Entry::options_agree; }) faults.options_disagree = !Entry::options_agree;
+    if constexpr (requires { Entry::has_unit; }) faults.lacks_unit = !Entry::has_unit;
+    faults.state_is_unsaved = !state_is_saveable<Entry>;
+    faults.is_unsound_rule = resembles_rule;
+  } else if constexpr (!acceptance<Entry>) {
+    faults.is_stranger = !resembles_rule;
+    if constexpr (rule::resembles_rule<Entry>) faults.is_unsound_rule = !is_own_rule<Entry>();
+  }
+  return faults;
+}
+
 // Each slot has a settings type of its own, so that overloads find the member without a look-up.
 constexpr void put(config& to, keel::precision::settings const& from) { to.precision = from; }
 constexpr void put(config& to, keel::loss_scale::settings const& from) { to.loss_scale = from; }
@@ -63,24 +88,22 @@ constexpr void fold_policy(config& to, unsigned& seen) {
   }
   to.repeated |= seen & bit;
   seen |= bit;
-  if constexpr (requires { Policy::options_agree; }) to.disagreeing_options += Policy::options_agree ? 0 : 1;
-  to.unsaved_states += state_is_saveable<Policy> ? 0 : 1;
 }
 
 template <class Entry>
 constexpr void fold_entry(config& to, unsigned& seen) {
   if constexpr (policy<Entry>) {
     fold_policy<Entry>(to, seen);
-    // A policy that is a rule too would never be asked.
-    if constexpr (rule::resembles_rule<Entry>) ++to.unsound_rules;
   } else if constexpr (acceptance<Entry>) {
     if (to.accepted_count < max_accepted) to.accepted[to.accepted_count] = Entry::accepted_rule;
     ++to.accepted_count;
-  } else if constexpr (rule::resembles_rule<Entry>) {
-    to.unsound_rules += is_own_rule<Entry>() ? 0 : 1;
-  } else {
-    ++to.strangers;
   }
+  constexpr entry_faults faults = faults_of<Entry>();
+  to.strangers += faults.is_stranger;
+  to.disagreeing_options += faults.options_disagree;
+  to.unitless_intervals += faults.lacks_unit;
+  to.unsaved_states += faults.state_is_unsaved;
+  to.unsound_rules += faults.is_unsound_rule;
 }
 
 template <class Entry>

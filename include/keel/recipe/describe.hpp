@@ -50,25 +50,6 @@ inline recipe_text describe(config const& c) {
   return out;
 }
 
-/// A broken rule as the compiler says it: "reached by rung 2 of oom::ladder: [A01] ..".
-inline slot_text describe(violation const& broken) {
-  slot_text out;
-  switch (broken.from) {
-    case origin::recipe:
-      break;
-    case origin::rung:
-      out << "reached by rung " << broken.number << " of oom::ladder: ";
-      break;
-    case origin::rollback:
-      out << "reached by nonfinite::rollback: ";
-      break;
-    case origin::floor:
-      out << "reached by loss_scale::floor: ";
-      break;
-  }
-  return out << broken.text;
-}
-
 /// The recipe as a table: `std::cout << keel::describe<mine>();`
 template <class Recipe>
 recipe_text describe() {

@@ -283,7 +283,8 @@ inline slot_text describe_model(config const& c) {
                        {"inner_gradients", m.inner_gradients},
                        {"half_parameters", m.half_parameters},
                        {"bfloat16_parameters", m.bfloat16_parameters},
-                       {"sequence_boundaries", m.sequence_boundaries}},
+                       {"sequence_boundaries", m.sequence_boundaries},
+                       {"inputs_require_grad", m.inputs_require_grad}},
                       "", "all_trainable");
 }
 
@@ -329,7 +330,7 @@ inline slot_text describe_world(config const& c) {
 
 inline slot_text describe_ema(config const& c) {
   slot_text out;
-  if (c.ema.decay == 0.0) return out << "none";
+  if (!c.ema.kept) return out << "none";
   out << c.ema.decay;
   if (c.ema.buffers) out << ", buffers";
   return out;

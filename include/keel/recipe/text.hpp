@@ -13,16 +13,34 @@ class text {
     while (*words != '\0') put(*words++);
     return *this;
   }
-  text& operator<<(long long number) { return append_number(number); }
-  text& operator<<(unsigned long long number) { return append_number(number); }
-  text& operator<<(int number) { return append_number(number); }
+  constexpr text& operator<<(unsigned long long number) {
+    char digits[20] = {};
+    int count = 0;
+    do {
+      digits[count++] = static_cast<char>('0' + number % 10);
+      number /= 10;
+    } while (number != 0);
+    while (count > 0) put(digits[--count]);
+    return *this;
+  }
+  constexpr text& operator<<(long long number) {
+    if (number < 0) put('-');
+    return *this << (number < 0 ? 0ULL - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number));
+  }
+  constexpr text& operator<<(int number) { return *this << static_cast<long long>(number); }
   /// The shortest digits that read back as the same number.
-  text& operator<<(double number) { return append_number(number); }
+  text& operator<<(double number) {
+    char digits[32];
+    auto const end = std::to_chars(digits, digits + sizeof digits - 1, number).ptr;
+    *end = '\0';
+    return *this << digits;
+  }
 
   constexpr void pad_to(int column) {
     while (size_ < column) put(' ');
   }
   constexpr char const* c_str() const { return data_; }
+  constexpr char const* data() const { return data_; }
   constexpr int size() const { return size_; }
   template <class Stream>
   requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
@@ -34,13 +52,6 @@ class text {
  private:
   constexpr void put(char letter) {
     if (size_ < Capacity) data_[size_++] = letter;
-  }
-  template <class Number>
-  text& append_number(Number number) {
-    char digits[32];
-    auto const end = std::to_chars(digits, digits + sizeof digits - 1, number).ptr;
-    *end = '\0';
-    return *this << digits;
   }
 
   int size_ = 0;

@@ -3,6 +3,8 @@
 
 #include <keel/recipe/check.hpp>
 #include <keel/recipe/config_of.hpp>
+#include <keel/recipe/culprit.hpp>
+#include <keel/recipe/text.hpp>
 #include <utility>
 
 namespace keel {
@@ -49,16 +51,28 @@ struct finding {
 
 template <int Count>
 struct findings {
-  finding all[Count];
+  static constexpr int count = Count;
+  finding all[Count + 1];
 };
 
-template <class Recipe, class List, int Count>
-constexpr findings<Count> find_broken() {
+template <class List, int Count>
+constexpr findings<Count> find_broken(config const& value) {
   findings<Count> found{};
   int next = 0;
-  judge<List>(config_of<Recipe>, [&](int rule, origin from, int number) { found.all[next++] = {rule, from, number}; });
+  judge<List>(value, [&](int rule, origin from, int number) { found.all[next++] = {rule, from, number}; });
   return found;
 }
+
+// What a recipe is judged by at each door. As a name of its own, so that no note of the compiler lists the rules.
+struct at_recipe {
+  template <class Recipe>
+  using rules = all_rules<Recipe>;
+};
+
+template <class Recipe, class Door>
+inline constexpr auto broken_at =
+    find_broken<typename Door::template rules<Recipe>, count_broken<typename Door::template rules<Recipe>>(config_of<Recipe>)>(
+        config_of<Recipe>);
 
 // One class with all rules as bases: overload resolution finds the one of an index without a chain of instantiations.
 template <int Index, class Rule>
@@ -77,7 +91,7 @@ struct on_behalf_of;
 template <class Recipe, class Rule, origin From, int Number>
 constexpr auto demand_of() {
   if constexpr (From == origin::recipe) {
-    return box<typename Rule::template demand<false, Recipe>>{};
+    return box<typename Rule::template demand<false, typename decltype(named_by<Rule, Recipe>())::type>>{};
   } else if constexpr (!rule_of_keel<Rule>) {
     return box<rule::O09::demand<false, on_behalf_of<Recipe, Rule>>>{};
   } else if constexpr (From == origin::rung) {
@@ -89,33 +103,63 @@ constexpr auto demand_of() {
   }
 }
 
-/// The errors of a recipe: one base class a broken rule, whose static_assert speaks.
-template <class Recipe, class... Demands>
-struct refused : Demands... {};
-
-// Which rules are broken is known before any of them speaks, so that a recipe without one costs a single evaluation and the
-// compiler's notes name these few rules and not the whole catalogue.
-template <class Recipe, class List, int... Index>
-constexpr auto refuse(std::integer_sequence<int, Index...>) {
-  constexpr auto found = find_broken<Recipe, List, sizeof...(Index)>();
-  using rules = indexed_rules<std::make_integer_sequence<int, rule_table<List>::count>, List>;
-  return box<
-      refused<Recipe, typename decltype(demand_of<Recipe, typename decltype(rule_at<found.all[Index].rule>(rules{}))::type,
-                                                  found.all[Index].from, found.all[Index].number>())::type...>>{};
+/// The rule that is broken there, by its place among those that are.
+template <class Recipe, class Door, int Broken>
+constexpr auto rule_broken_at() {
+  using list = typename Door::template rules<Recipe>;
+  using rules = indexed_rules<std::make_integer_sequence<int, rule_table<list>::count>, list>;
+  return decltype(rule_at<broken_at<Recipe, Door>.all[Broken].rule>(rules{})){};
 }
+/// The class whose static_assert says so.
+template <class Recipe, class Door, int Broken>
+using demand_at =
+    typename decltype(demand_of<Recipe, typename decltype(rule_broken_at<Recipe, Door, Broken>())::type,
+                                broken_at<Recipe, Door>.all[Broken].from, broken_at<Recipe, Door>.all[Broken].number>())::type;
 
-template <class Recipe, class List>
-constexpr auto judge_recipe() {
-  constexpr int count = count_broken<List>(config_of<Recipe>);
-  if constexpr (count == 0) {
-    return box<refused<Recipe>>{};
-  } else {
-    return refuse<Recipe, List>(std::make_integer_sequence<int, count>{});
+/// Of each broken rule its place among them. Which are broken is known before any of them speaks, so that a recipe without one
+/// costs a single evaluation and the compiler's notes name these few rules and not the whole catalogue.
+template <class Recipe, class Door>
+using all_broken = std::make_integer_sequence<int, broken_at<Recipe, Door>.count>;
+
+template <class List>
+constexpr int length_of_sentences(config const& value) {
+  int length = 0;
+  for (violation const& one : verdict_on<List>(value)) length += describe(one).size() + 1;
+  return length;
+}
+/// The sentences of all broken rules, one a line.
+template <class Recipe, class Door>
+constexpr auto compute_sentences() {
+  using list = typename Door::template rules<Recipe>;
+  text<length_of_sentences<list>(config_of<Recipe>)> all;
+  for (violation const& one : verdict_on<list>(config_of<Recipe>)) {
+    if (all.size() > 0) all << "\n";
+    all << describe(one).c_str();
   }
+  return all;
 }
+template <class Recipe, class Door>
+inline constexpr auto sentences_of = compute_sentences<Recipe, Door>();
 
-template <class Recipe, class List = all_rules<Recipe>>
-using verdict_of = typename decltype(judge_recipe<Recipe, List>())::type;
+// Where a static_assert takes a text that is computed, one of them says all.
+#if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
+inline constexpr bool speaks_at_once = true;
+template <class Recipe, class Door, class Broken>
+struct refused {
+  static_assert(false, sentences_of<Recipe, Door>);
+};
+template <class Recipe, class Door>
+struct refused<Recipe, Door, std::integer_sequence<int>> {};
+#else
+/// The errors of a recipe: one base class a broken rule, whose static_assert speaks.
+template <class Recipe, class Door, class Broken>
+struct refused;
+template <class Recipe, class Door, int... Broken>
+struct refused<Recipe, Door, std::integer_sequence<int, Broken...>> : demand_at<Recipe, Door, Broken>... {};
+#endif
+
+template <class Recipe, class Door = at_recipe>
+using verdict_of = refused<Recipe, Door, all_broken<Recipe, Door>>;
 
 template <class Recipe>
 constexpr bool is_valid() {
@@ -142,13 +186,43 @@ constexpr verdict check_as(config const& value) {
 template <class Recipe>
 inline constexpr verdict violations = check_as<Recipe>(config_of<Recipe>);
 
-/// Demands a valid recipe: `template struct keel::checked<mine>;` fails to compile with one error a broken rule. The
-/// trainer does it by itself.
+namespace detail {
 template <class Recipe>
-struct checked : detail::verdict_of<Recipe> {};
+struct broken_if_recipe {
+  using type = void;
+};
+template <is_recipe Recipe>
+struct broken_if_recipe<Recipe> {
+  using type = all_broken<Recipe, at_recipe>;
+};
 
 template <class Recipe>
-requires(!detail::is_recipe<Recipe>) struct checked<Recipe> : rule::D21::demand<false, Recipe> {
-};
+constexpr auto reasons_of() {
+  if constexpr (is_recipe<Recipe>) {
+    return compute_sentences<Recipe, at_recipe>();
+  } else {
+    return slot_text{} << rule::D21::text;
+  }
+}
+}  // namespace detail
+
+/// The sentences of the rules that a recipe breaks, one a line, with data() and size(): to print, and from C++26 on for
+/// `static_assert(keel::valid<mine>, keel::reasons<mine>);`.
+template <class Recipe>
+inline constexpr auto reasons = detail::reasons_of<Recipe>();
+
+/// Demands a valid recipe: `template struct keel::checked<mine>;` fails to compile with one error a broken rule, from C++26 on
+/// with one error that says all. The trainer does it by itself.
+template <class Recipe, class Broken = typename detail::broken_if_recipe<Recipe>::type>
+struct checked : detail::verdict_of<Recipe> {};
+
+#if !(defined(__cpp_static_assert) && __cpp_static_assert >= 202306L)
+// Without the class between, which would be one more note to each error.
+template <class Recipe, int... Broken>
+struct checked<Recipe, std::integer_sequence<int, Broken...>> : detail::demand_at<Recipe, detail::at_recipe, Broken>... {};
+#endif
+
+template <class Recipe>
+struct checked<Recipe, void> : rule::D21::demand<false, Recipe> {};
 
 }  // namespace keel

@@ -8,7 +8,7 @@ namespace keel::rule {
 
 struct B01 {
   KEEL_RULE_TEXT("B01", "LibTorch, PyTorch",
-                 "the global batch is not micro-batch x accumulation x world size. Fix: make keel::global_batch<G> that "
+                 "the global batch is not micro-batch x accumulation x world size. Fix: set keel::global_batch<G> to that "
                  "product, or leave it out.");
   static constexpr bool broken(config const& c) {
     auto const& batch = c.accumulate;
@@ -23,33 +23,35 @@ struct B01 {
 };
 
 struct B03 {
-  KEEL_RUNG_RULE_TEXT("B03", "none known",
-                      "ZeRO-2 and 3 cut gradients while they reduce them, so reduce_once has none left. Fix: remove "
-                      "keel::reduce_once.");
+  KEEL_RUNG_RULE_TEXT(
+      "B03", "none known",
+      "ZeRO-2 and 3 shard gradients as they arrive, so none are left to reduce once. Fix: remove keel::reduce_once.");
   static constexpr bool broken(config const& c) {
     return c.accumulate.reduce_once && c.shard.stage >= 2 && c.accumulate.count > 1;
   }
 };
 
 struct B06 {
-  KEEL_RUNG_RULE_TEXT("B06", "LibTorch, PyTorch, Lightning, KempnerForge",
-                      "a mean of means favours short ragged batches. Fix: data::is<data::token_weighted>, or "
-                      "keel::accept<\"B06\">.");
+  KEEL_RUNG_RULE_TEXT(
+      "B06", "LibTorch, PyTorch, Lightning, KempnerForge",
+      "a mean of means favours short batches. Fix: weighted_loss with data::token_weighted, or keel::accept<\"B06\">.");
   static constexpr bool may_be_accepted = true;
-  static constexpr bool broken(config const& c) { return c.data.ragged && !c.data.token_weighted && c.accumulate.count > 1; }
+  static constexpr bool broken(config const& c) {
+    return c.data.ragged && !c.data.token_weighted && (c.accumulate.count > 1 || several_ranks(c));
+  }
 };
 
 struct B08 {
   KEEL_RULE_TEXT("B08", "LibTorch, PyTorch, torchtitan, Lightning",
-                 "finite data may end on one rank while the others wait in a collective. Fix: keel::data::drops_last in "
+                 "a rank whose data ends early leaves the others waiting in a collective. Fix: add keel::data::drops_last to "
                  "keel::data::is.");
   static constexpr bool broken(config const& c) { return several_ranks(c) && c.data.finite && !c.data.drops_last; }
 };
 
 struct B10 {
-  KEEL_RULE_TEXT("B10", "PyTorch",
-                 "the data has fewer rows than there are ranks, so a rank has none. Fix: fewer ranks, or the right "
-                 "keel::data::rows<N>.");
+  KEEL_RULE_TEXT(
+      "B10", "PyTorch",
+      "the data has fewer rows than ranks, so some rank gets none. Fix: fewer ranks, or the correct keel::data::rows<N>.");
   static constexpr bool broken(config const& c) {
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
     return c.data.rows < 0 || (c.data.rows > 0 && c.data.rows < ranks);
@@ -59,7 +61,7 @@ struct B10 {
 struct B11 {
   KEEL_RULE_TEXT(
       "B11", "none known",
-      "a group of one has no advantage over itself. Fix: keel::objective::grpo<8>, at least 2 completions a prompt.");
+      "a group of one has no relative advantage. Fix: at least 2 completions per prompt, such as keel::objective::grpo<8>.");
   static constexpr bool broken(config const& c) {
     return c.objective.kind != objective::kind::supervised && c.objective.group < 2;
   }
@@ -67,18 +69,21 @@ struct B11 {
 
 struct B12 {
   KEEL_RULE_TEXT("B12", "none known",
-                 "batches that are no multiple of the group tear prompts apart. Fix: keel::micro_batch<N> and global_batch<N> "
-                 "divisible by the group.");
+                 "generation batches that are not a multiple of the group split prompts. Fix: a micro_batch x accumulate or "
+                 "keel::global_batch<N> divisible by the group.");
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;
-    return c.accumulate.micro_batch % group != 0 || c.accumulate.global_batch % group != 0;
+    // What is generated for an update, over all ranks; micro-batches may cut groups, whose advantages are known by then.
+    long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
+    long long const generated = product(product(c.accumulate.micro_batch, c.accumulate.count), ranks > 1 ? ranks : 1);
+    return c.accumulate.global_batch % group != 0 || generated % group != 0;
   }
 };
 
 struct B15 {
   KEEL_RULE_TEXT("B15", "none known",
-                 "halving micro-batches of unknown size may cut a group. Fix: keel::accumulate<1, keel::micro_batch<N>>, or "
+                 "halving a micro-batch of unknown size may split a group. Fix: keel::accumulate<1, keel::micro_batch<N>>, or "
                  "keel::data::is<keel::data::grouped>.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1;
@@ -88,14 +93,28 @@ struct B15 {
 
 struct B21 {
   KEEL_RULE_TEXT("B21", "",
-                 "batch sizes and accumulation must be at least 1. Fix: keel::accumulate<1>, and no zero or negative "
-                 "micro_batch or global_batch.");
+                 "batch sizes and accumulation must be at least 1. Fix: keel::accumulate<1>, with micro_batch and global_batch "
+                 "positive or left out.");
   static constexpr bool broken(config const& c) {
     return c.accumulate.count < 1 || c.accumulate.micro_batch < 0 || c.accumulate.global_batch < 0;
   }
 };
 
-using accumulate_rules = list<B01, B03, B06, B08, B10, B11, B12, B15, B21>;
+struct B22 {
+  KEEL_RULE_TEXT("B22", "none known",
+                 "data cannot both end and be endless. Fix: keep one of keel::data::finite and keel::data::endless.");
+  static constexpr bool broken(config const& c) { return c.data.finite && c.data.endless; }
+};
+
+struct B23 {
+  KEEL_RULE_TEXT("B23", "TRL (GRPO's default)",
+                 "dropout gives a completion another log-probability in each pass. Fix: a model without dropout, or "
+                 "keel::accept<\"B23\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.model.dropout && c.objective.kind != objective::kind::supervised; }
+};
+
+using accumulate_rules = list<B01, B03, B06, B08, B10, B11, B12, B15, B21, B22, B23>;
 
 }  // namespace keel::rule
 

@@ -8,7 +8,7 @@ namespace keel::rule {
 
 struct A22 {
   KEEL_RULE_TEXT("A22", "",
-                 "nothing in this loss calls keel::attention, so a fused kernel would change nothing. Fix: "
+                 "this loss never calls keel::attention, so attention::fused would have no effect. Fix: call "
                  "keel::attention(query, key, value) in the model.");
   static constexpr auto decided = rule::decided::running;
 };

@@ -8,16 +8,16 @@ namespace keel::rule {
 
 struct S01 {
   KEEL_RULE_TEXT("S01", "LibTorch, Lightning, KempnerForge",
-                 "an asynchronous save with one checkpoint kept puts the only copy in flight. Fix: keel::checkpoint::keep<2>.");
+                 "asynchronous saving with keep<1> leaves the only checkpoint half-written. Fix: keel::checkpoint::keep<2>.");
   static constexpr bool broken(config const& c) {
     return c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.asynchronous && c.checkpoint.keep < 2;
   }
 };
 
 struct S05 {
-  KEEL_RULE_TEXT("S05", "LibTorch, PyTorch, KempnerForge",
-                 "a policy keeps state that no checkpoint would hold. Fix: give its state `void visit(auto& archive)` that "
-                 "names every field.");
+  KEEL_RULE_TEXT(
+      "S05", "LibTorch, PyTorch, KempnerForge",
+      "a policy has state that no checkpoint saves. Fix: give its state `void visit(auto& archive)` that names every field.");
   static constexpr bool broken(config const& c) { return c.unsaved_states > 0; }
 };
 
@@ -30,7 +30,7 @@ struct S14 {
 
 struct S24 {
   KEEL_RULE_TEXT("S24", "",
-                 "interval, number kept and failures must be at least 1. Fix: keel::checkpoint::every<500_steps, keep<2>, "
+                 "checkpoint interval, keep and failures must be at least 1. Fix: keel::checkpoint::every<500_steps, keep<2>, "
                  "failures<3>>.");
   static constexpr bool broken(config const& c) {
     bool const timed = c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.kind != checkpoint::kind::young_daly;
@@ -50,8 +50,8 @@ struct S25 {
 
 struct S11 {
   KEEL_RULE_TEXT("S11", "Lightning (save_top_k=1)",
-                 "keep_best has nothing to compare, or on_best no evaluation. Fix: keel::checkpoint::by_evaluation_loss, or "
-                 "keep_best by_training_loss.");
+                 "keep_best has no metric, or on_best no evaluation. Fix: by_evaluation_loss with keel::evaluation::every, or "
+                 "keep_best with by_training_loss.");
   static constexpr bool broken(config const& c) {
     bool const evaluates = c.checkpoint.metric == checkpoint::metric::evaluation_loss;
     return (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none) || (c.checkpoint.on_best && !evaluates);
@@ -60,7 +60,7 @@ struct S11 {
 
 struct S13 {
   KEEL_RULE_TEXT("S13", "",
-                 "checkpoints that keep_every would keep are never saved. Fix: a multiple of checkpoint::every in steps, as "
+                 "keep_every asks for checkpoints that are never saved. Fix: a multiple of checkpoint::every in steps, such as "
                  "keep_every<5000_steps>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.checkpoint;
@@ -73,15 +73,17 @@ struct S13 {
 
 struct S12 {
   KEEL_RULE_TEXT("S12", "Lightning (warns)",
-                 "a save without a fresh evaluation cannot be judged. Fix: make checkpoint::every a multiple of "
-                 "keel::evaluation::every, both in steps or in epochs.");
+                 "without a fresh evaluation a save cannot be judged. Fix: checkpoint::every a multiple of evaluation::every, "
+                 "both in steps or in epochs, or on_best.");
   static constexpr bool broken(config const& c) {
-    bool const by_evaluation = (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss) ||
-                               (c.evaluation.early_stop > 0 && c.checkpoint.kind != checkpoint::kind::never);
-    if (!by_evaluation) return false;
+    bool const keeps_best = c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss;
+    // Saves by the clock are there to go on from, and an early stop saves as it ends.
+    bool const stops_early = c.evaluation.early_stop > 0 && (c.checkpoint.kind == checkpoint::kind::every_steps ||
+                                                             c.checkpoint.kind == checkpoint::kind::every_epochs);
+    if (!keeps_best && !stops_early) return false;
     if (c.evaluation.kind == evaluation::kind::none) return true;
     // A save that follows its evaluation is always judged.
-    if (c.checkpoint.on_best && c.evaluation.early_stop == 0) return false;
+    if (c.checkpoint.on_best) return false;
     bool const both_in_steps =
         c.checkpoint.kind == checkpoint::kind::every_steps && c.evaluation.kind == evaluation::kind::every;
     bool const both_in_epochs =
@@ -94,7 +96,7 @@ struct S12 {
 
 struct S26 {
   KEEL_RULE_TEXT("S26", "",
-                 "a metric without keep_best is read by nothing. Fix: add keel::checkpoint::keep_best, or remove the metric.");
+                 "a metric without keep_best has no effect. Fix: add keel::checkpoint::keep_best, or remove the metric.");
   static constexpr bool broken(config const& c) {
     return !c.checkpoint.best && c.checkpoint.metric != checkpoint::metric::none;
   }
@@ -103,19 +105,19 @@ struct S26 {
 /// Loading and saving while the run goes on; trainer and store ask these.
 struct S16 {
   KEEL_RULE_TEXT("S16", "LibTorch, PyTorch, Accelerate, Lightning",
-                 "a checkpoint inside a window would lose its gradients. Fix: call request_save() in a hook, or save() after "
-                 "updated or skipped.");
+                 "a checkpoint in mid-window would lose its gradients. Fix: call request_save() in a hook, or save() once the "
+                 "step has ended.");
   static constexpr auto decided = rule::decided::running;
 };
 struct S17 {
   KEEL_RULE_TEXT("S17", "LibTorch, PyTorch, KempnerForge",
-                 "a save that one rank asks for alone leaves the others out of it. Fix: save_if(keel::agree(world, flag)), or "
+                 "a save requested by one rank alone leaves the others behind. Fix: save_if(keel::agree(world, flag)), or "
                  "request_save().");
   static constexpr auto decided = rule::decided::call;
 };
 struct S19 {
   KEEL_RULE_TEXT("S19", "Transformers, Lightning, torchtitan, KempnerForge",
-                 "the checkpoint is at or past the end of the run, so nothing would train. Fix: more options.updates, or "
+                 "the checkpoint is at or past the run's end, so nothing would train. Fix: raise options.updates, or use "
                  "another run directory.");
   static constexpr auto decided = rule::decided::running;
 };

@@ -8,8 +8,8 @@ namespace keel::rule {
 
 struct G03 {
   KEEL_RULE_TEXT("G03", "LibTorch, PyTorch (FSDP1)",
-                 "a clip policy of your own sees one rank's share of the gradients. Fix: keel::clip::global_norm<1.0>, or "
-                 "by_joint_norm in its settings.");
+                 "your own clip policy sees only one rank's share of the gradients. Fix: keel::clip::global_norm<1.0>, or "
+                 "by_joint_norm = true in its settings.");
   static constexpr bool broken(config const& c) {
     return c.clip.kind == clip::kind::custom && !c.clip.by_joint_norm && c.shard.stage >= 2;
   }
@@ -17,9 +17,9 @@ struct G03 {
 
 struct G05 {
   KEEL_RULE_TEXT("G05", "none known",
-                 "adaptive clipping compares whole units, which ZeRO cuts into shares. Fix: keel::clip::global_norm<1.0>, or "
+                 "adaptive clipping compares whole units, which ZeRO splits. Fix: keel::clip::global_norm<1.0>, or "
                  "keel::shard::replicate.");
-  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive && c.shard.stage >= 1; }
+  static constexpr bool broken(config const& c) { return c.clip.kind == clip::kind::adaptive && c.shard.stage >= 2; }
 };
 
 struct G06 {
@@ -32,14 +32,13 @@ struct G06 {
 };
 
 struct G01 {
-  KEEL_RULE_TEXT(
-      "G01", "LibTorch, PyTorch",
-      "clipping gradients that are still scaled clips scale times too hard. Fix: call unscale(), then check(), then clip().");
+  KEEL_RULE_TEXT("G01", "LibTorch, PyTorch",
+                 "clipping scaled gradients clips them scale times too hard. Fix: call unscale(), then check(), then clip().");
 };
 
 struct G02 {
   KEEL_RULE_TEXT("G02", "LibTorch, PyTorch, Accelerate",
-                 "clipping a part of the sum is not clipping the sum. Fix: call complete() after the last micro-batch, then "
+                 "clipping part of a sum does not clip the sum. Fix: call complete() after the last micro-batch, then "
                  "unscale(), check(), clip().");
 };
 
@@ -52,13 +51,13 @@ struct G07 {
 
 struct G08 {
   KEEL_RULE_TEXT("G08", "LibTorch, PyTorch, torchtitan, KempnerForge",
-                 "clipping before the finite check turns one NaN into all NaN. Fix: call check(), then clip() on the gradients "
-                 "that it returns.");
+                 "clipping before the finite check spreads one NaN to every gradient. Fix: call check(), then clip() on the "
+                 "gradients it returns.");
 };
 
 struct G11 {
   KEEL_RULE_TEXT("G11", "LibTorch, PyTorch",
-                 "a clip limit must be a finite number above zero. Fix: keel::clip::global_norm<1.0>, or keel::clip::none.");
+                 "a clip limit must be finite and above zero. Fix: keel::clip::global_norm<1.0>, or keel::clip::none.");
   static constexpr bool broken(config const& c) {
     constexpr double largest = 1.7e308;
     return c.clip.kind != clip::kind::none && c.clip.kind != clip::kind::custom &&
@@ -68,7 +67,7 @@ struct G11 {
 
 struct G13 {
   KEEL_RULE_TEXT("G13", "",
-                 "clip::zscore looks back on at least 2 updates, and its bound is a norm. Fix: keel::clip::window<128> and "
+                 "clip::zscore needs a window of at least 2 updates and a finite bound. Fix: keel::clip::window<128>, "
                  "keel::clip::at_most<1.0>.");
   static constexpr bool broken(config const& c) {
     bool const sound = c.clip.window >= 2 && c.clip.at_most >= 0.0 && c.clip.at_most < 1.7e308;
@@ -96,7 +95,7 @@ struct G15 {
 
 struct G12 {
   KEEL_RULE_TEXT("G12", "LibTorch, PyTorch (DDP)",
-                 "gradients that are not complete, unscaled, checked and clipped make no step. Fix: complete(), unscale(), "
+                 "a step needs gradients that are complete, unscaled, checked and clipped. Fix: complete(), unscale(), "
                  "check(), clip(), step().");
   static constexpr auto decided = rule::decided::call;
 };

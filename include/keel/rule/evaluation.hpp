@@ -6,36 +6,36 @@
 
 namespace keel::rule {
 
+/// trainer::evaluate_on asks it too, which sees whether the data ends.
 struct E02 {
   KEEL_RULE_TEXT("E02", "Lightning (warns)",
                  "this evaluation never runs or never ends. Fix: an interval of at least 1, and keel::evaluation::batches<N> "
-                 "for endless data.");
+                 "if its data is endless.");
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
-    bool const unsound = e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 || !(e.min_delta >= 0.0);
-    return unsound || (c.data.endless && e.batches == 0);
+    return e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 || !(e.min_delta >= 0.0);
   }
 };
 
 struct E04 {
   KEEL_RULE_TEXT("E04", "LibTorch, PyTorch",
-                 "ranks that judge their own evaluation keep different checkpoints. Fix: offer "
-                 "keel::as_finite(keel::agree(world, loss)).");
+                 "ranks that judge their own loss keep different checkpoints. Fix: offer what "
+                 "keel::as_finite(keel::agree(world, loss)) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct E05 {
-  KEEL_RULE_TEXT("E05", "LibTorch, PyTorch, Lightning (first k)",
-                 "a NaN compared with the best so far may be taken for the best. Fix: offer what "
-                 "keel::as_finite(keel::agree(world, loss)) returns.");
+  KEEL_RULE_TEXT(
+      "E05", "LibTorch, PyTorch, Lightning (first k)",
+      "a NaN may pass for the best value so far. Fix: offer what keel::as_finite(keel::agree(world, loss)) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct X03 {
   KEEL_RULE_TEXT("X03", "LibTorch, PyTorch",
-                 "a captured graph has frozen shapes, and this recipe's change. Fix: keel::device::cuda, or padded data and "
-                 "no halving rung.");
+                 "a captured graph needs fixed shapes, and this recipe changes them. Fix: keel::device::cuda, or padded data "
+                 "and no halving rung.");
   static constexpr bool broken(config const& c) {
     bool shape_changes = c.data.ragged || c.data.packed;
     for (int i = 0; i < c.oom.count; ++i) {
@@ -47,9 +47,8 @@ struct X03 {
 };
 
 struct X10 {
-  KEEL_RULE_TEXT(
-      "X10", "",
-      "the recipe is for another kind of device than the model is on. Fix: model->to(device), or keel::device::any.");
+  KEEL_RULE_TEXT("X10", "",
+                 "the recipe and the model are for different kinds of device. Fix: model->to(device), or keel::device::any.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     bool const both_known = c.device.kind != device::kind::any && c.run.device != device::kind::any;
@@ -59,7 +58,7 @@ struct X10 {
 
 struct X07 {
   KEEL_RULE_TEXT("X07", "none known",
-                 "a profile that is longer than its period records nothing whole. Fix: profile::every<1000_steps, warmup<1>, "
+                 "a profile longer than its period records nothing complete. Fix: keel::profile::every<1000_steps, warmup<1>, "
                  "active<3>>.");
   static constexpr bool broken(config const& c) {
     auto const& p = c.profile;
@@ -68,10 +67,10 @@ struct X07 {
 };
 
 struct T01 {
-  KEEL_RULE_TEXT(
-      "T01", "LibTorch, Megatron-LM, TRL (warns), Axolotl (warns)",
-      "packed sequences attend to each other. Fix: keel::model::has<keel::model::sequence_boundaries> if attention stops "
-      "there, or no packing.");
+  KEEL_RULE_TEXT("T01", "LibTorch, Megatron-LM, TRL (warns), Axolotl (warns)",
+                 "packed sequences attend to each other. Fix: keel::model::has<keel::model::sequence_boundaries> if attention "
+                 "stops there, or keel::accept<\"T01\">.");
+  static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.data.packed && !c.model.sequence_boundaries; }
 };
 
@@ -87,7 +86,7 @@ struct E20 {
                  "this evaluation is of a moving average that the recipe does not keep. Fix: add keel::ema<0.999>, or remove "
                  "keel::evaluation::averaged.");
   static constexpr bool broken(config const& c) {
-    return c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged && c.ema.decay == 0.0;
+    return c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged && !c.ema.kept;
   }
 };
 

@@ -7,16 +7,15 @@
 namespace keel::rule {
 
 struct Y01 {
-  KEEL_RULE_TEXT("Y01", "LibTorch, PyTorch, Lightning, KempnerForge",
-                 "one rank's value under the run's name misleads. Fix: log what keel::metric's reduced(world, value) "
-                 "returns.");
+  KEEL_RULE_TEXT(
+      "Y01", "LibTorch, PyTorch, Lightning, KempnerForge",
+      "one rank's value logged for the whole run misleads. Fix: log what reduced(world, value) of a keel::metric returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct Y02 {
   KEEL_RULE_TEXT("Y02", "LibTorch, PyTorch",
-                 "a metric without a rule how ranks combine cannot be aggregated. Fix: keel::metric<keel::reduce::mean>, sum, "
-                 "min or max.");
+                 "a metric must say how ranks are combined. Fix: keel::metric<keel::reduce::mean>, sum, min or max.");
   static constexpr auto decided = rule::decided::call;
 };
 

@@ -8,17 +8,16 @@ namespace keel::rule {
 
 struct N01 {
   KEEL_RULE_TEXT("N01", "LibTorch, PyTorch, Lightning",
-                 "ranks that skip or roll back alone drift apart or hang. Fix: remove keel::nonfinite::rank_local, or "
-                 "keel::shard::none in a world of one.");
+                 "ranks that skip or roll back alone diverge or hang. Fix: remove keel::nonfinite::rank_local.");
   static constexpr bool broken(config const& c) {
     return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind != nonfinite::kind::raise;
   }
 };
 
 struct N02 {
-  KEEL_RULE_TEXT("N02", "LibTorch, PyTorch, Composer, Megatron-LM",
-                 "a rank that raises alone leaves the others waiting in a collective. Fix: keel::nonfinite::raise, without "
-                 "rank_local.");
+  KEEL_RULE_TEXT(
+      "N02", "LibTorch, PyTorch, Composer, Megatron-LM",
+      "a rank that raises alone leaves the others waiting in a collective. Fix: keel::nonfinite::raise without rank_local.");
   static constexpr bool broken(config const& c) {
     return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind == nonfinite::kind::raise;
   }
@@ -26,29 +25,29 @@ struct N02 {
 
 struct N03 {
   KEEL_RULE_TEXT("N03", "LibTorch, Axolotl, LLM Foundry",
-                 "a number that may be NaN is on neither side of a threshold. Fix: compare what keel::as_finite(x) "
-                 "returns, if it returns one.");
+                 "NaN is neither above nor below a threshold, so this test misses it. Fix: compare the value that "
+                 "keel::as_finite(x) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct N06 {
   KEEL_RULE_TEXT(
       "N06", "LibTorch, PyTorch, Lightning, Accelerate",
-      "skipping without an end burns the whole run. Fix: a limit of at least 1 in a row, as in keel::nonfinite::skip<10>.");
+      "skipping without a limit can waste the whole run. Fix: a limit of at least 1, as in keel::nonfinite::skip<10>.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind != nonfinite::kind::raise && c.nonfinite.limit < 1; }
 };
 
 struct N09 {
   KEEL_RULE_TEXT("N09", "LibTorch",
-                 "a rollback needs a checkpoint to go back to. Fix: add keel::checkpoint::every<500_steps>, or use "
-                 "keel::nonfinite::skip<10>.");
+                 "a rollback needs a checkpoint to go back to. Fix: add keel::checkpoint::every<500_steps>, or skip instead of "
+                 "rolling back.");
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::never; }
 };
 
 struct N10 {
   KEEL_RULE_TEXT(
       "N10", "LibTorch",
-      "a rollback that changes nothing reaches the same NaN again. Fix: keel::nonfinite::skip_data, lower_lr or reseed.");
+      "a rollback that changes nothing meets the same NaN again. Fix: keel::nonfinite::skip_data, lower_lr or reseed.");
   static constexpr bool broken(config const& c) {
     return c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.change == nonfinite::change::nothing;
   }
@@ -65,53 +64,54 @@ struct N11 {
 
 struct N12 {
   KEEL_RULE_TEXT("N12", "LibTorch, Lightning, Axolotl, KempnerForge",
-                 "all kept checkpoints may be younger than the fault is old. Fix: more keel::checkpoint::keep<N>, or a longer "
-                 "interval, or less patience.");
+                 "every kept checkpoint may be newer than the fault. Fix: a larger keel::checkpoint::keep<N>, "
+                 "keep_every<5000_steps>, or a shorter patience.");
   static constexpr bool broken(config const& c) {
     long long const patience = c.nonfinite.kind == nonfinite::kind::rollback ? c.nonfinite.limit : 0;
     long long const window = c.spike.kind == spike::kind::rollback ? sum(c.spike.window, c.spike.limit) : 0;
-    return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
+    // Those of keep_every stay for good.
+    bool const keeps_old = c.checkpoint.keep_every > 0;
+    return rolls_back(c) && !keeps_old && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
            product(sum(c.checkpoint.keep, -1), c.checkpoint.interval) < sum(patience, window);
   }
 };
 
 struct N13 {
-  KEEL_RULE_TEXT(
-      "N13", "LibTorch, PyTorch, Lightning, torchtitan",
-      "a checkpoint of parameters that are not finite would replace a good one. Fix: go on from the last good one, at "
-      "a lower learning rate.");
+  KEEL_RULE_TEXT("N13", "LibTorch, PyTorch, Lightning, torchtitan",
+                 "a checkpoint of non-finite parameters would replace a good one. Fix: resume from the last good one at a "
+                 "lower learning rate.");
   static constexpr auto decided = rule::decided::running;
 };
 
 struct N15 {
   KEEL_RULE_TEXT("N15", "LibTorch, PyTorch",
-                 "a failed device assertion ends the process, so nothing can be skipped. Fix: keel::nonfinite::raise, or no "
-                 "device_assert.");
+                 "a failed device assertion kills the process, so no update can be skipped. Fix: nonfinite::raise with "
+                 "spike::ignore, or remove device_assert.");
   static constexpr bool broken(config const& c) {
     return c.device.device_assert && (c.nonfinite.kind != nonfinite::kind::raise || c.spike.kind != spike::kind::ignore);
   }
 };
 
 struct N18 {
-  KEEL_RULE_TEXT("N18", "LibTorch, LLM Foundry, Megatron-LM",
-                 "ranks that judge spikes by their own loss disagree. Fix: remove keel::spike::rank_local, so that the reduced "
-                 "loss decides.");
+  KEEL_RULE_TEXT(
+      "N18", "LibTorch, LLM Foundry, Megatron-LM",
+      "ranks that judge spikes by their own loss disagree. Fix: remove keel::spike::rank_local, so the reduced loss decides.");
   static constexpr bool broken(config const& c) {
     return several_ranks(c) && c.spike.kind != spike::kind::ignore && !c.spike.agreed;
   }
 };
 
 struct N19 {
-  KEEL_RULE_TEXT("N19", "LibTorch, LLM Foundry",
-                 "a reference window that takes rejected values blinds itself. Fix: push what keel::accepted(outcome, "
-                 "value) returns.");
+  KEEL_RULE_TEXT(
+      "N19", "LibTorch, LLM Foundry",
+      "a window that takes rejected values hides later spikes. Fix: push what keel::accepted(outcome, value) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct N26 {
   KEEL_RULE_TEXT("N26", "LibTorch, PyTorch",
-                 "a branch before a collective needs a value that all ranks share. Fix: keel::agree(world, value), and "
-                 "branch on what it returns.");
+                 "a branch before a collective needs a value that all ranks share. Fix: branch on what keel::agree(world, "
+                 "value) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
@@ -131,16 +131,14 @@ struct N27 {
 };
 
 struct N29 {
-  KEEL_RULE_TEXT(
-      "N29", "",
-      "skipping spikes without a limit burns the allocation of a run that diverges. Fix: keel::spike::in_a_row<10>.");
+  KEEL_RULE_TEXT("N29", "", "skipping spikes without a limit keeps a diverging run alive. Fix: keel::spike::in_a_row<10>.");
   static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore && c.spike.limit < 1; }
 };
 
 struct N28 {
   KEEL_RULE_TEXT("N28", "",
-                 "a rollback goes back in the data, and this data can be read once. Fix: keel::nonfinite::skip<10>, or data "
-                 "that can be read again.");
+                 "a rollback rereads data, and this data can be read only once. Fix: skip instead of rolling back, or use data "
+                 "that can be reread.");
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.data.single_pass; }
 };
 

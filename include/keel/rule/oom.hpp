@@ -24,10 +24,9 @@ constexpr bool is_dead(config const& c, oom::rung_settings const& rung) {
 }
 
 struct O01 {
-  KEEL_RULE_TEXT(
-      "O01", "LibTorch, PyTorch, Accelerate, Transformers",
-      "a rung of your own that one rank takes alone leaves the others in a collective. Fix: take it on all ranks and "
-      "set rung.agreed.");
+  KEEL_RULE_TEXT("O01", "LibTorch, PyTorch, Accelerate, Transformers",
+                 "your own rung, taken by one rank alone, leaves the others in a collective. Fix: take it on all ranks and set "
+                 "rung.agreed.");
   static constexpr bool broken(config const& c) {
     if (!several_ranks(c)) return false;
     for (int i = 0; i < c.oom.count; ++i) {
@@ -39,8 +38,8 @@ struct O01 {
 
 struct O02 {
   KEEL_RULE_TEXT("O02", "LibTorch, Accelerate, Transformers, Axolotl",
-                 "a rung that makes the batch smaller changes the experiment in silence. Fix: keel::oom::halve_micro_batch, "
-                 "which keeps the batch.");
+                 "a rung that shrinks the batch silently changes the experiment. Fix: keel::oom::halve_micro_batch, which "
+                 "keeps the batch.");
   static constexpr bool broken(config const& c) {
     for (int i = 0; i < c.oom.count; ++i) {
       if (!c.oom.rungs[i].keeps_effective_batch) return true;
@@ -51,12 +50,13 @@ struct O02 {
 
 struct O03 {
   KEEL_RULE_TEXT("O03", "LibTorch, Composer",
-                 "these gradients were applied already; a second step or a retry would count the batch twice. Fix: a new "
+                 "these gradients were already applied; using them again would count the batch twice. Fix: start a new "
                  "keel::begin_window().");
 };
 
 struct O05 {
-  KEEL_RULE_TEXT("O05", "LibTorch", "a ladder without an end retries for ever. Fix: make keel::oom::give_up its last rung.");
+  KEEL_RULE_TEXT("O05", "LibTorch",
+                 "a ladder without a last rung retries forever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
     return c.oom.kind == oom::kind::ladder &&
            (c.oom.count == 0 || c.oom.rungs[c.oom.count - 1].disturbance != oom::disturbance::terminal);
@@ -65,8 +65,8 @@ struct O05 {
 
 struct O06 {
   KEEL_RULE_TEXT("O06", "LibTorch",
-                 "a rung that disturbs less comes after one that disturbs more. Fix: order them as keel/policy/oom.hpp lists "
-                 "them, give_up last.");
+                 "a gentler rung comes after a more disruptive one. Fix: order the rungs as keel/policy/oom.hpp lists them, "
+                 "give_up last.");
   static constexpr bool broken(config const& c) {
     for (int i = 1; i < c.oom.count; ++i) {
       if (c.oom.rungs[i].disturbance < c.oom.rungs[i - 1].disturbance) return true;
@@ -75,55 +75,94 @@ struct O06 {
   }
 };
 
+/// The first rung that would free nothing, where it stands; -1: all free something.
+constexpr int dead_rung(config const& c) {
+  config reached = c;
+  for (int i = 0; i < c.oom.count; ++i) {
+    auto const& rung = c.oom.rungs[i];
+    if (is_dead(reached, rung)) return i;
+    for (int j = 0; j < i; ++j) {
+      bool const same_kind = c.oom.rungs[j].kind == rung.kind && rung.kind != oom::rung_kind::custom;
+      // A shorter length frees more, so shorten_sequence may come again.
+      if (same_kind && !(rung.kind == oom::rung_kind::shorten_sequence && rung.length < c.oom.rungs[j].length)) return i;
+    }
+    take_rung(reached, rung);
+  }
+  return -1;
+}
+
 struct O08 {
-  KEEL_RULE_TEXT("O08", "LibTorch",
-                 "a rung of the ladder is there twice or already active, so it frees nothing. Fix: remove that rung, or its "
-                 "policy from the recipe.");
+  KEEL_RULE_TEXT(
+      "O08", "LibTorch",
+      "a rung is repeated or already in effect, so it frees nothing. Fix: remove that rung, or its policy from the recipe.");
+  static constexpr bool broken(config const& c) { return dead_rung(c) >= 0; }
+};
+
+struct O11 {
+  KEEL_RULE_TEXT("O11", "LibTorch, Composer",
+                 "a profile of halved micro-batches compares with no other. Fix: keel::profile::off, a ladder without "
+                 "halve_micro_batch, or keel::accept<\"O11\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off && halves(c); }
+};
+
+struct O21 {
+  KEEL_RULE_TEXT("O21", "",
+                 "a sequence cannot be shortened to nothing. Fix: keel::oom::shorten_sequence<512>, at least 1 token.");
   static constexpr bool broken(config const& c) {
-    config reached = c;
     for (int i = 0; i < c.oom.count; ++i) {
-      auto const& rung = c.oom.rungs[i];
-      if (is_dead(reached, rung)) return true;
-      for (int j = 0; j < i; ++j) {
-        bool const same_kind = c.oom.rungs[j].kind == rung.kind && rung.kind != oom::rung_kind::custom;
-        // A shorter length frees more, so shorten_sequence may come again.
-        if (same_kind && !(rung.kind == oom::rung_kind::shorten_sequence && rung.length < c.oom.rungs[j].length)) return true;
-      }
-      take_rung(reached, rung);
+      if (c.oom.rungs[i].kind == oom::rung_kind::shorten_sequence && c.oom.rungs[i].length < 1) return true;
     }
     return false;
   }
 };
 
+struct O22 {
+  KEEL_RULE_TEXT("O22", "",
+                 "climb_back needs at least 1 update, and a rung of keel's that changes no experiment. Fix: "
+                 "keel::oom::climb_back<500_steps>, or remove it.");
+  static constexpr bool broken(config const& c) {
+    if (!c.oom.climbs_back) return false;
+    bool gives_back = false;
+    for (int i = 0; i < c.oom.count; ++i) gives_back |= oom::is_given_back(c.oom.rungs[i]);
+    return c.oom.climb_back < 1 || !gives_back;
+  }
+};
+
+struct O23 {
+  KEEL_RULE_TEXT("O23", "",
+                 "an entry of this ladder is not a rung. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
+                 "another rung of keel/policy/oom.hpp.");
+  static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
+};
+
 /// Speaks for a rule of the user's own, whose text has no place for the rung.
 struct O09 {
-  KEEL_RULE_TEXT(
-      "O09", "LibTorch",
-      "the ladder, a rollback or the scale's floor reaches what a rule of your own refuses. Fix: remove that rung, or "
-      "put it into the recipe to read the rule.");
+  KEEL_RULE_TEXT("O09", "LibTorch",
+                 "a rung, a rollback or the scale's floor would break a rule of your own. Fix: remove that rung, or put its "
+                 "policy into the recipe to see the rule.");
   static constexpr auto decided = rule::decided::recipe;
 };
 
 struct O10 {
-  KEEL_RULE_TEXT(
-      "O10", "LibTorch, Composer",
-      "halved micro-batches give batch norm other statistics. Fix: layer norm, a ladder without halve_micro_batch, or "
-      "keel::accept<\"O10\">.");
+  KEEL_RULE_TEXT("O10", "LibTorch, Composer",
+                 "smaller micro-batches change batch norm's statistics. Fix: layer norm, a ladder without halve_micro_batch, "
+                 "or keel::accept<\"O10\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.model.batch_norm && halves(c); }
 };
 
 struct O13 {
   KEEL_RULE_TEXT("O13", "LibTorch, PyTorch",
-                 "an out-of-memory inside a captured graph leaves no graph to retry. Fix: keel::oom::raise, or "
+                 "running out of memory inside a captured graph cannot be retried. Fix: keel::oom::raise, or "
                  "keel::device::cuda without capture.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured && c.oom.kind == oom::kind::ladder; }
 };
 
 struct O15 {
   KEEL_RULE_TEXT("O15", "none known",
-                 "half of this micro-batch is no whole number of groups. Fix: keel::micro_batch<N> of at least two groups, or "
-                 "no halve_micro_batch.");
+                 "half of this micro-batch is not a whole number of groups. Fix: keel::micro_batch<N> of two groups or more, "
+                 "or no halve_micro_batch.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
     return groups && halves(c) && c.accumulate.micro_batch > 0 && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
@@ -133,12 +172,12 @@ struct O15 {
 /// Decided when a trainer or step looks at its model.
 struct O20 {
   KEEL_RULE_TEXT("O20", "",
-                 "no layer of this model is a keel::lora, so oom::quantize_base would free nothing. Fix: "
-                 "keel::lora for its linear layers, or a ladder without it.");
+                 "this model has no keel::lora layer, so oom::quantize_base would free nothing. Fix: use keel::lora for its "
+                 "linear layers, or remove that rung.");
   static constexpr auto decided = rule::decided::running;
 };
 
-using oom_rules = list<O01, O02, O05, O06, O08, O10, O13, O15>;
+using oom_rules = list<O01, O02, O05, O06, O08, O10, O11, O13, O15, O21, O22, O23>;
 using oom_order_rules = list<O03, O09, O20>;
 
 }  // namespace keel::rule

@@ -8,7 +8,7 @@ namespace keel::rule {
 
 struct P01 {
   KEEL_RULE_TEXT("P01", "LibTorch, PyTorch, KempnerForge",
-                 "fp16 without a loss scale loses small gradients to zero. Fix: add keel::loss_scale::dynamic<>, or use "
+                 "fp16 without a loss scale flushes small gradients to zero. Fix: add keel::loss_scale::dynamic<>, or use "
                  "keel::precision::bf16.");
   static constexpr bool broken(config const& c) {
     return c.precision.kind == precision::kind::fp16 && c.loss_scale.kind == loss_scale::kind::none;
@@ -32,23 +32,22 @@ struct P03 {
 
 struct P04 {
   KEEL_RULE_TEXT("P04", "LibTorch, PyTorch (FSDP ShardedGradScaler)",
-                 "fp16 gradients vanish without a loss scale and cannot be unscaled safely with one. Fix: fp32 parameters with "
-                 "keel::precision::fp16.");
+                 "fp16 parameters have fp16 gradients, which no loss scale makes safe. Fix: fp32 parameters; keel::precision "
+                 "casts for the passes.");
   static constexpr bool broken(config const& c) { return c.model.half_parameters; }
 };
 
 struct P06 {
   KEEL_RUNG_RULE_TEXT("P06", "LibTorch, PyTorch, DeepSpeed",
-                      "bf16 gradients lose small addends when they accumulate. Fix: fp32 parameters, or "
-                      "keel::accept<\"P06\">.");
+                      "bf16 gradients lose small addends as they add up. Fix: fp32 parameters, or keel::accept<\"P06\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.model.bfloat16_parameters && c.accumulate.count > 1; }
 };
 
 struct P08 {
-  KEEL_FLOOR_RULE_TEXT("P08", "LibTorch, PyTorch",
-                       "a loss scale must be a finite number that fp32 holds above zero. Fix: "
-                       "loss_scale::initial<65536.0>, floor<1.0>.");
+  KEEL_FLOOR_RULE_TEXT(
+      "P08", "LibTorch, PyTorch",
+      "a loss scale must be positive and representable in fp32. Fix: keel::loss_scale::fixed<1024.0>, or dynamic<>.");
   static constexpr bool broken(config const& c) {
     constexpr double largest = 3.4e38;
     // Below, the loss times the scale is zero in fp32.
@@ -60,8 +59,8 @@ struct P08 {
 
 struct P09 {
   KEEL_RULE_TEXT("P09", "LibTorch, PyTorch (setters)",
-                 "a scale that cannot grow and shrink is stuck. Fix: keel::loss_scale::growth above 1, backoff between 0 and "
-                 "1, floor below initial.");
+                 "this loss scale cannot both grow and shrink. Fix: growth above 1, backoff between 0 and 1, floor up to "
+                 "initial, intervals at least 1.");
   static constexpr bool broken(config const& c) {
     auto const& scale = c.loss_scale;
     bool const factors = scale.growth > 1.0 && scale.growth < 3.4e38 && scale.backoff > 0.0 && scale.backoff < 1.0;
@@ -73,7 +72,7 @@ struct P09 {
 
 struct P10 {
   KEEL_RULE_TEXT("P10", "LibTorch, PyTorch, Lightning, Accelerate",
-                 "without a floor and an end there every step is skipped for ever. Fix: keel::loss_scale::floor<1.0> with "
+                 "without a floor that raises, every step may be skipped forever. Fix: keel::loss_scale::floor<1.0> with "
                  "keel::loss_scale::at_floor_raise.");
   static constexpr bool broken(config const& c) {
     return c.loss_scale.kind == loss_scale::kind::dynamic && !(c.loss_scale.floor > 0.0 && c.loss_scale.raise_at_floor);
@@ -82,30 +81,32 @@ struct P10 {
 
 struct P11 {
   KEEL_RULE_TEXT("P11", "LibTorch, PyTorch (positional closure)",
-                 "an optimizer that takes a closure sees gradients of several scales in one step. Fix: "
-                 "keel::loss_scale::none, or AdamW or SGD.");
+                 "an optimizer with a closure mixes gradients of several scales. Fix: keel::precision::bf16 without a loss "
+                 "scale, or AdamW or SGD.");
   static constexpr bool broken(config const& c) { return c.optimizer.closure && c.loss_scale.kind != loss_scale::kind::none; }
 };
 
 struct P12 {
   KEEL_RULE_TEXT("P12", "PyTorch",
-                 "a step unscales the gradients, and this optimizer would a second time. Fix: an optimizer that does not, or "
-                 "keel::loss_scale::none.");
+                 "this optimizer unscales gradients that the step has already unscaled. Fix: keel::precision::bf16 without a "
+                 "loss scale, or another optimizer.");
   static constexpr bool broken(config const& c) { return c.optimizer.unscales && c.loss_scale.kind != loss_scale::kind::none; }
 };
 
 struct P14 {
-  KEEL_RULE_TEXT("P14", "PyTorch, Lightning (warns)",
-                 "this device has no fp16 kernels. Fix: keel::precision::bf16, or move the model to a GPU.");
+  KEEL_RULE_TEXT(
+      "P14", "PyTorch, Lightning (warns)",
+      "this device has no fp16 kernels. Fix: keel::precision::bf16 without a loss scale, or move the model to a GPU.");
+  static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
-    bool const without_kernels = c.run.known ? !c.run.half_kernels : c.device.kind == device::kind::cpu;
-    return c.precision.kind == precision::kind::fp16 && without_kernels;
+    return c.run.known && c.precision.kind == precision::kind::fp16 && !c.run.half_kernels;
   }
 };
 
 struct P15 {
   KEEL_RULE_TEXT("P15", "LibTorch, PyTorch",
-                 "this device has no bf16 kernels. Fix: keel::precision::fp16 with keel::loss_scale::dynamic<>, or fp32.");
+                 "this device has no bf16 kernels. Fix: keel::precision::fp16 with keel::loss_scale::dynamic<>, or "
+                 "keel::precision::fp32.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     return c.run.known && c.precision.kind == precision::kind::bf16 && !c.run.bfloat16_kernels;
@@ -113,33 +114,42 @@ struct P15 {
 };
 
 struct P19 {
-  KEEL_RULE_TEXT("P19", "LibTorch, PyTorch (plain GradScaler + FSDP1)",
-                 "ranks that scale alone take different steps. Fix: remove keel::nonfinite::rank_local, so that an overflow "
-                 "is everybody's.");
+  KEEL_RULE_TEXT(
+      "P19", "LibTorch, PyTorch (plain GradScaler + FSDP1)",
+      "ranks that scale alone take different steps. Fix: remove keel::nonfinite::rank_local, so all ranks see an overflow.");
   static constexpr bool broken(config const& c) {
     return several_ranks(c) && c.loss_scale.kind == loss_scale::kind::dynamic && !c.nonfinite.agreed;
   }
 };
 
+/// The slot whose policy has an option that nothing reads in this recipe; -1: none has.
+constexpr int slot_with_unread_option(config const& c) {
+  auto const of = [](slot which) { return static_cast<int>(which); };
+  bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
+  bool const alone = declares_one_rank(c);
+  if ((c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) || (alone && !c.nonfinite.agreed)) {
+    return of(slot::nonfinite);
+  }
+  if ((c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) || (alone && !c.spike.agreed)) return of(slot::spike);
+  bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
+  if ((!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
+      (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
+    return of(slot::checkpoint);
+  }
+  bool const sums = c.accumulate.count > 1 || halves(c);
+  return c.accumulate.reduce_once && !(several_ranks(c) && sums) ? of(slot::accumulate) : -1;
+}
+
 struct P20 {
   KEEL_RULE_TEXT("P20", "Lightning",
-                 "an option is read by nothing in this recipe. Fix: remove it; keel/policy has each policy's options; "
-                 "reduce_once wants keel::shard.");
-  static constexpr bool broken(config const& c) {
-    bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
-    bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
-    return (c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) ||
-           (c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) ||
-           (!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
-           (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly) ||
-           (c.accumulate.reduce_once && !several_ranks(c));
-  }
+                 "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy reads; "
+                 "reduce_once needs keel::shard.");
+  static constexpr bool broken(config const& c) { return slot_with_unread_option(c) >= 0; }
 };
 
 struct P21 {
   KEEL_RULE_TEXT("P21", "LibTorch",
-                 "these gradients were already unscaled; twice would divide twice. Fix: call unscale() once, on the result of "
-                 "complete().");
+                 "these gradients are already unscaled. Fix: call unscale() once, on what complete() returns.");
 };
 
 using precision_rules = list<P01, P02, P03, P04, P06, P08, P09, P10, P11, P12, P14, P15, P19, P20>;

@@ -16,25 +16,28 @@ struct A01 {
 };
 
 struct A02 {
-  KEEL_RUNG_RULE_TEXT("A02", "LibTorch, PyTorch (warns)",
-                      "reentrant recompute gives a partly frozen model no gradients. Fix: keel::recompute::non_reentrant.");
+  KEEL_RUNG_RULE_TEXT(
+      "A02", "LibTorch, PyTorch (warns)",
+      "a reentrant block whose inputs need no gradient trains nothing. Fix: non_reentrant, or model::inputs_require_grad.");
   static constexpr bool broken(config const& c) {
-    return c.recompute.kind == recompute_kind::reentrant && c.model.partly_frozen && c.shard.stage != 3;
+    return c.recompute.kind == recompute_kind::reentrant && c.model.partly_frozen && !c.model.inputs_require_grad &&
+           c.shard.stage != 3;
   }
 };
 
 struct A03 {
-  KEEL_RUNG_RULE_TEXT("A03", "DeepSpeed (before PR 8148)",
-                      "no recompute serves a partly frozen model under ZeRO-3. Fix: shard::zero<2> with non_reentrant, or "
-                      "recompute::none.");
+  KEEL_RUNG_RULE_TEXT(
+      "A03", "DeepSpeed (before PR 8148)",
+      "frozen under ZeRO-3, blocks need inputs with gradients. Fix: recompute::reentrant with model::inputs_require_grad.");
   static constexpr bool broken(config const& c) {
-    return c.recompute.kind != recompute_kind::none && c.model.partly_frozen && c.shard.stage == 3;
+    return c.recompute.kind != recompute_kind::none && c.model.partly_frozen && !c.model.inputs_require_grad &&
+           c.shard.stage == 3;
   }
 };
 
 struct A04 {
   KEEL_RUNG_RULE_TEXT("A04", "none known",
-                      "reentrant recompute cannot run inside autograd's grad. Fix: keel::recompute::non_reentrant.");
+                      "reentrant recompute does not work under autograd::grad. Fix: keel::recompute::non_reentrant, or none.");
   static constexpr bool broken(config const& c) {
     return c.recompute.kind == recompute_kind::reentrant && c.model.inner_gradients;
   }
@@ -43,23 +46,23 @@ struct A04 {
 struct A16 {
   KEEL_RUNG_RULE_TEXT(
       "A16", "LibTorch, PyTorch",
-      "a second forward pass may route other rows to other experts. Fix: keel::recompute::none for a model with "
-      "routing.");
+      "recompute may route rows to other experts than before. Fix: keel::recompute::none, or keel::accept<\"A16\">.");
+  static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.routing; }
 };
 
 struct A17 {
-  KEEL_RUNG_RULE_TEXT("A17", "LibTorch, PyTorch",
-                      "recompute counts batch norm's statistics twice. Fix: keel::recompute::none, or "
-                      "keel::accept<\"A17\">.");
+  KEEL_RUNG_RULE_TEXT(
+      "A17", "LibTorch, PyTorch",
+      "recompute updates batch norm's running statistics twice. Fix: keel::recompute::none, or keel::accept<\"A17\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.batch_norm; }
 };
 
 struct A21 {
   KEEL_RULE_TEXT("A21", "",
-                 "nothing in this loss is a unit, so that recompute would save nothing. Fix: keel::unit around each block's "
-                 "forward pass.");
+                 "no part of this loss is a keel::unit, so recompute would save nothing. Fix: wrap each block's forward pass "
+                 "in keel::unit.");
   static constexpr auto decided = rule::decided::running;
 };
 

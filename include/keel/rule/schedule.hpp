@@ -10,16 +10,16 @@ namespace keel::rule {
 constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
 
 struct L01 {
-  KEEL_RULE_TEXT("L01", "Transformers",
-                 "warm-up in updates and as a ratio are two sources for one number. Fix: keep keel::schedule::warmup or "
-                 "keel::schedule::warmup_ratio.");
+  KEEL_RULE_TEXT(
+      "L01", "Transformers",
+      "warm-up is given both in updates and as a ratio. Fix: keep keel::schedule::warmup or keel::schedule::warmup_ratio.");
   static constexpr bool broken(config const& c) { return c.schedule.warmup != 0 && c.schedule.warmup_ratio != 0.0; }
 };
 
 struct L02 {
   KEEL_RULE_TEXT("L02", "Transformers, KempnerForge, torchtitan",
-                 "warm-up and decay leave no update at the full learning rate. Fix: make warmup plus decay shorter than "
-                 "keel::schedule::total<N_steps>.");
+                 "warm-up and decay leave no update at the full rate. Fix: warmup plus decay shorter than "
+                 "keel::schedule::total<1000_steps>.");
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
@@ -30,8 +30,8 @@ struct L02 {
 
 struct L03 {
   KEEL_ROLLBACK_RULE_TEXT("L03", "LibTorch, PyTorch",
-                          "a schedule must end below its peak: ratios from 0 to 1, min_lr from 0 to lr. Fix: "
-                          "min_ratio<0.1>, or a smaller min_lr.");
+                          "a schedule must end at or below its peak, with ratios in [0, 1]. Fix: "
+                          "keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
@@ -44,13 +44,13 @@ struct L03 {
 struct L15 {
   KEEL_RULE_TEXT(
       "L15", "",
-      "min_ratio and min_lr are two sources for one number. Fix: keep keel::schedule::min_ratio or keel::schedule::min_lr.");
+      "the minimum is given by both min_ratio and min_lr. Fix: keep keel::schedule::min_ratio or keel::schedule::min_lr.");
   static constexpr bool broken(config const& c) { return c.schedule.min_lr > 0.0 && c.schedule.min_ratio > 0.0; }
 };
 
 struct L04 {
   KEEL_RULE_TEXT("L04", "none known",
-                 "this schedule depends on the length of the run, which nothing says. Fix: keel::schedule::total<N_steps>, or "
+                 "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<1000_steps>, or "
                  "options.updates.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
@@ -60,8 +60,8 @@ struct L04 {
 
 struct L11 {
   KEEL_RULE_TEXT("L11", "",
-                 "only warmup_stable_decay takes a decay; elsewhere it would be ignored. Fix: remove "
-                 "keel::schedule::decay, or use warmup_stable_decay.");
+                 "only warmup_stable_decay has a decay; here it would be ignored. Fix: remove keel::schedule::decay, or use "
+                 "warmup_stable_decay.");
   static constexpr bool broken(config const& c) {
     return c.schedule.decay != 0 && c.schedule.kind != schedule::kind::warmup_stable_decay &&
            c.schedule.kind != schedule::kind::custom;
@@ -79,7 +79,7 @@ struct L12 {
 
 struct L13 {
   KEEL_RULE_TEXT("L13", "",
-                 "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<200_steps>, or "
+                 "warmup_stable_decay without a decay never falls. Fix: add keel::schedule::decay<200_steps>, or use "
                  "keel::schedule::constant_with.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::warmup_stable_decay && c.schedule.decay == 0;
@@ -88,7 +88,7 @@ struct L13 {
 
 struct L14 {
   KEEL_RULE_TEXT("L14", "",
-                 "the run is longer than its schedule, which ends at zero. Fix: keel::schedule::min_ratio<0.1>, or a total of "
+                 "the run outlasts its schedule, which ends at zero. Fix: keel::schedule::min_ratio<0.1>, or a total equal to "
                  "the run's length.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
@@ -100,8 +100,8 @@ struct L14 {
 
 struct L16 {
   KEEL_RULE_TEXT("L16", "",
-                 "start_ratio is one_cycle's, patience, evaluations and threshold plateau's, lowered_by for falls by a factor. "
-                 "Fix: remove it, or use that schedule.");
+                 "start_ratio belongs to one_cycle, patience, evaluations and threshold to plateau, lowered_by to falls by a "
+                 "factor. Fix: remove it, or use that schedule.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -116,8 +116,8 @@ struct L16 {
 
 struct L17 {
   KEEL_RULE_TEXT("L17", "",
-                 "a plateau is judged over updates or evaluations, and lowers the rate. Fix: patience<1000_steps> or "
-                 "evaluations<3>, lowered_by<0.5>, threshold<0.01>.");
+                 "a plateau needs patience or evaluations, and a factor that lowers the rate. Fix: "
+                 "keel::schedule::patience<1000_steps>, lowered_by<0.5>, threshold<0.01>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const judged = (s.patience >= 1 && s.evaluations == 0) || (s.evaluations >= 1 && s.patience == 0);
@@ -156,7 +156,7 @@ struct L19 {
 
 struct L20 {
   KEEL_RULE_TEXT("L20", "PyTorch",
-                 "milestones are 1 to 8 updates of the run that rise, the first behind the warm-up. Fix: "
+                 "milestones are 1 to 8 rising updates of the run, the first after the warm-up. Fix: "
                  "keel::schedule::milestones<1000_steps, 2000_steps>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
@@ -179,8 +179,9 @@ struct L21 {
 };
 
 struct L22 {
-  KEEL_RULE_TEXT("L22", "none known",
-                 "inverse_root falls by the length of its warm-up, which it lacks. Fix: keel::schedule::warmup<4000_steps>.");
+  KEEL_RULE_TEXT(
+      "L22", "none known",
+      "inverse_root falls with the length of its warm-up, which is not set. Fix: keel::schedule::warmup<4000_steps>.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::inverse_root && c.schedule.warmup == 0 && c.schedule.warmup_ratio == 0.0;
   }
@@ -199,15 +200,24 @@ struct L23 {
 /// May be accepted, because a program that owns its loop evaluates where no recipe sees it.
 struct L24 {
   KEEL_RULE_TEXT("L24", "LibTorch, PyTorch",
-                 "a plateau of evaluations never lowers the rate where none takes place. Fix: "
-                 "keel::evaluation::every<500_steps>, or patience<1000_steps>.");
+                 "a plateau of evaluations never lowers the rate without any. Fix: keel::evaluation::every<500_steps>, "
+                 "patience<1000_steps>, or keel::accept<\"L24\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) {
     return schedule::judges_evaluations(c.schedule) && c.evaluation.kind == evaluation::kind::none;
   }
 };
 
-using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15, L16, L17, L18, L19, L20, L21, L22, L23, L24>;
+struct L25 {
+  KEEL_RULE_TEXT("L25", "",
+                 "this schedule does not depend on the length of the run, so its total would be ignored. Fix: remove "
+                 "keel::schedule::total, or use keel::schedule::cosine.");
+  static constexpr bool broken(config const& c) {
+    return c.schedule.total != 0 && c.schedule.kind != schedule::kind::custom && !schedule::depends_on_length(c.schedule);
+  }
+};
+
+using schedule_rules = list<L01, L02, L03, L04, L11, L12, L13, L14, L15, L16, L17, L18, L19, L20, L21, L22, L23, L24, L25>;
 
 }  // namespace keel::rule
 

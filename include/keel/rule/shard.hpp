@@ -14,52 +14,49 @@ struct Z01 {
 };
 
 struct Z02 {
-  KEEL_RUNG_RULE_TEXT(
-      "Z02", "none known",
-      "this optimizer's kernels cannot read state in host memory. Fix: keel::offload::none, or torch::optim::AdamW.");
+  KEEL_RUNG_RULE_TEXT("Z02", "none known",
+                      "this optimizer's kernels cannot read host memory. Fix: keel::offload::none, or keel::adamw.");
   static constexpr bool broken(config const& c) {
     return c.offload.kind == offload::kind::optimizer && c.optimizer.device_only;
   }
 };
 
 struct Z06 {
-  KEEL_RULE_TEXT(
-      "Z06", "PyTorch (FSDP1), Lightning, Accelerate",
-      "this optimizer needs whole tensors, which ZeRO cuts. Fix: an element-wise one such as torch::optim::AdamW, or "
-      "keel::shard::replicate.");
+  KEEL_RULE_TEXT("Z06", "PyTorch (FSDP1), Lightning, Accelerate",
+                 "this optimizer needs whole tensors, which ZeRO splits. Fix: an element-wise optimizer such as "
+                 "torch::optim::AdamW, or keel::shard::replicate.");
   static constexpr bool broken(config const& c) { return c.optimizer.whole_tensors && c.shard.stage >= 1; }
 };
 
 struct Z08 {
   KEEL_RULE_TEXT("Z08", "none known",
-                 "one step guards one optimizer. Fix: one optimizer with a parameter group for each, or, where models take turns "
-                 "as in a GAN, a keel::step for each.");
+                 "two optimizers on one model share no step that can be guarded. Fix: one optimizer with two parameter groups; "
+                 "for a GAN, a keel::step for each model.");
   static constexpr auto decided = rule::decided::call;
 };
 
 struct Z09 {
-  KEEL_RULE_TEXT("Z09", "none known",
-                 "an optimizer that takes a closure runs backward passes that ranks do not count. Fix: AdamW or SGD, or "
-                 "keel::shard::none.");
+  KEEL_RULE_TEXT(
+      "Z09", "none known",
+      "an optimizer with a closure runs backward passes that ranks do not agree on. Fix: AdamW or SGD, or keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.optimizer.closure && c.shard.kind != shard::kind::none; }
 };
 
 struct Z11 {
   KEEL_RULE_TEXT("Z11", "PyTorch",
-                 "tied weights have two owners under ZeRO-3, which releases one under the other. Fix: untie them, or "
-                 "keel::shard::zero<2>.");
+                 "under ZeRO-3 releasing one tied weight releases the other. Fix: untie them, or keel::shard::zero<2>.");
   static constexpr bool broken(config const& c) { return c.model.tied_weights && c.shard.stage == 3; }
 };
 
 struct Z16 {
   KEEL_RULE_TEXT("Z16", "Accelerate, DeepSpeed (before PR 7665)",
-                 "the loss function ran backward() by itself, without scale and weight. Fix: return the loss; for gradients "
-                 "inside it torch::autograd::grad.");
+                 "the loss function called backward() itself, without scale or weight. Fix: return the loss; inside it use "
+                 "torch::autograd::grad.");
   static constexpr auto decided = rule::decided::running;
 };
 
 struct Z23 {
-  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer keeps its state in host memory by itself. Fix: keel::offload::none.");
+  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer already keeps its state in host memory. Fix: keel::offload::none.");
   static constexpr bool broken(config const& c) {
     return c.offload.kind == offload::kind::optimizer && c.optimizer.state_on_host;
   }
@@ -67,7 +64,7 @@ struct Z23 {
 
 struct W01 {
   KEEL_RULE_TEXT("W01", "none known",
-                 "the recipe is for another number of ranks than it shards over or was started with. Fix: one process, or unset "
+                 "the recipe's number of ranks is not what it shards over or was started with. Fix: one process, or unset "
                  "WORLD_SIZE and its like.");
   static constexpr bool broken(config const& c) {
     if (c.world.declared && c.world.ranks < 1) return true;

@@ -1,4 +1,4 @@
-// H: timeouts and liveness. A duration that is not set breaks nothing.
+// H: timeouts and liveness, and what of checkpoints (E06, S23) depends on them. A duration that is not set breaks nothing.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -11,7 +11,7 @@ constexpr bool in_order(long long shorter, long long longer) { return shorter ==
 
 struct H01 {
   KEEL_RULE_TEXT("H01", "none known",
-                 "timeouts must grow from soft to hard to collective, or the kill comes before the report. Fix: "
+                 "timeouts must grow from soft to hard to collective, or a rank is killed before it is reported. Fix: "
                  "keel::timeout::soft<1_min>, hard<5_min>.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
@@ -21,8 +21,8 @@ struct H01 {
 
 struct H02 {
   KEEL_RULE_TEXT("H02", "none known",
-                 "a rank is called dead before it can speak. Fix: keel::timeout::heartbeat<5_s, 30_s> with the interval below "
-                 "soft, the limit below collective.");
+                 "a rank is declared dead before it can report. Fix: keel::timeout::heartbeat<5_s, 30_s>, interval below soft, "
+                 "limit below collective.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
     return !in_order(t.heartbeat_interval, t.heartbeat_limit) || !in_order(t.heartbeat_interval, t.soft) ||
@@ -32,14 +32,14 @@ struct H02 {
 
 struct H03 {
   KEEL_RULE_TEXT("H03", "LibTorch, KempnerForge",
-                 "the scheduler kills before keel's own exit can fire. Fix: keel::timeout::force_exit<D> below "
+                 "the scheduler kills the run before keel can exit by itself. Fix: keel::timeout::force_exit<D> shorter than "
                  "keel::timeout::grace<D>.");
   static constexpr bool broken(config const& c) { return !in_order(c.timeout.force_exit, c.timeout.grace); }
 };
 
 struct H04 {
   KEEL_RULE_TEXT("H04", "LibTorch, PyTorch, Lightning, KempnerForge",
-                 "the run is ended before it can finish an update and save. Fix: keel::timeout::grace and force_exit above "
+                 "the run is killed before it can finish an update and save. Fix: keel::timeout::grace and force_exit above "
                  "longest_update plus longest_save.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
@@ -50,13 +50,38 @@ struct H04 {
 
 struct H07 {
   KEEL_RULE_TEXT("H07", "LibTorch, PyTorch, Accelerate, DeepSpeed",
-                 "the first update is slower than what the timeouts allow. Fix: keel::timeout::collective and hard above "
+                 "the first update takes longer than the timeouts allow. Fix: keel::timeout::collective and hard above "
                  "first_update, or keel::accept<\"H07\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
     return !in_order(t.first_update, t.collective) || !in_order(t.first_update, t.hard);
   }
+};
+
+struct E06 {
+  KEEL_RULE_TEXT("E06", "LibTorch, PyTorch",
+                 "a save outlasts the collective in which other ranks wait for it. Fix: keel::timeout::collective above "
+                 "longest_save, or keel::accept<\"E06\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return !in_order(c.timeout.longest_save, c.timeout.collective); }
+};
+
+struct H10 {
+  KEEL_RULE_TEXT("H10", "none known",
+                 "an update may take longer than soft or hard allows, and is no hang. Fix: keel::timeout::soft and hard above "
+                 "longest_update.");
+  static constexpr bool broken(config const& c) {
+    return !in_order(c.timeout.longest_update, c.timeout.soft) || !in_order(c.timeout.longest_update, c.timeout.hard);
+  }
+};
+
+struct S23 {
+  KEEL_RULE_TEXT(
+      "S23", "LibTorch, PyTorch, torchtitan",
+      "a run that is stopped within its grace saves nothing to go on from. Fix: keel::checkpoint::every<500_steps>, or "
+      "remove keel::timeout::grace.");
+  static constexpr bool broken(config const& c) { return c.timeout.grace > 0 && c.checkpoint.kind == checkpoint::kind::never; }
 };
 
 struct H13 {
@@ -72,7 +97,7 @@ struct H13 {
   }
 };
 
-using timeout_rules = list<H01, H02, H03, H04, H07, H13>;
+using timeout_rules = list<H01, H02, H03, H04, H07, H10, H13, E06, S23>;
 
 }  // namespace keel::rule
 

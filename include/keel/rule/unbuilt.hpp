@@ -9,25 +9,24 @@
 namespace keel::rule {
 
 struct U04 {
-  KEEL_RULE_TEXT("U04", "", "sharding and replication have no mechanism in this version of keel. Fix: keel::shard::none.");
+  KEEL_RULE_TEXT("U04", "", "sharding and replication are not implemented in this version of keel. Fix: keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
 };
 struct U08 {
-  KEEL_RULE_TEXT("U08", "", "health alarms have no mechanism in this version of keel. Fix: keel::health::off.");
+  KEEL_RULE_TEXT("U08", "", "health alarms are not implemented in this version of keel. Fix: keel::health::off.");
   static constexpr bool broken(config const& c) { return c.health.kind != health::kind::off; }
 };
 struct U09 {
-  KEEL_RULE_TEXT("U09", "", "GRPO and EBFT have no mechanism in this version of keel. Fix: keel::objective::supervised.");
+  KEEL_RULE_TEXT("U09", "", "GRPO and EBFT are not implemented in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
 struct U25 {
-  KEEL_RULE_TEXT("U25", "", "profiling has no mechanism in this version of keel. Fix: keel::profile::off.");
+  KEEL_RULE_TEXT("U25", "", "profiling is not implemented in this version of keel. Fix: keel::profile::off.");
   static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
 };
 struct U26 {
   KEEL_RULE_TEXT("U26", "",
-                 "of timeouts only grace, longest_update and longest_save have a mechanism in this version. Fix: remove the "
-                 "others.");
+                 "of the timeouts only grace, longest_update and longest_save work in this version. Fix: remove the others.");
   static constexpr bool broken(config const& c) {
     timeout::settings const built{
         .grace = c.timeout.grace, .longest_update = c.timeout.longest_update, .longest_save = c.timeout.longest_save};
@@ -35,19 +34,18 @@ struct U26 {
   }
 };
 struct U27 {
-  KEEL_RULE_TEXT("U27", "",
-                 "a step reads its loss on the host, which a captured graph cannot. Fix: keel::device::cuda, without "
-                 "graph_captured.");
+  KEEL_RULE_TEXT(
+      "U27", "",
+      "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
 };
 struct U29 {
-  KEEL_RULE_TEXT(
-      "U29", "",
-      "an optimizer that takes a closure evaluates the loss behind the step's back. Fix: torch::optim::AdamW or SGD.");
+  KEEL_RULE_TEXT("U29", "",
+                 "an optimizer with a closure re-evaluates the loss unseen by the step. Fix: torch::optim::AdamW or SGD.");
   static constexpr bool broken(config const& c) { return c.optimizer.closure; }
 };
 struct U30 {
-  KEEL_RULE_TEXT("U30", "", "a world of several ranks has no mechanism in this version of keel. Fix: keel::world::size<1>.");
+  KEEL_RULE_TEXT("U30", "", "several ranks are not supported in this version of keel. Fix: keel::world::size<1>.");
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
@@ -55,33 +53,33 @@ using unbuilt_rules = list<U04, U08, U09, U25, U26, U27, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
-  KEEL_RULE_TEXT("U13", "", "a step saves no checkpoints by itself. Fix: keel::trainer, or keel::checkpoint::never.");
+  KEEL_RULE_TEXT("U13", "", "a bare step saves no checkpoints. Fix: keel::trainer, or keel::checkpoint::never.");
   static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
 };
 
 struct U22 {
-  KEEL_RULE_TEXT("U22", "",
-                 "a step seeds nothing by itself. Fix: keel::trainer, or keel::determinism::off and at::manual_seed.");
+  KEEL_RULE_TEXT("U22", "", "a bare step does no seeding. Fix: keel::trainer, or keel::determinism::off and at::manual_seed.");
   static constexpr bool broken(config const& c) { return c.determinism.kind != determinism::kind::off; }
 };
 struct U23 {
-  KEEL_RULE_TEXT("U23", "",
-                 "a step has no console to warn on. Fix: keel::trainer, or keel::nonfinite::skip<10> and look at the outcome.");
+  KEEL_RULE_TEXT(
+      "U23", "",
+      "a bare step has no console for warnings. Fix: keel::trainer, or keel::nonfinite::skip<10> and a look at the outcome.");
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::warn; }
 };
 struct U36 {
-  KEEL_RULE_TEXT("U36", "",
-                 "a step has no checkpoint to go back to. Fix: keel::trainer, or keel::nonfinite::skip<10> and "
-                 "keel::spike::skip<>.");
+  KEEL_RULE_TEXT(
+      "U36", "",
+      "a bare step has no checkpoint to go back to. Fix: keel::trainer, or keel::nonfinite::skip<10> and keel::spike::skip<>.");
   static constexpr bool broken(config const& c) { return rolls_back(c); }
 };
 struct U37 {
   KEEL_RULE_TEXT("U37", "",
-                 "a step evaluates nothing by itself. Fix: keel::trainer, or keel::evaluation::none and keel::evaluate.");
+                 "a bare step does not evaluate by itself. Fix: keel::trainer, or keel::evaluation::none and keel::evaluate.");
   static constexpr bool broken(config const& c) { return c.evaluation.kind != evaluation::kind::none; }
 };
 struct U38 {
-  KEEL_RULE_TEXT("U38", "", "a step hears no signals. Fix: keel::trainer, or keel::timeout::none.");
+  KEEL_RULE_TEXT("U38", "", "a bare step listens for no signals. Fix: keel::trainer, or keel::timeout::none.");
   static constexpr bool broken(config const& c) { return c.timeout.grace > 0; }
 };
 
@@ -100,17 +98,17 @@ struct U15 {
 };
 struct U16 {
   KEEL_RULE_TEXT("U16", "",
-                 "loss_of must take the batch by const reference and return a tensor or keel::weighted_loss. Fix: its "
-                 "parameter or its return type.");
+                 "loss_of must take the batch by const reference and return a tensor or keel::weighted_loss. Fix: change its "
+                 "parameter or return type.");
 };
 struct U17 {
-  KEEL_RULE_TEXT("U17", "",
-                 "this hook takes no event of keel, so it would never be called. Fix: [](keel::event::update_end const& e) "
-                 "{ .. }.");
+  KEEL_RULE_TEXT(
+      "U17", "",
+      "this hook takes none of keel's events, so it would never be called. Fix: [](keel::event::update_end const& e) { .. }.");
 };
 struct U18 {
   KEEL_RULE_TEXT("U18", "",
-                 "fit cannot iterate these batches. Fix: a range, a LibTorch data loader, or a function of the epoch that "
+                 "fit cannot iterate over these batches. Fix: a range, a LibTorch data loader, or a function of the epoch that "
                  "returns one.");
 };
 
@@ -143,9 +141,9 @@ struct U32 {
 
 /// Decided when a trainer or step looks at its optimizer.
 struct U33 {
-  KEEL_RULE_TEXT("U33", "",
-                 "only keel's optimizers can keep their state outside of the device. Fix: keel::adamw, adam or sgd, or no "
-                 "offloading.");
+  KEEL_RULE_TEXT(
+      "U33", "",
+      "only keel's optimizers can keep their state off the device. Fix: keel::adamw, adam or sgd, or keel::offload::none.");
 };
 struct U34 {
   KEEL_RULE_TEXT("U34", "",
@@ -154,7 +152,7 @@ struct U34 {
 };
 struct U35 {
   KEEL_RULE_TEXT("U35", "",
-                 "this rung of your own does not say how it is taken. Fix: static bool take(torch::nn::Module& model), false "
+                 "your own rung does not say how it is taken. Fix: static bool take(torch::nn::Module& model), returning false "
                  "if it frees nothing.");
 };
 

@@ -5,10 +5,10 @@ using namespace keel::literals;
 
 #ifdef KEEL_TWIN
 struct mine
-    : keel::recipe<keel::checkpoint::every<500_steps>, keel::evaluation::every<500_steps, keel::evaluation::early_stop<3>>> {};
+    : keel::recipe<keel::checkpoint::every<10_min>, keel::evaluation::every<300_steps, keel::evaluation::early_stop<3>>> {};
 #else
 struct mine
-    : keel::recipe<keel::checkpoint::every<10_min>, keel::evaluation::every<500_steps, keel::evaluation::early_stop<3>>> {};
+    : keel::recipe<keel::checkpoint::every<500_steps>, keel::evaluation::every<300_steps, keel::evaluation::early_stop<3>>> {};
 #endif
 
 template struct keel::checked<mine>;

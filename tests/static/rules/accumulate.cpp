@@ -73,7 +73,7 @@ struct example<rule::B03>
     : recipes<recipe<accumulate<2, reduce_once>, shard::zero<2>>, recipe<accumulate<2, reduce_once>, shard::zero<1>>> {};
 static_assert(breaks<rule::B03>(of<accumulate<2, reduce_once>, shard::zero<3>>));
 static_assert(keeps(of<accumulate<2>, shard::zero<2>>));
-static_assert(keeps(of<accumulate<1, reduce_once>, shard::zero<2>>));
+static_assert(breaks<rule::P20>(of<accumulate<1, reduce_once>, shard::zero<2>>));
 
 using ragged = data::is<data::ragged>;
 template <>
@@ -81,17 +81,29 @@ struct example<rule::B06> : recipes<recipe<accumulate<2>, ragged>, recipe<accumu
 static_assert(keeps(of<accumulate<2>, data::is<data::ragged, data::token_weighted>>));
 static_assert(keeps(of<accumulate<2>>));
 static_assert(keeps(of<accumulate<2>, ragged, keel::accept<"B06">>));
+// Ranks that each hold one micro-batch are a mean of means too.
+static_assert(breaks<rule::B06>(of<accumulate<1>, ragged, replicate>) && keeps(in_run(of<accumulate<1>, ragged>, {})));
+static_assert(keeps(of<accumulate<1>, data::is<data::ragged, data::token_weighted>, replicate>));
 
 using finite = data::is<data::finite>;
 template <>
 struct example<rule::B08> : recipes<recipe<replicate, finite>, recipe<replicate, data::is<data::finite, data::drops_last>>> {};
-// What is endless and finite too may still end.
-static_assert(breaks<rule::B08>(of<replicate, data::is<data::finite, data::endless>>));
+static_assert(breaks<rule::B08, rule::B22>(of<replicate, data::is<data::finite, data::endless>>));
 static_assert(keeps(of<replicate, data::is<data::endless>>));
 static_assert(keeps(of<replicate>) && keeps(of<finite>));
 static_assert(breaks<rule::B08, rule::W01>(in_run(of<finite>, {.world_size = 2})) &&
               keeps(in_run(of<finite>, {.world_size = 1})));
 static_assert(breaks<rule::B08, rule::W01>(of<finite, pair>) && keeps(of<finite, keel::world::size<1>>));
+
+template <>
+struct example<rule::B22> : recipes<recipe<data::is<data::finite, data::endless>>, recipe<finite>> {};
+static_assert(keeps(of<data::is<data::endless>>));
+
+using dropout = keel::model::has<keel::model::dropout>;
+template <>
+struct example<rule::B23> : recipes<recipe<dropout, objective::grpo<8>>, recipe<dropout>> {};
+static_assert(breaks<rule::B23>(of<dropout, objective::ebft<8>>) && keeps(of<objective::grpo<8>>));
+static_assert(keeps(of<dropout, objective::grpo<8>, keel::accept<"B23">>));
 
 template <long long Rows>
 using with_rows = data::is<data::rows<Rows>>;
@@ -119,6 +131,10 @@ static_assert(breaks<rule::B12>(of<objective::ebft<8>, accumulate<1, micro_batch
 static_assert(breaks<rule::B12>(of<objective::grpo<2>, accumulate<1, micro_batch<3>>>));
 static_assert(breaks<rule::B12>(of<groups, accumulate<1, global_batch<12>>>) &&
               keeps(of<groups, accumulate<1, global_batch<16>>>));
+// Groups are whole in what is generated for an update, over all ranks; a micro-batch may cut one.
+static_assert(keeps(of<groups, accumulate<2, micro_batch<12>>>) && keeps(of<groups, accumulate<8, micro_batch<1>>>));
+static_assert(keeps(of<groups, replicate, keel::world::size<2>, accumulate<1, micro_batch<12>>>));
+static_assert(keeps(of<groups, accumulate<2, micro_batch<4>, global_batch<8>>>));
 static_assert(keeps(of<accumulate<1, micro_batch<12>>>));
 static_assert(keeps({.accumulate = {.micro_batch = 12, .global_batch = 12}, .objective = {.group = 8}}));
 // A group of none, or of fewer, is B11's.

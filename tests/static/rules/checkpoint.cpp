@@ -65,10 +65,10 @@ static_assert(breaks<rule::S12>({.checkpoint = judged_by_evaluation::configured,
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<0_steps>>));
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<keel::steps{-300}>>));
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_s, keep_best, by_evaluation_loss>, evaluation::every<500_steps>>));
-// Saved at once, an evaluation is always judged; ending early still wants a save at its evaluations.
+// Saved at once, an evaluation is always judged.
 using at_once = checkpoint::every<500_s, checkpoint::on_best, by_evaluation_loss>;
 static_assert(keeps(of<at_once, evaluation::every<300_steps>>) && breaks<rule::S12>(of<at_once>));
-static_assert(breaks<rule::S12>(of<at_once, evaluation::every<300_steps, evaluation::early_stop<3>>>));
+static_assert(keeps(of<at_once, evaluation::every<300_steps, evaluation::early_stop<3>>>));
 static_assert(breaks<rule::S11>(saved<checkpoint::on_best>) && breaks<rule::S11>(saved<checkpoint::on_best, by_training_loss>));
 static_assert(breaks<rule::S12>({.checkpoint = {.interval = 500, .best = true, .metric = checkpoint::metric::evaluation_loss},
                                  .evaluation = evaluation::every<500_steps>::configured}));
@@ -79,6 +79,12 @@ static_assert(breaks<rule::S26>(saved<by_evaluation_loss>));
 using stops_early = evaluation::every<300_steps, evaluation::early_stop<1>>;
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_steps>, stops_early>));
 static_assert(keeps(of<checkpoint::every<600_steps>, stops_early>));
+static_assert(breaks<rule::S12>(of<checkpoint::every<2_epochs>, stops_early>));
+static_assert(keeps(of<checkpoint::every<500_steps, checkpoint::on_best, by_evaluation_loss>, stops_early>));
+// Saves by the clock or by what they cost are there to go on from.
+static_assert(keeps(of<checkpoint::every<10_min>, stops_early>) && keeps(of<checkpoint::every<10'000'000_tokens>, stops_early>));
+static_assert(keeps(of<checkpoint::young_daly<mean_time_between_failures<24_h>>, stops_early>));
+static_assert(breaks<rule::S12>(of<checkpoint::every<10_min, keep_best, by_evaluation_loss>, stops_early>));
 static_assert(keeps(of<checkpoint::every<500_steps>, evaluation::every<300_steps, evaluation::early_stop<0>>>));
 static_assert(keeps(of<stops_early>));
 

@@ -26,8 +26,10 @@ static_assert(keeps(of<clip::value<1.0>, shard::zero<1>>) && keeps(of<clip::valu
 
 template <>
 struct example<rule::G05>
-    : recipes<recipe<clip::adaptive<0.01>, shard::zero<1>>, recipe<clip::global_norm<0.01>, shard::zero<1>>> {};
-static_assert(keeps(of<clip::adaptive<0.01>, shard::replicate>));
+    : recipes<recipe<clip::adaptive<0.01>, shard::zero<2>>, recipe<clip::global_norm<0.01>, shard::zero<2>>> {};
+static_assert(keeps(of<clip::adaptive<0.01>, shard::replicate>) && breaks<rule::G05>(of<clip::adaptive<0.01>, shard::zero<3>>));
+// Stage 1 shares the optimizer's state and leaves gradients whole.
+static_assert(keeps(of<clip::adaptive<0.01>, shard::zero<1>>));
 
 template <>
 struct example<rule::G06>

@@ -7,9 +7,8 @@ namespace oom = keel::oom;
 namespace shard = keel::shard;
 using keel::ema;
 
-template <>
-struct example<rule::M02> : recipes<recipe<ema<0.999>, shard::zero<3>>, recipe<ema<0.999>, shard::zero<2>>> {};
-static_assert(keeps(of<keel::no_ema, shard::zero<3>>));
+// An average is element-wise, so that each rank averages its share.
+static_assert(keeps(of<ema<0.999>, shard::zero<3>>));
 
 using adapters = keel::model::has<keel::model::adapters>;
 template <>
@@ -22,7 +21,8 @@ static_assert(keeps(of<ladder<oom::offload_optimizer, oom::give_up>>));
 template <>
 struct example<rule::M10> : recipes<recipe<ema<1.0>>, recipe<ema<below(1.0)>>> {};
 static_assert(breaks<rule::M10>(of<ema<-0.1>>) && keeps(of<ema<above(0.0)>>) && keeps(of<keel::no_ema>));
-static_assert(breaks<rule::M10>(of<ema<nan>>));
+static_assert(breaks<rule::M10>(of<ema<nan>>) && breaks<rule::M10>(of<ema<0.0>>));
+static_assert(breaks<rule::M10>({.ema = {.decay = 0.5}}));
 
 template struct each_shown<rule::ema_rules>;
 

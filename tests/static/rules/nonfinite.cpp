@@ -24,7 +24,8 @@ static_assert(breaks<rule::N01>(of<shard::replicate, saves, nonfinite::rollback<
 static_assert(breaks<rule::N01, rule::W01>(in_run(of<nonfinite::skip<10, rank_local>>, {.world_size = 2})));
 static_assert(keeps(in_run(of<nonfinite::skip<10, rank_local>>, {.world_size = 1})));
 static_assert(breaks<rule::N01, rule::W01>(of<nonfinite::skip<10, rank_local>, keel::world::size<2>>));
-static_assert(keeps(of<nonfinite::skip<10, rank_local>, keel::world::size<1>>));
+// A recipe that is for one rank has nothing to leave to each.
+static_assert(breaks<rule::P20>(of<nonfinite::skip<10, rank_local>, keel::world::size<1>>));
 
 template <>
 struct example<rule::N02> : recipes<recipe<shard::replicate, nonfinite::raise_with<rank_local>>,

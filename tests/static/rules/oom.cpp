@@ -1,4 +1,6 @@
 // O: the out-of-memory ladder. What its rungs make of the other rules is in reachable.cpp.
+#include <utility>
+
 #include "example.hpp"
 
 namespace judged {
@@ -153,6 +155,46 @@ template <class Rung>
 using longest = ladder<Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, Rung, give_up>;
 static_assert(keeps(of<longest<drop_the_cache>, replicate, batch_norm, groups, accumulate<1, micro_batch<8>>>));
 static_assert(of<longest<drop_the_cache>>.oom.count == oom::max_rungs);
+
+using profiled = keel::profile::every<keel::steps{1000}>;
+using halving = ladder<halve_micro_batch, give_up>;
+template <>
+struct example<rule::O11> : recipes<recipe<profiled, halving>, recipe<profiled, ladder<offload_optimizer, give_up>>> {};
+static_assert(keeps(of<halving>) && keeps(of<profiled, halving, keel::accept<"O11">>));
+
+template <>
+struct example<rule::O21>
+    : recipes<recipe<ladder<shorten_sequence<0>, give_up>>, recipe<ladder<shorten_sequence<1>, give_up>>> {};
+static_assert(breaks<rule::O21>(of<ladder<offload_optimizer, shorten_sequence<-512>, give_up>>));
+
+template <long long Updates>
+using climbs = oom::climb_back<keel::steps{Updates}>;
+template <>
+struct example<rule::O22> : recipes<recipe<ladder<halve_micro_batch, give_up, climbs<0>>>,
+                                    recipe<ladder<halve_micro_batch, give_up, climbs<1>>>> {};
+static_assert(breaks<rule::O22>(of<ladder<halve_micro_batch, give_up, climbs<-1>>>));
+static_assert(keeps(of<ladder<fused_attention, shorten_sequence<512>, give_up, climbs<500>>>));
+// What changes the experiment, and what the program takes by itself, stays.
+static_assert(breaks<rule::O22>(of<ladder<shorten_sequence<512>, give_up, climbs<500>>>));
+static_assert(breaks<rule::O22>(of<ladder<drop_the_cache, give_up, climbs<500>>>));
+static_assert(breaks<rule::O22>(of<ladder<give_up, climbs<500>>>));
+static_assert(keeps({.oom = keel::oom::settings{.climb_back = -1}}));
+
+// A policy among the rungs, and a rung that turns on what is no recompute.
+template <>
+struct example<rule::O23> : recipes<recipe<ladder<halve_micro_batch, reentrant, give_up>>,
+                                    recipe<ladder<halve_micro_batch, enable_recompute<reentrant>, give_up>>> {};
+static_assert(breaks<rule::O23>(of<ladder<enable_recompute<keel::precision::bf16>, give_up>>));
+static_assert(breaks<rule::O23>(of<ladder<enable_recompute<int>, give_up>>) && breaks<rule::O23>(of<ladder<int, give_up>>));
+// More rungs than a ladder holds.
+template <int>
+using own_rung = drop_the_cache;
+template <int... Rung>
+constexpr config const& of_so_many(std::integer_sequence<int, Rung...>) {
+  return of<ladder<own_rung<Rung>..., give_up>>;
+}
+static_assert(keeps(of_so_many(std::make_integer_sequence<int, oom::max_rungs - 1>{})));
+static_assert(check(of_so_many(std::make_integer_sequence<int, oom::max_rungs>{})).has("O23"));
 
 template struct each_shown<rule::oom_rules>;
 

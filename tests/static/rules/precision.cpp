@@ -95,8 +95,12 @@ static_assert(keeps(of<that_unscales>) && keeps(of<bf16, that_unscales>) && keep
 // It unscales twice whether or not something is clipped.
 static_assert(breaks<rule::P12>(of<fp16, dynamic<>, clip, that_unscales>) && keeps(of<clip, that_unscales>));
 
+// A CPU has fp16 kernels from LibTorch 2 on, so that only the constructor knows.
 template <>
-struct example<rule::P14> : recipes<recipe<fp16, dynamic<>, keel::device::cpu>, recipe<fp16, dynamic<>, keel::device::cuda>> {};
+struct example<rule::P14> {
+  static constexpr verdict broken = check(in_run(of<fp16, dynamic<>, keel::device::cpu>, {.half_kernels = false}));
+  static constexpr verdict kept = violations<recipe<fp16, dynamic<>, keel::device::cpu>>;
+};
 static_assert(keeps(of<bf16, keel::device::cpu>) && keeps(of<keel::device::cpu>));
 static_assert(breaks<rule::P14>(in_run(of<fp16, dynamic<>>, {.half_kernels = false})));
 static_assert(keeps(in_run(of<fp16, dynamic<>>, {.half_kernels = true})));
@@ -142,9 +146,12 @@ static_assert(keeps(of<keel::checkpoint::young_daly<failures>>));
 static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, keel::checkpoint::drop_when_busy>>));
 static_assert(keeps(of<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::drop_when_busy>>));
 static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::attempts<3>>>));
-static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>>) &&
-              keeps(of<accumulate<1, keel::reduce_once>, keel::shard::replicate>));
-// A ladder that cuts the micro-batch changes nothing in that.
+static_assert(breaks<rule::P20>(of<accumulate<2, keel::reduce_once>>) &&
+              keeps(of<accumulate<2, keel::reduce_once>, keel::shard::replicate>));
+static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>, keel::shard::replicate>));
+static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::rank_local>, keel::world::size<1>>) &&
+              keeps(of<keel::spike::skip<keel::spike::rank_local>>));
+// A ladder that cuts the micro-batch makes several of one.
 using halving = ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
 static_assert(keeps(of<accumulate<1, keel::reduce_once>, keel::shard::replicate, halving>));
 static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>, halving>));

@@ -119,7 +119,7 @@ static_assert([] {
          taken(before, {.kind = keel::oom::rung_kind::none}) == before;
 }());
 
-// Halving goes down to one row, and of groups to the last whole number of them; the ladder is behind it then.
+// Halving goes down to one row, and of groups to the last whole number of them.
 template <long long... Rows>
 constexpr bool halves_to(config const& c) {
   constexpr int count = sizeof...(Rows);
@@ -127,16 +127,12 @@ constexpr bool halves_to(config const& c) {
   int seen = 0;
   bool same = true;
   config halved = c;
-  halved.oom = keel::oom::settings{};
   halved.accumulate.global_batch = 0;
   keel::for_each_reachable(c, [&](config const& reached, origin from, int number) {
     if (number != 1) return true;
     halved.accumulate.count *= 2;
     halved.accumulate.micro_batch = seen < count ? expected[seen] : -1;
-    config without_ladder = reached;
-    without_ladder.oom = keel::oom::settings{};
-    same = same && from == origin::rung && without_ladder == halved && reached.oom.kind == keel::oom::kind::raise &&
-           reached.oom.count == 0;
+    same = same && from == origin::rung && reached == halved;
     ++seen;
     return true;
   });
@@ -253,8 +249,60 @@ static_assert(found_three_ways.begin()[1].id == rule::L03::id && found_three_way
 static_assert(found_three_ways.begin()[2].id == rule::P08::id && found_three_ways.begin()[2].from == origin::floor &&
               found_three_ways.begin()[2].number == 0);
 
-// keel walks each way alone, from the recipe. A run goes them one after another, and what it then stands in breaks no rule
-// that has words for one of these ways and that keel has not named.
+// A rung that would free nothing is passed over, and a rate that was lowered stays so: a rule of the user's own is asked about
+// every choice of rungs, before and after.
+namespace {
+
+template <int Which>
+struct own_rule {
+  static constexpr char const* id = "Q01";
+  static constexpr char const* text = "[Q01] this cluster knows better. Fix: keel::oom::raise.";
+  static constexpr bool broken(config const& c) {
+    bool const recomputes = c.recompute.kind != keel::recompute_kind::none;
+    bool const offloads = c.offload.kind == keel::offload::kind::optimizer;
+    bool const fused = c.attention.kind == keel::attention_kind::fused;
+    switch (Which) {
+      case 0:  // the second rung without the first
+        return offloads && !recomputes;
+      case 1:  // the first and the third
+        return recomputes && fused && !offloads;
+      case 2:  // a halved micro-batch and only the last of the others
+        return c.accumulate.micro_batch == 2 && fused && !offloads && !recomputes;
+      case 3:  // a rung at a lowered rate
+        return offloads && c.run.learning_rate < 1e-3 && c.run.known;
+      case 4:  // a halved micro-batch with the scale at its floor
+        return c.accumulate.micro_batch == 1 && c.loss_scale.initial == 1.0;
+      case 5:  // a lowered rate with the scale at its floor
+        return c.run.known && c.run.learning_rate < 1e-3 && c.loss_scale.initial == 1.0;
+      default:  // the ladder itself is there, wherever the run stands
+        return c.oom.kind == keel::oom::kind::raise;
+    }
+  }
+  template <bool Holds, class Recipe>
+  struct demand {};
+};
+
+template <int Which>
+using combining =
+    recipe<own_rule<Which>, fp16, loss_scale::dynamic<>, rows<8>, keel::checkpoint::every<500_steps>,
+           nonfinite::rollback<10, nonfinite::lower_lr>,
+           ladder<halve_micro_batch, enable_recompute<non_reentrant>, offload_optimizer, fused_attention, give_up>>;
+template <int Which>
+constexpr verdict combined =
+    keel::check_as<combining<Which>>(in_run(keel::config_of<combining<Which>>, {.updates = 1000, .learning_rate = 1e-3}));
+template <int Which>
+constexpr bool found_at(origin from, int number) {
+  verdict const& found = combined<Which>;
+  return found.size() == 1 && found.has("Q01") && found.begin()->from == from && found.begin()->number == number;
+}
+
+}  // namespace
+static_assert(found_at<0>(origin::rung, 3) && found_at<1>(origin::rung, 4) && found_at<2>(origin::rung, 4));
+static_assert(found_at<3>(origin::rung, 3) && found_at<4>(origin::rung, 1) && found_at<5>(origin::floor, 0));
+static_assert(combined<6>.ok());
+
+// A run goes these ways one after another, and what it then stands in breaks no rule that has words for one of these ways and
+// that keel has not named.
 using table = keel::detail::rule_table<keel::detail::judged_rules>;
 
 template <class Visit>

@@ -19,6 +19,11 @@ struct example<rule::A02> : recipes<recipe<reentrant, partly_frozen>, recipe<non
 static_assert(breaks<rule::A02>(of<reentrant, partly_frozen, shard::zero<2>>));
 static_assert(breaks<rule::A02>(of<reentrant, model::has<model::adapters>>));
 static_assert(keeps(of<reentrant>) && keeps(of<partly_frozen>));
+// Where what enters each block requires grad, a frozen block passes it on: adapters in all their recipes.
+using adapted = model::has<model::adapters, model::inputs_require_grad>;
+static_assert(keeps(of<reentrant, adapted>) && keeps(of<reentrant, adapted, shard::zero<2>>));
+static_assert(keeps(of<reentrant, adapted, shard::zero<3>>) && keeps(of<non_reentrant, adapted>));
+static_assert(breaks<rule::A01>(of<non_reentrant, adapted, shard::zero<3>>));
 
 // Under ZeRO-3 a partly frozen model has no recompute left, and this rule says so in A02's place.
 template <>
@@ -36,6 +41,7 @@ using routing = model::has<model::routing>;
 template <>
 struct example<rule::A16> : recipes<recipe<reentrant, routing>, recipe<none, routing>> {};
 static_assert(breaks<rule::A16>(of<non_reentrant, routing>));
+static_assert(keeps(of<non_reentrant, routing, keel::accept<"A16">>));
 static_assert(keeps(of<non_reentrant>));
 
 using batch_norm = model::has<model::batch_norm>;

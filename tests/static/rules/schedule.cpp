@@ -67,7 +67,7 @@ static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup<40_steps>, decay<6
               keeps(of<warmup_stable_decay<warmup<40_steps>, decay<59_steps>, total<100_steps>>>));
 static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup_ratio<0.25>, decay<75_steps>, total<100_steps>>>) &&
               keeps(of<warmup_stable_decay<warmup_ratio<0.25>, decay<74_steps>, total<100_steps>>>));
-static_assert(breaks<rule::L02>(of<constant_with<warmup<100_steps>, total<100_steps>>>));
+static_assert(breaks<rule::L02, rule::L25>(of<constant_with<warmup<100_steps>, total<100_steps>>>));
 // The length of the run counts where the schedule says none.
 static_assert(breaks<rule::L02>(over<cosine<warmup<100_steps>>>(100)) && keeps(over<cosine<warmup<100_steps>>>(101)));
 static_assert(keeps(over<cosine<warmup<60_steps>, total<100_steps>>>(50)));
@@ -129,7 +129,7 @@ static_assert(breaks<rule::L14>(over<linear<total<100_steps>>>(101)) &&
               breaks<rule::L14>(over<warmup_stable_decay<decay<10_steps>, total<100_steps>>>(101)));
 static_assert(keeps(over<cosine<total<100_steps>, min_ratio<0.1>>>(101)));
 static_assert(keeps(in_run(of<cosine<total<100_steps>, min_lr<1e-5>>>, {.updates = 101, .learning_rate = 1e-4})));
-static_assert(keeps(over<constant_with<total<100_steps>>>(101)) && keeps(over<own<cosine<total<100_steps>>>>(101)));
+static_assert(breaks<rule::L25>(over<constant_with<total<100_steps>>>(101)) && keeps(over<own<cosine<total<100_steps>>>>(101)));
 static_assert(keeps(over<cosine<>>(101)) && breaks<rule::L14>(over<cosine<total<1_steps>>>(2)));
 static_assert(breaks<rule::L02>(over<cosine<total<steps{-1}>>>(101)));
 static_assert(keeps({.schedule = cosine<total<100_steps>>::configured, .run = {.updates = 101}}));
@@ -270,7 +270,7 @@ static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<above(1.0)>>>) && keeps
 static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<-0.1>>>) && breaks<rule::L03>(of<one_cycle<start_ratio<nan>>>));
 static_assert(breaks<rule::L04>(over<one_cycle<>>(0)) && keeps(over<plateau<>>(0)));
 static_assert(breaks<rule::L04>(over<plateau<warmup_ratio<0.1>>>(0)));
-static_assert(breaks<rule::L14>(over<one_cycle<total<100_steps>>>(101)) && keeps(over<plateau<total<100_steps>>>(101)));
+static_assert(breaks<rule::L14>(over<one_cycle<total<100_steps>>>(101)) && breaks<rule::L25>(over<plateau<total<100_steps>>>(101)));
 static_assert(breaks<rule::L11>(of<one_cycle<decay<10_steps>>>) && breaks<rule::L11>(of<plateau<decay<10_steps>>>));
 // The warm-up of one_cycle is there without being asked for.
 static_assert(schedule::warmup_of(one_cycle<>::configured, 100) == 30.0);
@@ -278,6 +278,13 @@ static_assert(schedule::warmup_of(one_cycle<warmup<10_steps>>::configured, 100) 
 static_assert(schedule::warmup_of(one_cycle<warmup_ratio<0.5>>::configured, 100) == 50.0);
 static_assert(schedule::warmup_of(cosine<>::configured, 100) == 0.0);
 static_assert(keeps(of<plateau<min_ratio<0.1>>>) && keeps(of<plateau<min_lr<1e-5>>>));
+
+template <>
+struct example<rule::L25> : recipes<recipe<constant_with<warmup<10_steps>, total<100_steps>>>,
+                                    recipe<constant_with<warmup_ratio<0.1>, total<100_steps>>>> {};
+static_assert(breaks<rule::L25>(of<plateau<total<100_steps>>>) && keeps(of<plateau<warmup_ratio<0.1>, total<100_steps>>>));
+static_assert(breaks<rule::L25>(of<step_decay<interval<10_steps>, total<100_steps>>>));
+static_assert(keeps(of<own<cosine<total<100_steps>>>>) && keeps(of<linear<total<100_steps>>>));
 
 template struct each_shown<rule::schedule_rules>;
 

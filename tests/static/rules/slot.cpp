@@ -245,6 +245,18 @@ constexpr bool is_short_enough() {
 }
 static_assert(is_short_enough<160>() && !is_short_enough<161>());
 
+using namespace keel::literals;
+template <>
+struct example<rule::D26> : recipes<recipe<keel::checkpoint::every<500>>, recipe<keel::checkpoint::every<500_steps>>> {};
+static_assert(breaks<rule::D26>(of<keel::evaluation::every<500>>) && keeps(of<keel::evaluation::every<2_epochs>>));
+// It is taken as updates, so that no other rule complains of it.
+static_assert(breaks<rule::D26>(of<keel::checkpoint::every<500>, keel::nonfinite::rollback<10>>));
+static_assert(breaks<rule::D26, rule::S24>(of<keel::checkpoint::every<0>>));
+
+// A whole number is a number.
+static_assert(of<keel::clip::global_norm<1>> == of<keel::clip::global_norm<1.0>>);
+static_assert(breaks<rule::M10>(of<keel::ema<2>>) && breaks<rule::G11>(of<keel::clip::value<-1>>));
+
 template struct each_shown<rule::slot_rules>;
 
 }  // namespace judged

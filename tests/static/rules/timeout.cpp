@@ -8,7 +8,10 @@ namespace timeout = keel::timeout;
 using timeout::heartbeat;
 using timeout::set;
 
-constexpr config within(timeout::settings timeouts) { return {.timeout = timeouts}; }
+constexpr config within(timeout::settings timeouts) {
+  return {.checkpoint = keel::checkpoint::every<500_steps>::configured, .timeout = timeouts};
+}
+using saves = keel::checkpoint::every<500_steps>;
 
 template <>
 struct example<rule::H01>
@@ -30,14 +33,14 @@ static_assert(breaks<rule::H02>(within({.collective = 30, .heartbeat_limit = 30}
 static_assert(keeps(within({.heartbeat_interval = 5})) && keeps(within({.heartbeat_limit = 30})));
 
 template <>
-struct example<rule::H03> : recipes<recipe<set<timeout::force_exit<60_s>, timeout::grace<60_s>>>,
-                                    recipe<set<timeout::force_exit<59_s>, timeout::grace<60_s>>>> {};
+struct example<rule::H03> : recipes<recipe<saves, set<timeout::force_exit<60_s>, timeout::grace<60_s>>>,
+                                    recipe<saves, set<timeout::force_exit<59_s>, timeout::grace<60_s>>>> {};
 static_assert(keeps(within({.force_exit = 60})) && keeps(within({.grace = 60})));
 
 template <>
 struct example<rule::H04>
-    : recipes<recipe<set<timeout::grace<60_s>, timeout::longest_update<20_s>, timeout::longest_save<40_s>>>,
-              recipe<set<timeout::grace<61_s>, timeout::longest_update<20_s>, timeout::longest_save<40_s>>>> {};
+    : recipes<recipe<saves, set<timeout::grace<60_s>, timeout::longest_update<20_s>, timeout::longest_save<40_s>>>,
+              recipe<saves, set<timeout::grace<61_s>, timeout::longest_update<20_s>, timeout::longest_save<40_s>>>> {};
 static_assert(breaks<rule::H04>(within({.grace = 20, .longest_update = 20})) &&
               keeps(within({.grace = 21, .longest_update = 20})));
 static_assert(breaks<rule::H04>(within({.grace = 40, .longest_save = 40})) && keeps(within({.grace = 41, .longest_save = 40})));
@@ -64,6 +67,21 @@ struct example<rule::H07> : recipes<recipe<set<timeout::first_update<10_min>, ti
 static_assert(breaks<rule::H07>(within({.hard = 60, .first_update = 60})) && keeps(within({.hard = 61, .first_update = 60})));
 static_assert(keeps(within({.first_update = 60})));
 static_assert(keeps(of<set<timeout::first_update<10_min>, timeout::collective<10_min>>, keel::accept<"H07">>));
+
+template <>
+struct example<rule::H10> : recipes<recipe<set<timeout::soft<60_s>, timeout::longest_update<60_s>>>,
+                                    recipe<set<timeout::soft<61_s>, timeout::longest_update<60_s>>>> {};
+static_assert(breaks<rule::H10>(within({.hard = 60, .longest_update = 60})) &&
+              keeps(within({.hard = 61, .longest_update = 60})));
+
+template <>
+struct example<rule::E06> : recipes<recipe<set<timeout::longest_save<60_s>, timeout::collective<60_s>>>,
+                                    recipe<set<timeout::longest_save<59_s>, timeout::collective<60_s>>>> {};
+static_assert(keeps(of<set<timeout::longest_save<60_s>, timeout::collective<60_s>>, keel::accept<"E06">>));
+
+template <>
+struct example<rule::S23> : recipes<recipe<set<timeout::grace<60_s>>>, recipe<saves, set<timeout::grace<60_s>>>> {};
+static_assert(keeps(of<set<timeout::soft<60_s>>>));
 
 template <>
 struct example<rule::H13>

@@ -1,0 +1,17 @@
+// A real number as a template argument: global_norm<1> as well as global_norm<1.0>.
+#pragma once
+
+#include <concepts>
+
+namespace keel {
+
+struct number {
+  double value = 0.0;
+
+  consteval number(std::floating_point auto from) : value(static_cast<double>(from)) {}
+  consteval number(std::integral auto from) : value(static_cast<double>(from)) {}
+  constexpr operator double() const { return value; }
+  friend constexpr bool operator==(number const&, number const&) = default;
+};
+
+}  // namespace keel

@@ -1,0 +1,13 @@
+// expect: L25
+#include <keel/recipe.hpp>
+
+using namespace keel::literals;
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::schedule::constant_with<keel::schedule::warmup<100_steps>>> {};
+#else
+struct mine
+    : keel::recipe<keel::schedule::constant_with<keel::schedule::warmup<100_steps>, keel::schedule::total<1000_steps>>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,14 @@
+// expect: O22
+#include <keel/recipe.hpp>
+
+using namespace keel::literals;
+
+#ifdef KEEL_TWIN
+struct mine
+    : keel::recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up, keel::oom::climb_back<500_steps>>> {};
+#else
+struct mine
+    : keel::recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up, keel::oom::climb_back<0_steps>>> {};
+#endif
+
+template struct keel::checked<mine>;

@@ -1,0 +1,10 @@
+// expect: O23
+#include <keel/recipe.hpp>
+
+#ifdef KEEL_TWIN
+struct mine : keel::recipe<keel::oom::ladder<keel::oom::enable_recompute<keel::recompute::reentrant>, keel::oom::give_up>> {};
+#else
+struct mine : keel::recipe<keel::oom::ladder<keel::oom::enable_recompute<keel::precision::bf16>, keel::oom::give_up>> {};
+#endif
+
+template struct keel::checked<mine>;
