@@ -9,7 +9,7 @@ needed_everywhere="g++ cmake ninja-build libboost-dev librange-v3-dev nlohmann-j
 needed_for_torch="libtorch-dev libopenblas0-openmp"
 
 say_what_is_needed() {
-  echo "keel needs: g++ 12 or later (or clang 18 or later), CMake 3.23 or later, Ninja, LibTorch 1.13 or later, Boost.Hana,"
+  echo "keel needs: g++ 12 or later (or clang 18 or later), CMake 3.24 or later, Ninja, LibTorch 1.13 or later, Boost.Hana,"
   echo "range-v3, nlohmann-json, xxHash; its tests also Catch2, its examples also CLI11. A LibTorch outside of the system's"
   echo "folders is named by CMAKE_PREFIX_PATH or Torch_DIR. On Debian these are the packages:"
   echo "  $*"

@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
 # check.sh KIND SOURCE BUILD CXX: does what a user's project does with keel, in a directory that goes away: KIND find_package
 # installs keel from SOURCE and finds it there; KIND add_subdirectory takes SOURCE in, and shows that keel::recipe reads no header
-# of LibTorch. From BUILD come only the places where keel's own build found its dependencies.
+# of LibTorch; KIND strict_warnings takes SOURCE in under warnings that are errors. From BUILD come only the places where keel's own build found its dependencies.
 set -euo pipefail
 
 fail() {
   echo "$*" >&2
   exit 1
 }
-[ $# -eq 4 ] || fail "usage: $0 find_package|add_subdirectory SOURCE BUILD CXX"
+[ $# -eq 4 ] || fail "usage: $0 find_package|add_subdirectory|strict_warnings SOURCE BUILD CXX"
 kind=$1
 source=$(cd "$2" && pwd)
 build=$3
 compiler=$4
 here=$(cd "$(dirname "$0")" && pwd)
-[ -f "$here/$kind/CMakeLists.txt" ] || fail "there is no consumer '$kind': take find_package or add_subdirectory"
+[ -f "$here/$kind/CMakeLists.txt" ] || fail "there is no consumer '$kind': take find_package, add_subdirectory or strict_warnings"
 [ -f "$build/CMakeCache.txt" ] || fail "$build is no configured build directory of keel"
 export OMP_NUM_THREADS=1
 unset CXXFLAGS CPLUS_INCLUDE_PATH
@@ -62,14 +62,18 @@ if [ "$kind" = find_package ]; then
   fi
 else
   quietly "configure a project with add_subdirectory(keel)" \
-    cmake -S "$here/add_subdirectory" -B "$folder/build" "${hints[@]}" "-DCMAKE_PREFIX_PATH=$prefixes" "-DKEEL_SOURCE=$source"
+    cmake -S "$here/$kind" -B "$folder/build" "${hints[@]}" "-DCMAKE_PREFIX_PATH=$prefixes" "-DKEEL_SOURCE=$source"
   quietly "build a project with add_subdirectory(keel)" cmake --build "$folder/build"
+fi
+if [ "$kind" = add_subdirectory ]; then
   # The consumer is compiled with -H: a line of dots and a path for each header that was read.
   grep -E '^\.+ ' "$folder/log" > "$folder/headers" || fail "the compiler named no header that it read"
   grep -q '/keel/rule/catalogue\.hpp$' "$folder/headers" || fail "the list of headers lacks keel's own, so it shows nothing"
   if grep -E '/(torch|ATen|c10|caffe2|boost|range|nlohmann)/' "$folder/headers" >&2; then
     fail "keel::recipe read the headers above, and needs a compiler and nothing else"
   fi
+  quietly "run the consumer's trainer" "$folder/build/trainer"
 fi
+cd "$folder"
 quietly "run the consumer" "$folder/build/consumer"
 echo "consumer.$kind: configured, built and run"

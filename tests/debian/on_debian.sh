@@ -27,6 +27,7 @@ skip() {
   echo "SKIPPED: tests/run --on $name: $*"
   exit 0
 }
+[ -z "${KEEL_ON_DEBIAN:-}" ] || skip "this is a folder with another Debian already."
 [ "$(id -u)" -eq 0 ] || skip "only root can make a folder with another Debian."
 command -v apt-get >/dev/null || skip "debootstrap needs a Debian."
 unshare --mount --pid --fork mount -t tmpfs none /mnt 2>/dev/null || skip "this machine lets root mount nothing."
@@ -57,5 +58,5 @@ exec unshare --mount --pid --fork --kill-child bash -c '
   mount --make-rprivate / &&
   mount -t proc proc "$0/proc" &&
   mount --rbind /dev "$0/dev" &&
-  exec chroot "$0" /usr/bin/env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 ${http_proxy:+http_proxy="$http_proxy"} \
+  exec chroot "$0" /usr/bin/env -i HOME=/root KEEL_ON_DEBIAN=1 PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 ${http_proxy:+http_proxy="$http_proxy"} \
     ${https_proxy:+https_proxy="$https_proxy"} /bin/bash -c "cd /keel && exec \"\$@\"" bash "$@"' "$folder" "$@"

@@ -15,6 +15,8 @@ struct facts_of {};
 namespace detail {
 template <class Type>
 concept tells_facts = requires {
+  // By itself: in the line below clang 22 would take one that is private.
+  typename Type::facts;
   requires policy<typename Type::facts>;
 };
 }  // namespace detail

@@ -121,21 +121,40 @@ using demand_at =
 template <class Recipe, class Door>
 using all_broken = std::make_integer_sequence<int, broken_at<Recipe, Door>.count>;
 
+/// The name of the type that a broken rule means, or none.
+template <class Recipe, class Door, int Broken>
+constexpr short_name culprit_of() {
+  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
+  if constexpr (means_a_type<rule> && is_recipe<Recipe> && broken_at<Recipe, Door>.all[Broken].from == origin::recipe) {
+    using type = typename decltype(culprit<rule, Recipe>())::type;
+    if constexpr (!std::is_void_v<type>) return type_name<type>();
+  }
+  return {};
+}
+
 template <class List>
 constexpr int length_of_sentences(config const& value) {
   int length = 0;
-  for (violation const& one : verdict_on<List>(value)) length += describe(one).size() + 1;
+  for (violation const& one : verdict_on<List>(value)) length += describe(one).size() + short_name::longest + 16;
   return length;
 }
-/// The sentences of all broken rules, one a line.
+/// The sentences of all broken rules, one a line, and under a sentence the type that it means where it means one.
 template <class Recipe, class Door>
 constexpr auto compute_sentences() {
   using list = typename Door::template rules<Recipe>;
   text<length_of_sentences<list>(config_of<Recipe>)> all;
-  for (violation const& one : verdict_on<list>(config_of<Recipe>)) {
-    if (all.size() > 0) all << "\n";
-    all << describe(one).c_str();
+  verdict const found = verdict_on<list>(config_of<Recipe>);
+  [&]<int... Broken>(std::integer_sequence<int, Broken...>) {
+    (
+        [&] {
+          if (all.size() > 0) all << "\n";
+          all << describe(found.begin()[Broken]).c_str();
+          constexpr short_name type = culprit_of<Recipe, Door, Broken>();
+          if (!type.empty()) all << "\n  because of " << type.letters;
+        }(),
+        ...);
   }
+  (all_broken<Recipe, Door>{});
   return all;
 }
 template <class Recipe, class Door>
@@ -143,11 +162,18 @@ inline constexpr auto sentences_of = compute_sentences<Recipe, Door>();
 
 // Where a static_assert takes a text that is computed, one of them says all.
 #if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
-inline constexpr bool speaks_at_once = true;
+#ifdef __clang__
+#pragma clang diagnostic push
+// clang takes it in C++20, too.
+#pragma clang diagnostic ignored "-Wc++26-extensions"
+#endif
 template <class Recipe, class Door, class Broken>
 struct refused {
   static_assert(false, sentences_of<Recipe, Door>);
 };
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
 template <class Recipe, class Door>
 struct refused<Recipe, Door, std::integer_sequence<int>> {};
 #else
@@ -206,7 +232,7 @@ constexpr auto reasons_of() {
 }
 }  // namespace detail
 
-/// The sentences of the rules that a recipe breaks, one a line, with data() and size(): to print, and from C++26 on for
+/// The sentences of the rules that a recipe breaks, one a line, under it the type that it means, with data() and size(): to print, and from C++26 on for
 /// `static_assert(keel::valid<mine>, keel::reasons<mine>);`.
 template <class Recipe>
 inline constexpr auto reasons = detail::reasons_of<Recipe>();

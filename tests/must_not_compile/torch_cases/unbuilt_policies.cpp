@@ -1,4 +1,4 @@
-// expect: U04 U04 U08 U09 U13 U13 U22 U23 U25 U26 U27 U30 U36 U37 U38
+// expect: U04 U04 U08 U09 U13 U13 U13 U22 U23 U25 U26 U27 U30 U36 U37 U38
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -45,7 +45,7 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<saves>> u13{model, optimizer};
   keel::step<keel::recipe<evaluates>> u37{model, optimizer};
   keel::step<goes_back> u36{model, optimizer};
-  keel::step<keel::recipe<has_grace>> u38{model, optimizer};
+  keel::step<keel::recipe<saves, has_grace>> u38{model, optimizer};
   keel::step<keel::recipe<profiles>> u25{model, optimizer};
   keel::step<keel::recipe<times_out>> u26{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};

@@ -239,8 +239,9 @@ static_assert(!is_well_said("Q01", "[Q01] why.") && !is_well_said("Q01", "[Q01] 
 static_assert(!is_well_said("Q01", "") && !is_well_said("Q01", "[Q01"));
 template <int Length>
 constexpr bool is_short_enough() {
-  char text[Length + 1] = "[Q01] why. Fix: ";
-  for (int i = 16; i < Length; ++i) text[i] = 'x';
+  constexpr char begin[] = "[Q01] why. Fix: ";
+  char text[Length + 1] = {};
+  for (int i = 0; i < Length; ++i) text[i] = i < 16 ? begin[i] : 'x';
   return is_well_said("Q01", text);
 }
 static_assert(is_short_enough<160>() && !is_short_enough<161>());

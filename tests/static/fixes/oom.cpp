@@ -1,0 +1,72 @@
+// O: the ladder.
+#include "typed.hpp"
+
+using namespace keel::literals;
+namespace oom = keel::oom;
+using groups = keel::objective::grpo<8>;
+using captured = keel::device::cuda_with<keel::device::graph_captured>;
+using batch_norm = keel::model::has<keel::model::batch_norm>;
+using profiled = keel::profile::every<1000_steps>;
+
+namespace {
+struct on_all_ranks {
+  static constexpr keel::oom::rung_settings rung{.kind = keel::oom::rung_kind::custom, .agreed = true};
+};
+}  // namespace
+
+namespace fixed {
+
+template <>
+inline constexpr auto fixes<rule::O01> =
+    said(FIX("take it on all ranks and set rung.agreed", keel::shard::replicate, oom::ladder<on_all_ranks, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O02> =
+    said(FIX("keel::oom::halve_micro_batch, which keeps the batch", oom::ladder<keel::oom::halve_micro_batch, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O05> =
+    said(FIX("make keel::oom::give_up its last rung", oom::ladder<oom::halve_micro_batch, keel::oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O06> =
+    said(FIX("order the rungs as keel/policy/oom.hpp lists them, give_up last", keel::model::has<keel::model::adapters>, keel::attention::math,
+             oom::ladder<oom::halve_micro_batch, oom::enable_recompute<keel::recompute::non_reentrant>, oom::offload_optimizer,
+                         oom::fused_attention, oom::quantize_base, oom::shorten_sequence<512>, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O08> =
+    said(FIX("remove that rung", keel::recompute::non_reentrant, oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("its policy from the recipe", oom::ladder<oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O10> =
+    said(FIX("layer norm", oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("a ladder without halve_micro_batch", batch_norm, oom::ladder<oom::offload_optimizer, oom::give_up>),
+         FIX("keel::accept<\"O10\">", batch_norm, oom::ladder<oom::halve_micro_batch, oom::give_up>, keel::accept<"O10">));
+template <>
+inline constexpr auto fixes<rule::O13> =
+    said(FIX("keel::oom::raise", captured, keel::oom::raise),
+         FIX("keel::device::cuda without capture", keel::device::cuda, oom::ladder<oom::offload_optimizer, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O15> =
+    said(FIX("keel::micro_batch<N> of two groups", groups, keel::accumulate<1, keel::micro_batch<16>>,
+             oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("more", groups, keel::accumulate<1, keel::micro_batch<32>>, oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("no halve_micro_batch", groups, keel::accumulate<1, keel::micro_batch<8>>, oom::ladder<oom::offload_optimizer, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O11> =
+    said(FIX("keel::profile::off", keel::profile::off, oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("a ladder without halve_micro_batch", profiled, oom::ladder<oom::offload_optimizer, oom::give_up>),
+         FIX("keel::accept<\"O11\">", profiled, oom::ladder<oom::halve_micro_batch, oom::give_up>, keel::accept<"O11">));
+template <>
+inline constexpr auto fixes<rule::O21> =
+    said(FIX("keel::oom::shorten_sequence<512>, at least 1 token", oom::ladder<keel::oom::shorten_sequence<512>, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O22> =
+    said(FIX("keel::oom::climb_back<500_steps>", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::climb_back<500_steps>>),
+         FIX("remove it", oom::ladder<oom::shorten_sequence<512>, oom::give_up>));
+template <>
+inline constexpr auto fixes<rule::O23> =
+    said(FIX("keel::oom::enable_recompute<keel::recompute::non_reentrant>",
+             oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
+         FIX("another rung of keel/policy/oom.hpp", oom::ladder<oom::fused_attention, oom::give_up>, keel::attention::math));
+
+template struct each_followed<rule::oom_rules>;
+
+}  // namespace fixed

@@ -1,0 +1,37 @@
+// Z, W: sharding, offloading, ranks.
+#include "typed.hpp"
+
+namespace optimizer = keel::optimizer;
+using offloaded = keel::offload::optimizer;
+using tied = keel::model::has<keel::model::tied_weights>;
+
+namespace fixed {
+
+inline constexpr keel::run_facts alone{.world_size = 1};
+
+template <>
+inline constexpr auto fixes<rule::Z01> =
+    said(FIX("keep one of keel::shard::{none, replicate, zero}", keel::shard::none), FIX("keep one of keel::shard::", keel::shard::replicate),
+         FIX("keep one of keel::shard::", keel::shard::zero<2>));
+template <>
+inline constexpr auto fixes<rule::Z02> =
+    said(FIX("keel::offload::none", keel::offload::none, optimizer::is<optimizer::device_only>), FIX_BESIDE("keel::adamw", "keel::adamw", offloaded));
+template <>
+inline constexpr auto fixes<rule::Z06> =
+    said(FIX_BESIDE("an element-wise optimizer such as torch::optim::AdamW", "torch::optim::AdamW", keel::shard::zero<1>),
+         FIX("keel::shard::replicate", keel::shard::replicate, optimizer::is<optimizer::whole_tensors>));
+template <>
+inline constexpr auto fixes<rule::Z09> = said(FIX("AdamW", keel::shard::replicate), FIX("SGD", keel::shard::replicate),
+                                              FIX("keel::shard::none", keel::shard::none, optimizer::is<optimizer::closure>));
+template <>
+inline constexpr auto fixes<rule::Z11> =
+    said(FIX("untie them", keel::shard::zero<3>), FIX("keel::shard::zero<2>", keel::shard::zero<2>, tied));
+template <>
+inline constexpr auto fixes<rule::Z23> = said(FIX("keel::offload::none", keel::offload::none, optimizer::is<optimizer::state_on_host>));
+template <>
+inline constexpr auto fixes<rule::W01> = said(FIX_IN_RUN("one process", alone, keel::world::size<1>),
+                                              FIX_IN_RUN("unset WORLD_SIZE and its like", alone, keel::world::size<1>));
+
+template struct each_followed<rule::shard_rules>;
+
+}  // namespace fixed

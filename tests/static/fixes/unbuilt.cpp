@@ -1,0 +1,55 @@
+// U: what this version has no mechanism for, and what a bare step lacks. Such a recipe is valid; a step or trainer refuses it.
+#include <keel/rule/unbuilt.hpp>
+
+#include "typed.hpp"
+
+using namespace keel::literals;
+namespace timeout = keel::timeout;
+
+namespace fixed {
+
+template <>
+inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::none", keel::shard::none));
+template <>
+inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::off", keel::health::off));
+template <>
+inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised", keel::objective::supervised));
+template <>
+inline constexpr auto fixes<rule::U25> = said(FIX("keel::profile::off", keel::profile::off));
+template <>
+inline constexpr auto fixes<rule::U26> =
+    said(FIX("remove the others", keel::checkpoint::every<500_steps>,
+             timeout::set<timeout::grace<60_s>, timeout::longest_update<1_s>, timeout::longest_save<10_s>>));
+template <>
+inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
+template <>
+inline constexpr auto fixes<rule::U29> = said(FIX_BESIDE("torch::optim::AdamW", "torch::optim::AdamW", keel::optimizer::usual),
+                                              FIX_BESIDE("SGD", "torch::optim::SGD", keel::optimizer::usual));
+template <>
+inline constexpr auto fixes<rule::U30> = said(FIX("keel::world::size<1>", keel::world::size<1>));
+
+template <>
+inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),
+                                              FIX("keel::checkpoint::never", keel::checkpoint::never));
+template <>
+inline constexpr auto fixes<rule::U22> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::determinism::seeded<1>),
+                                              FIX_BESIDE("keel::determinism::off and at::manual_seed", "at::manual_seed", keel::determinism::off));
+template <>
+inline constexpr auto fixes<rule::U23> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::nonfinite::warn<10>),
+                                              FIX("keel::nonfinite::skip<10> and a look at the outcome", keel::nonfinite::skip<10>));
+template <>
+inline constexpr auto fixes<rule::U36> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::nonfinite::rollback<10>, keel::checkpoint::every<500_steps>),
+         FIX("keel::nonfinite::skip<10> and keel::spike::skip<>", keel::nonfinite::skip<10>, keel::spike::skip<>));
+template <>
+inline constexpr auto fixes<rule::U37> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::evaluation::every<500_steps>),
+                                              FIX_BESIDE("keel::evaluation::none and keel::evaluate", "keel::evaluate", keel::evaluation::none));
+template <>
+inline constexpr auto fixes<rule::U38> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>, timeout::set<timeout::grace<60_s>>),
+         FIX("keel::timeout::none", keel::timeout::none));
+
+template struct each_followed<rule::unbuilt_rules>;
+template struct each_followed<rule::trainer_only_rules>;
+
+}  // namespace fixed
