@@ -113,6 +113,32 @@ TEST_CASE("a finished run that is started again says so and changes nothing") {
   check_same(go(directory / "run", epoch_of), first);
 }
 
+TEST_CASE("a resume says that weights of the program, or weights_from, give way to the checkpoint") {
+  scratch_directory const directory;
+  auto const expected = go(directory / "run", epoch_of, 3);
+  auto const words_of = [&](keel::trainer_options options) {
+    std::FILE* const console = std::tmpfile();
+    auto const model = std::make_shared<small_module>(0.7);
+    torch::optim::AdamW optimizer(model->parameters(), 0.05);
+    options.run_directory = directory / "run";
+    options.updates = length;
+    options.console = console;
+    keel::trainer<recipe> run{model, optimizer, std::move(options)};
+    CHECK(run.resume());
+    CHECK(same_bits(copies_of(model->parameters()), expected.parameters));
+    std::rewind(console);
+    char letters[1024] = {};
+    std::string const words(letters, std::fread(letters, 1, sizeof letters, console));
+    std::fclose(console);
+    return words;
+  };
+  CHECK(words_of({}).find("in place of the parameters that the program gave") != std::string::npos);
+  CHECK(words_of({.weights_from = directory / "run"}).find("in place of options.weights_from") != std::string::npos);
+  auto const events = read_lines(directory / "run/events.jsonl");
+  REQUIRE_FALSE(events.empty());
+  CHECK(events.back().find("\"in_place_of\":\"weights_from\"") != std::string::npos);
+}
+
 TEST_CASE("a run that is shorter than its checkpoint is refused by rule S19") {
   scratch_directory const directory;
   struct flat : keel::recipe<keel::checkpoint::every<1_steps>> {};

@@ -26,13 +26,14 @@ struct result {
 
 /// `bad(position)` says which of the batches, counted over the run's data, carry a NaN. Stops after so many windows of this call.
 template <class Recipe, class Bad>
-result go(std::filesystem::path const& directory, Bad const& bad, std::int64_t length = 20, int stop_after = 1 << 20, std::int64_t gap = 0) {
+result go(std::filesystem::path const& directory, Bad const& bad, std::int64_t length = 20, int stop_after = 1 << 20, std::int64_t gap = 0,
+          std::filesystem::path const& resume_from = {}) {
   keel::seed<Recipe>();
   auto const model = std::make_shared<small_module>(0.3);
   torch::optim::AdamW optimizer(model->parameters(), 0.02);
   result found;
   {
-    keel::trainer<Recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = length})};
+    keel::trainer<Recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = length, .resume_from = resume_from})};
     int windows = 0;
     run.on([&](keel::event::update_end const&) {
       if (++windows == stop_after) run.request_stop();
@@ -85,6 +86,30 @@ TEST_CASE("rollback_skips_the_data: the run goes back to the newest checkpoint f
   auto const gap = go<keel::recipe<keel::checkpoint::every<4_steps>, keel::determinism::seeded<3>>>(
       straight / "run", [](auto&, std::int64_t) { return false; }, 20, 1 << 20, 6);
   CHECK(same_bits(found.parameters, gap.parameters));
+}
+
+TEST_CASE("a run that began with another run's checkpoint goes back to one of its own") {
+  using recipe = goes_back<nonfinite::rollback<3>>;
+  scratch_directory const directory;
+  go<recipe>(directory / "first", [](auto&, std::int64_t) { return false; }, 8);
+  std::filesystem::path const begins_with = directory / "first/checkpoints/step-000000004";
+  // Before it has saved by its cadence, and after.
+  for (std::int64_t const from : {5, 11}) {
+    std::filesystem::path const own = directory / ("from" + std::to_string(from));
+    auto const found = go<recipe>(own, [from](auto&, std::int64_t row) { return row >= from && row < from + 3; }, 20, 1 << 20, 0, begins_with);
+    CHECK(found.error.empty());
+    CHECK(found.updates == 20);
+    CHECK(found.told == std::vector<std::string>{std::to_string(from) + (from == 5 ? " to 4" : " to 8") + ", data skipped"});
+  }
+  // Where the other run is gone it goes back all the same.
+  auto const own = directory / "alone";
+  auto const bad = [&](auto& run, std::int64_t row) {
+    if (run.updates() == 5) std::filesystem::remove_all(directory / "first");
+    return row >= 11 && row < 14;
+  };
+  auto const found = go<recipe>(own, bad, 20, 1 << 20, 0, begins_with);
+  CHECK(found.error.empty());
+  CHECK(found.told == std::vector<std::string>{"11 to 8, data skipped"});
 }
 
 TEST_CASE("rollback_marks_the_record: metrics.jsonl and events.jsonl say which updates were abandoned") {

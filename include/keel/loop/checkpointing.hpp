@@ -526,14 +526,19 @@ class checkpointing {
     run.saver_->wait();
     auto const apply_one = [&](snapshot content, std::string const& source) {
       apply(std::move(content), source);
-      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source);
+      // What the program had loaded by itself is lost here, and a person who did not expect that reads why.
+      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source +
+                          (run.options_.weights_from.empty()
+                               ? ", in place of the parameters that the program gave"
+                               : ", in place of options.weights_from, which is for a run that begins"));
     };
     if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
     random_.restore();
     saved_at_ = run.record_.attempts;
     forget_lost_best();
     run.directory_->metrics().resume_at(run.record_.lines);
-    run.directory_->event("resumed", run.step_.updates());
+    run.directory_->event("resumed", run.step_.updates(),
+                          {{"in_place_of", run.options_.weights_from.empty() ? "the program's parameters" : "weights_from"}});
     return true;
   }
   /// Handles only: a migration that changes values in place has its own reasons to be silent.

@@ -50,6 +50,36 @@ struct trainer_options {
   std::int64_t console_every = 1;
 };
 
+namespace detail {
+
+struct any_value {
+  any_value() = default;
+  template <class Value>
+  any_value(Value&&) {}
+};
+
+/// The members of trainer_options and, beside each, what is typed in its place: a trainer that is given one of these says so (U40).
+/// Braces with any other name are no argument at all, and the compiler says no more than that.
+struct mistyped_options {
+  any_value run_directory = {}, directory = {}, run_dir = {}, output_directory = {}, output_dir = {}, checkpoint_directory = {}, path = {};
+  any_value updates = {}, update = {}, steps = {}, step = {}, max_steps = {}, max_updates = {}, total_steps = {}, iterations = {}, length = {};
+  any_value epochs = {}, epoch = {}, max_epochs = {}, num_epochs = {};
+  any_value batches_per_epoch = {}, batches = {}, steps_per_epoch = {};
+  any_value resume = {}, resumes = {}, restart = {};
+  any_value resume_at = {}, resume_from_update = {};
+  any_value resume_from = {}, checkpoint = {}, resume_from_checkpoint = {};
+  any_value weights_from = {}, weights = {}, pretrained = {};
+  any_value accept = {}, accepts = {};
+  any_value accept_changed_recipe = {}, accept_changed = {};
+  any_value stop_on_signals = {}, stop_on_signal = {}, signals = {};
+  any_value watch_memory = {}, memory = {};
+  any_value console = {}, log = {}, verbose = {};
+  any_value mode = {}, console_mode = {};
+  any_value console_every = {}, log_every = {}, print_every = {}, every = {};
+};
+
+}  // namespace detail
+
 /// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
 inline std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
   if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;

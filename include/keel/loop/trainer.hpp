@@ -94,6 +94,12 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
   trainer_body(Model& model, First& first, Second&, trainer_options = {}, files = {}) : trainer_body(model, first) {
     refuse_call<rule::Z08, First, Second>();
   }
+  /// Refused (U40). Of two constructors that take the braces, that with the references to const comes second.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer_body(Model const& model, Optimizer const& optimizer, mistyped_options)
+      : trainer_body(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
+    refuse_call<rule::U40, Model>();
+  }
   trainer_body(trainer_body const&) = delete;
   trainer_body& operator=(trainer_body const&) = delete;
 

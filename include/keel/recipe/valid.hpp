@@ -132,13 +132,20 @@ constexpr short_name culprit_of() {
   return {};
 }
 
+/// A rule of the user's that the run can come to break: keel's O09 speaks for it.
+template <class Recipe, class Door, int Broken>
+constexpr bool is_of_the_user() {
+  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
+  return !rule_of_keel<rule> && broken_at<Recipe, Door>.all[Broken].from != origin::recipe;
+}
+
 template <class List>
 constexpr int length_of_sentences(config const& value) {
   int length = 0;
-  for (violation const& one : verdict_on<List>(value)) length += describe(one).size() + short_name::longest + 16;
+  for (violation const& one : verdict_on<List>(value)) length += rule::longest_text + describe(one).size() + short_name::longest + 32;
   return length;
 }
-/// The sentences of all broken rules, one a line, and under a sentence the type that it means where it means one.
+/// The sentences of all broken rules, one a line, and under a sentence what it is because of: a type, or a rule of the user's.
 template <class Recipe, class Door>
 constexpr auto compute_sentences() {
   using list = typename Door::template rules<Recipe>;
@@ -148,6 +155,7 @@ constexpr auto compute_sentences() {
     (
         [&] {
           if (all.size() > 0) all << "\n";
+          if constexpr (is_of_the_user<Recipe, Door, Broken>()) all << rule::O09::text << "\n  because of ";
           all << describe(found.begin()[Broken]).c_str();
           constexpr short_name type = culprit_of<Recipe, Door, Broken>();
           if (!type.empty()) all << "\n  because of " << type.letters;

@@ -24,7 +24,7 @@ struct B01 {
 
 struct B03 {
   KEEL_RUNG_RULE_TEXT(
-      "B03", "none known",
+      "B03", "DeepSpeed (before 0.16)",
       "ZeRO-2 and 3 shard gradients as they arrive, so none are left to reduce once. Fix: remove keel::reduce_once.");
   static constexpr bool broken(config const& c) {
     return c.accumulate.reduce_once && c.shard.stage >= 2 && c.accumulate.count > 1;

@@ -162,7 +162,14 @@ struct U39 {
                  "remove the members, or write a hook.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39>;
+/// What keel::trainer_options has no member for.
+struct U40 {
+  KEEL_RULE_TEXT("U40", "",
+                 "the options have no such member. Fix: .run_directory, .updates, .epochs or another member of "
+                 "keel::trainer_options, in its order.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40>;
 
 }  // namespace keel::rule
 
