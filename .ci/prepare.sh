@@ -28,14 +28,15 @@ prepare() {
   only_these $wanted
 }
 
-# The packages of the newest clang that this Debian has: 12 has clang-19, testing has later ones alone.
+# The packages of clang 19, or of the newest clang where this Debian has later ones alone.
 packages_of_clang() {
   command -v apt-cache >/dev/null || return 0
-  local version
-  if [ -z "$(apt-cache pkgnames clang-)" ] && [ "$(id -u)" -eq 0 ]; then apt-get update >/dev/null 2>&1 || true; fi
-  for version in $(apt-cache pkgnames clang- 2>/dev/null | sed -n 's/^clang-\([0-9][0-9]*\)$/\1/p' | sort -rn); do
-    if [ "$version" -ge 18 ] && apt-cache show "libfuzzer-$version-dev" >/dev/null 2>&1; then
-      echo "clang-$version libclang-rt-$version-dev libfuzzer-$version-dev"
+  local version as_root=""
+  if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then as_root=sudo; fi
+  if [ -z "$(apt-cache pkgnames clang-)" ]; then $as_root apt-get update >/dev/null 2>&1 || true; fi
+  for version in 19 $(apt-cache pkgnames clang- 2>/dev/null | sed -n 's/^clang-\([0-9][0-9]*\)$/\1/p' | sort -rn); do
+    if [ "$version" -ge 18 ] && apt-cache show "clang-$version" "libfuzzer-$version-dev" >/dev/null 2>&1; then
+      echo "clang-$version libclang-rt-$version-dev libfuzzer-$version-dev libomp-$version-dev"
       return
     fi
   done

@@ -2,7 +2,7 @@
 # on_debian.sh debian13|debian-testing [--core | -- COMMAND.. | CTEST ARGS..]: tests/run in a folder that holds another Debian, with
 # its compiler and its LibTorch and nothing else installed. --core: only tests/debian/core.sh, what every change must pass there.
 # The folder, .build/debian13 or .build/debian-testing, is made by debootstrap the first time and stays. Where this is no machine
-# on which root may mount and chroot, it says SKIPPED and why.
+# on which root may mount and chroot, it says SKIPPED and why, and exits with 77.
 set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 . "$root/.ci/prepare.sh"
@@ -25,21 +25,27 @@ esac
 
 skip() {
   echo "SKIPPED: tests/run --on $name: $*"
-  exit 0
+  exit 77
 }
 [ -z "${KEEL_ON_DEBIAN:-}" ] || skip "this is a folder with another Debian already."
 [ "$(id -u)" -eq 0 ] || skip "only root can make a folder with another Debian."
 command -v apt-get >/dev/null || skip "debootstrap needs a Debian."
-unshare --mount --pid --fork mount -t tmpfs none /mnt 2>/dev/null || skip "this machine lets root mount nothing."
+probe=$(mktemp -d)
+trap 'rmdir "$probe"' EXIT
+unshare --mount --pid --fork mount -t tmpfs none "$probe" 2>/dev/null || skip "this machine lets root mount nothing."
 only_these debootstrap
 
 folder=$root/.build/$name
 log=$root/.build/$name.log
 mkdir -p "$root/.build"
+# One at a time in a folder.
+exec 9>"$folder.lock"
+flock 9
 if [ ! -e "$folder/.complete" ]; then
   echo "making a folder with $name; a minute or two"
   rm -rf "$folder"
-  if ! debootstrap --variant=minbase "$suite" "$folder" ${KEEL_DEBIAN_MIRROR:+"$KEEL_DEBIAN_MIRROR"} >"$log" 2>&1; then
+  # Its mounts, too, are in a namespace that ends with it.
+  if ! unshare --mount --pid --fork --kill-child debootstrap --variant=minbase "$suite" "$folder" ${KEEL_DEBIAN_MIRROR:+"$KEEL_DEBIAN_MIRROR"} >"$log" 2>&1; then
     tail -n 20 "$log" "$folder/debootstrap/debootstrap.log" >&2 || true
     echo "tests/run --on $name: debootstrap failed; another mirror is named by KEEL_DEBIAN_MIRROR." >&2
     exit 1

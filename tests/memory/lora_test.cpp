@@ -174,3 +174,45 @@ TEST_CASE("the ladder's quantized base learns, is saved, and a resumed run has t
   train("resumed", 20, true);
   CHECK(same_bits(train("resumed", 40, false).second, whole.second));
 }
+
+namespace {
+
+using adapted = keel::model::has<keel::model::adapters, keel::model::inputs_require_grad>;
+struct keeps_activations : keel::recipe<adapted> {};
+struct reentrant : keel::recipe<adapted, keel::recompute::reentrant> {};
+
+struct adapted_blocks : torch::nn::Module {
+  adapted_blocks() {
+    for (int i = 0; i < 3; ++i) layers.push_back(register_module("layer" + std::to_string(i), keel::lora(keel::lora_options(6, 6))));
+  }
+  std::vector<keel::lora> layers;
+};
+
+template <class Recipe>
+std::vector<at::Tensor> adapt(bool inputs_require_grad) {
+  keel::libtorch::seed_random(at::kCPU, 3);
+  auto const model = std::make_shared<adapted_blocks>();
+  keel::freeze_base(*model);
+  keel::adamw optimizer(keel::trained_parameters(*model), 0.05);
+  keel::trainer<Recipe> run{model, optimizer, quiet({.updates = 10})};
+  run.fit([](std::int64_t) { return std::vector<pair_batch>(10, make_pair_batch(1)); }, [&](pair_batch const& batch) {
+    at::Tensor x = batch.first.clone().requires_grad_(inputs_require_grad);
+    for (auto const& layer : model->layers)
+      x = keel::unit([layer](at::Tensor const& y) mutable { return at::dropout(at::tanh(layer->forward(y)), 0.2, true); }, x);
+    return at::mse_loss(x.sum(1, true), batch.second);
+  });
+  return copies_of(model->parameters());
+}
+
+}  // namespace
+
+TEST_CASE("adapters in frozen blocks train under reentrant recompute, bit for bit, where the blocks' inputs require grad") {
+  CHECK(same_bits(adapt<reentrant>(true), adapt<keeps_activations>(true)));
+  // A recipe that says so, of a program that does not do so, is refused where it would train nothing.
+  try {
+    adapt<reentrant>(false);
+    FAIL("a reentrant block without an input that requires grad was run");
+  } catch (keel::error const& thrown) {
+    CHECK(std::string(thrown.id()) == "A02");
+  }
+}

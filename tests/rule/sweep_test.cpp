@@ -22,9 +22,10 @@ config configuration(int number) {
   return random.next(keep[number % 5]);
 }
 
-/// These judge the ladder by what stands at its foot: higher up, its rungs are in effect and its micro-batch is halved.
-bool is_about_the_foot_of_the_ladder(keel::detail::rule_entry const& rule) {
-  return std::string(rule.id) == "O08" || std::string(rule.id) == "O15";
+/// These judge the ladder as a whole; of one that was climbed the rungs that were taken are gone.
+bool is_about_the_whole_ladder(keel::detail::rule_entry const& rule) {
+  std::string const id = rule.id;
+  return id == "O05" || id == "O06" || id == "O08" || id == "O22";
 }
 
 /// What the predicates say one by one, without the judge: the recipe first, then what it can reach.
@@ -40,7 +41,7 @@ std::vector<violation> one_by_one(config const& c) {
     for (int i = 0; i < table::count; ++i) {
       auto const& rule = table::entries[i];
       bool& done = settled[static_cast<std::size_t>(i)];
-      if (done || is_about_the_foot_of_the_ladder(rule) || !rule.broken(reached)) continue;
+      if (done || is_about_the_whole_ladder(rule) || !rule.broken(reached)) continue;
       done = true;
       if (!(rule.may_be_accepted && c.accepts(rule.id))) found.push_back({rule.id, rule.text, from, number});
     }

@@ -102,10 +102,10 @@ inline void require_sound(trainer_options const& options, bool saves) {
         "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
         "and stands without resume_at and weights_from. Leave one of them out.");
   }
-  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0)) {
+  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
     throw error("E12",
                 "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
-                "checkpoints, options.resume, and a number of 0 or more. Correct it, or leave it out.");
+                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave it out.");
   }
   if (saves && options.run_directory.empty()) {
     throw error("E12",

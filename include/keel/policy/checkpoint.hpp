@@ -97,9 +97,16 @@ using by_evaluation = by_evaluation_loss;
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
 constexpr settings at(tokens interval) { return {.kind = kind::every_tokens, .interval = interval.count}; }
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
-/// A number without a unit is taken as updates, and refused (D26).
-constexpr settings at(long long interval) { return at(steps{interval}); }
 constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
+/// What has no unit that this policy takes is refused (D26); a number is taken as updates, so that no other rule speaks of it.
+template <class Other>
+constexpr settings at(Other interval) {
+  if constexpr (std::is_arithmetic_v<Other>) {
+    return at(steps{static_cast<long long>(interval)});
+  } else {
+    return at(steps{1});
+  }
+}
 
 struct never : fills<slot::checkpoint> {
   static constexpr settings configured{};
@@ -108,7 +115,7 @@ template <auto Interval, option... Options>
 struct every : fills<slot::checkpoint> {
   static constexpr settings configured = with_options<settings, Options...>(at(Interval));
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
-  static constexpr bool has_unit = !std::is_arithmetic_v<decltype(Interval)>;
+  static constexpr bool has_unit = is_one_of<steps, epochs, tokens, seconds>(Interval);
 };
 template <option... Options>
 struct young_daly : fills<slot::checkpoint> {

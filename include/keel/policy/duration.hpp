@@ -1,7 +1,15 @@
 // Counts and times as template arguments: `500_steps`, `1_epochs`, `10_min`. A step is one update of the parameters.
 #pragma once
 
+#include <type_traits>
+
 namespace keel {
+
+/// True for a value of one of these types.
+template <class... Types, class Value>
+constexpr bool is_one_of(Value) {
+  return (std::is_same_v<Value, Types> || ...);
+}
 
 /// A number of parameter updates.
 struct steps {

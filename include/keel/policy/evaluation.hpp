@@ -75,9 +75,16 @@ struct early_stop {
 };
 
 constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
-/// A number without a unit is taken as updates, and refused (D26).
-constexpr settings at(long long interval) { return at(steps{interval}); }
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
+/// What has no unit that this policy takes is refused (D26); a number is taken as updates, so that no other rule speaks of it.
+template <class Other>
+constexpr settings at(Other interval) {
+  if constexpr (std::is_arithmetic_v<Other>) {
+    return at(steps{static_cast<long long>(interval)});
+  } else {
+    return at(steps{1});
+  }
+}
 
 struct none : fills<slot::evaluation> {
   static constexpr settings configured{};
@@ -86,7 +93,7 @@ template <auto Interval, option... Options>
 struct every : fills<slot::evaluation> {
   static constexpr settings configured = with_options<settings, Options...>(at(Interval));
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
-  static constexpr bool has_unit = !std::is_arithmetic_v<decltype(Interval)>;
+  static constexpr bool has_unit = is_one_of<steps, epochs>(Interval);
 };
 
 }  // namespace keel::evaluation

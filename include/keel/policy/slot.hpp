@@ -49,7 +49,7 @@ struct fills {
   static constexpr slot in_slot = Slot;
   /// False if two options of the policy contradict each other (rule D20).
   static constexpr bool options_agree = true;
-  /// False if its interval is a number without a unit (rule D26).
+  /// False if its interval has no unit that the policy takes (rule D26).
   static constexpr bool has_unit = true;
 };
 

@@ -56,6 +56,7 @@ constexpr config with_facts_to_come(config value) {
   value.model = value.model | model::settings{true, true, true, true, true, true, true, true, true, false};
   value.optimizer = value.optimizer | optimizer::settings{true, true, true, true, true};
   value.data.ragged = true;
+  value.data.packed = true;
   value.data.token_weighted = false;
   return value;
 }

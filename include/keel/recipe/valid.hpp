@@ -139,24 +139,24 @@ constexpr bool is_of_the_user() {
   return !rule_of_keel<rule> && broken_at<Recipe, Door>.all[Broken].from != origin::recipe;
 }
 
-template <class List>
-constexpr int length_of_sentences(config const& value) {
-  int length = 0;
-  for (violation const& one : verdict_on<List>(value)) length += rule::longest_text + describe(one).size() + short_name::longest + 32;
-  return length;
+template <class Recipe, class Door, int Broken>
+constexpr violation violation_at() {
+  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
+  auto const& found = broken_at<Recipe, Door>.all[Broken];
+  return {rule::id, rule::text, found.from, found.number};
 }
+
 /// The sentences of all broken rules, one a line, and under a sentence what it is because of: a type, or a rule of the user's.
 template <class Recipe, class Door>
 constexpr auto compute_sentences() {
-  using list = typename Door::template rules<Recipe>;
-  text<length_of_sentences<list>(config_of<Recipe>)> all;
-  verdict const found = verdict_on<list>(config_of<Recipe>);
+  // A sentence, the words before it, what it is because of, and a user's own sentence in its place.
+  text<broken_at<Recipe, Door>.count * (3 * rule::longest_text + short_name::longest)> all;
   [&]<int... Broken>(std::integer_sequence<int, Broken...>) {
     (
         [&] {
           if (all.size() > 0) all << "\n";
           if constexpr (is_of_the_user<Recipe, Door, Broken>()) all << rule::O09::text << "\n  because of ";
-          all << describe(found.begin()[Broken]).c_str();
+          all << describe(violation_at<Recipe, Door, Broken>()).c_str();
           constexpr short_name type = culprit_of<Recipe, Door, Broken>();
           if (!type.empty()) all << "\n  because of " << type.letters;
         }(),

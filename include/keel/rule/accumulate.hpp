@@ -69,15 +69,17 @@ struct B11 {
 
 struct B12 {
   KEEL_RULE_TEXT("B12", "none known",
-                 "generation batches that are not a multiple of the group split prompts. Fix: a micro_batch x accumulate or "
-                 "keel::global_batch<N> divisible by the group.");
+                 "generation batches that are not a multiple of the group split prompts. Fix: a micro_batch x accumulate x ranks "
+                 "or keel::global_batch<N> divisible by it.");
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;
     // What is generated for an update, over all ranks; micro-batches may cut groups, whose advantages are known by then.
+    if (c.accumulate.global_batch % group != 0) return true;
+    // How many ranks there will be is not known of a recipe that shards and does not say.
+    if (c.shard.kind != shard::kind::none && !c.run.known && c.world.ranks < 1) return false;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
-    long long const generated = product(product(c.accumulate.micro_batch, c.accumulate.count), ranks > 1 ? ranks : 1);
-    return c.accumulate.global_batch % group != 0 || generated % group != 0;
+    return product(product(c.accumulate.micro_batch, c.accumulate.count), ranks > 1 ? ranks : 1) % group != 0;
   }
 };
 

@@ -54,7 +54,9 @@ struct S11 {
                  "keep_best with by_training_loss.");
   static constexpr bool broken(config const& c) {
     bool const evaluates = c.checkpoint.metric == checkpoint::metric::evaluation_loss;
-    return (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none) || (c.checkpoint.on_best && !evaluates);
+    bool const evaluation_is_there = c.evaluation.kind != evaluation::kind::none;
+    return (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::none) ||
+           (c.checkpoint.on_best && (!evaluates || !evaluation_is_there));
   }
 };
 
@@ -81,9 +83,9 @@ struct S12 {
     bool const stops_early = c.evaluation.early_stop > 0 && (c.checkpoint.kind == checkpoint::kind::every_steps ||
                                                              c.checkpoint.kind == checkpoint::kind::every_epochs);
     if (!keeps_best && !stops_early) return false;
-    if (c.evaluation.kind == evaluation::kind::none) return true;
-    // A save that follows its evaluation is always judged.
+    // A save that follows its evaluation is always judged, and S11 asks for one.
     if (c.checkpoint.on_best) return false;
+    if (c.evaluation.kind == evaluation::kind::none) return true;
     bool const both_in_steps =
         c.checkpoint.kind == checkpoint::kind::every_steps && c.evaluation.kind == evaluation::kind::every;
     bool const both_in_epochs =

@@ -9,8 +9,8 @@ namespace keel::rule {
 /// trainer::evaluate_on asks it too, which sees whether the data ends.
 struct E02 {
   KEEL_RULE_TEXT("E02", "Lightning (warns)",
-                 "this evaluation never runs or never ends. Fix: an interval of at least 1, and keel::evaluation::batches<N> "
-                 "if its data is endless.");
+                 "this evaluation never runs or never ends. Fix: an interval of at least 1, no negative option, and "
+                 "keel::evaluation::batches<N> if its data is endless.");
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
@@ -35,7 +35,7 @@ struct E05 {
 struct X03 {
   KEEL_RULE_TEXT("X03", "LibTorch, PyTorch",
                  "a captured graph needs fixed shapes, and this recipe changes them. Fix: keel::device::cuda, or padded data "
-                 "and no halving rung.");
+                 "and no rung that halves or shortens.");
   static constexpr bool broken(config const& c) {
     bool shape_changes = c.data.ragged || c.data.packed;
     for (int i = 0; i < c.oom.count; ++i) {

@@ -69,8 +69,8 @@ struct N12 {
   static constexpr bool broken(config const& c) {
     long long const patience = c.nonfinite.kind == nonfinite::kind::rollback ? c.nonfinite.limit : 0;
     long long const window = c.spike.kind == spike::kind::rollback ? sum(c.spike.window, c.spike.limit) : 0;
-    // Those of keep_every stay for good.
-    bool const keeps_old = c.checkpoint.keep_every > 0;
+    // Those of keep_every stay for good, where the run is long enough for one.
+    bool const keeps_old = c.checkpoint.keep_every > 0 && (c.run.updates == 0 || c.checkpoint.keep_every < c.run.updates);
     return rolls_back(c) && !keeps_old && c.checkpoint.kind == checkpoint::kind::every_steps && c.checkpoint.interval > 0 &&
            product(sum(c.checkpoint.keep, -1), c.checkpoint.interval) < sum(patience, window);
   }

@@ -58,7 +58,8 @@ struct O05 {
   KEEL_RULE_TEXT("O05", "LibTorch",
                  "a ladder without a last rung retries forever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
-    return c.oom.kind == oom::kind::ladder &&
+    // Of entries that are no rung, O23 speaks.
+    return c.oom.kind == oom::kind::ladder && c.oom.misfits == 0 &&
            (c.oom.count == 0 || c.oom.rungs[c.oom.count - 1].disturbance != oom::disturbance::terminal);
   }
 };
@@ -119,8 +120,8 @@ struct O21 {
 
 struct O22 {
   KEEL_RULE_TEXT("O22", "",
-                 "climb_back needs at least 1 update, and a rung of keel's that changes no experiment. Fix: "
-                 "keel::oom::climb_back<500_steps>, or remove it.");
+                 "climb_back needs at least 1 update and a rung of keel's that changes no experiment. Fix: "
+                 "keel::oom::climb_back<500_steps> with such a rung, or remove it.");
   static constexpr bool broken(config const& c) {
     if (!c.oom.climbs_back) return false;
     bool gives_back = false;
@@ -131,8 +132,8 @@ struct O22 {
 
 struct O23 {
   KEEL_RULE_TEXT("O23", "",
-                 "an entry of this ladder is not a rung. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
-                 "another rung of keel/policy/oom.hpp.");
+                 "an entry is no rung, or this ladder's 17th. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
+                 "another of keel/policy/oom.hpp.");
   static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
 };
 
@@ -165,7 +166,9 @@ struct O15 {
                  "or no halve_micro_batch.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
-    return groups && halves(c) && c.accumulate.micro_batch > 0 && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
+    // A micro-batch that cuts groups already keeps none whole.
+    bool const whole = c.accumulate.micro_batch > 0 && c.objective.group > 1 && c.accumulate.micro_batch % c.objective.group == 0;
+    return groups && halves(c) && whole && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
   }
 };
 

@@ -143,7 +143,7 @@ constexpr int slot_with_unread_option(config const& c) {
 struct P20 {
   KEEL_RULE_TEXT("P20", "Lightning",
                  "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy reads; "
-                 "reduce_once needs keel::shard.");
+                 "reduce_once needs keel::shard, accumulate<2>.");
   static constexpr bool broken(config const& c) { return slot_with_unread_option(c) >= 0; }
 };
 

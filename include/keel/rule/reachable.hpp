@@ -21,14 +21,29 @@ namespace detail {
 /// Half of the micro-batch is still a whole number of groups, and twice the count a number.
 constexpr bool can_halve(config const& c) {
   long long const half = c.accumulate.micro_batch / 2;
-  bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
+  bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped &&
+                      c.accumulate.micro_batch % c.objective.group == 0;
   bool const counts = c.accumulate.count < (1LL << 62);
   return half >= 1 && counts && (!groups || half % c.objective.group == 0);
 }
 
 }  // namespace detail
 
-/// Takes a rung once.
+namespace detail {
+
+/// A rung that was taken is no longer ahead.
+constexpr void remove_rung(config& c, oom::rung_settings const& rung) {
+  for (int i = 0; i < c.oom.count; ++i) {
+    if (!(c.oom.rungs[i] == rung)) continue;
+    for (int j = i + 1; j < c.oom.count; ++j) c.oom.rungs[j - 1] = c.oom.rungs[j];
+    c.oom.rungs[--c.oom.count] = {};
+    return;
+  }
+}
+
+}  // namespace detail
+
+/// Takes a rung once. It leaves the ladder, a rung that halves when there is nothing left to halve.
 constexpr void take_rung(config& c, oom::rung_settings const& rung) {
   switch (rung.kind) {
     case oom::rung_kind::halve_micro_batch:
@@ -51,11 +66,13 @@ constexpr void take_rung(config& c, oom::rung_settings const& rung) {
       c.model.partly_frozen = true;
       break;
     case oom::rung_kind::shorten_sequence:
-    case oom::rung_kind::give_up:
     case oom::rung_kind::custom:
-    case oom::rung_kind::none:
       break;
+    case oom::rung_kind::give_up:
+    case oom::rung_kind::none:
+      return;
   }
+  if (rung.kind != oom::rung_kind::halve_micro_batch || !detail::can_halve(c)) detail::remove_rung(c, rung);
 }
 
 namespace detail {

@@ -46,7 +46,7 @@ struct A04 {
 struct A16 {
   KEEL_RUNG_RULE_TEXT(
       "A16", "LibTorch, PyTorch",
-      "recompute may route rows to other experts than before. Fix: keel::recompute::none, or keel::accept<\"A16\">.");
+      "recompute may route rows to other experts than before. Fix: recompute::none, no such rung, or keel::accept<\"A16\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.routing; }
 };
@@ -54,7 +54,7 @@ struct A16 {
 struct A17 {
   KEEL_RUNG_RULE_TEXT(
       "A17", "LibTorch, PyTorch",
-      "recompute updates batch norm's running statistics twice. Fix: keel::recompute::none, or keel::accept<\"A17\">.");
+      "recompute updates batch norm's running statistics twice. Fix: recompute::none, no such rung, or keel::accept<\"A17\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return c.recompute.kind != recompute_kind::none && c.model.batch_norm; }
 };

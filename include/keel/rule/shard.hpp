@@ -15,7 +15,7 @@ struct Z01 {
 
 struct Z02 {
   KEEL_RUNG_RULE_TEXT("Z02", "none known",
-                      "this optimizer's kernels cannot read host memory. Fix: keel::offload::none, or keel::adamw.");
+                      "this optimizer's kernels cannot read host memory. Fix: no offload, or keel::adamw.");
   static constexpr bool broken(config const& c) {
     return c.offload.kind == offload::kind::optimizer && c.optimizer.device_only;
   }
@@ -56,7 +56,7 @@ struct Z16 {
 };
 
 struct Z23 {
-  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer already keeps its state in host memory. Fix: keel::offload::none.");
+  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer already keeps its state in host memory. Fix: keel::offload::none, no offload rung.");
   static constexpr bool broken(config const& c) {
     return c.offload.kind == offload::kind::optimizer && c.optimizer.state_on_host;
   }
@@ -64,8 +64,8 @@ struct Z23 {
 
 struct W01 {
   KEEL_RULE_TEXT("W01", "none known",
-                 "the recipe's number of ranks is not what it shards over or was started with. Fix: one process, or unset "
-                 "WORLD_SIZE and its like.");
+                 "the recipe's number of ranks is not what it shards over or was started with. Fix: as many processes as "
+                 "keel::world::size, or size<1> and no WORLD_SIZE.");
   static constexpr bool broken(config const& c) {
     if (c.world.declared && c.world.ranks < 1) return true;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;

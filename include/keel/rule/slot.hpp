@@ -186,8 +186,8 @@ struct D25 {
 
 struct D26 {
   KEEL_RULE_TEXT("D26", "",
-                 "an interval is a number without a unit. Fix: 500_steps, 1_epochs or 10_min, with using namespace "
-                 "keel::literals.");
+                 "an interval has no unit that its policy takes. Fix: 500_steps or 1_epochs, for checkpoints also 10_min, with "
+                 "using namespace keel::literals.");
   static constexpr bool broken(config const& c) { return c.unitless_intervals > 0; }
 };
 

@@ -162,11 +162,11 @@ struct U39 {
                  "remove the members, or write a hook.");
 };
 
-/// What keel::trainer_options has no member for.
+/// Braces that are not keel::trainer_options, and a model or optimizer that no trainer can refer to.
 struct U40 {
   KEEL_RULE_TEXT("U40", "",
-                 "the options have no such member. Fix: .run_directory, .updates, .epochs or another member of "
-                 "keel::trainer_options, in its order.");
+                 "an option is mistyped, or model or optimizer is a temporary. Fix: .run_directory, .updates or another member of "
+                 "keel::trainer_options.");
 };
 
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40>;

@@ -32,8 +32,9 @@ inline constexpr auto fixes<rule::B11> =
          FIX("at least 2 completions per prompt", keel::objective::grpo<2>));
 template <>
 inline constexpr auto fixes<rule::B12> =
-    said(FIX("a micro_batch x accumulate", groups, keel::accumulate<2, keel::micro_batch<4>>),
-         FIX("keel::global_batch<N> divisible by the group", groups, keel::accumulate<2, keel::global_batch<16>>));
+    said(FIX("a micro_batch x accumulate x ranks", groups, keel::accumulate<2, keel::micro_batch<4>>),
+         FIX("a micro_batch x accumulate x ranks", groups, keel::accumulate<1, keel::micro_batch<4>>, keel::world::size<2>, keel::shard::replicate),
+         FIX("keel::global_batch<N> divisible by it", groups, keel::accumulate<2, keel::global_batch<16>>));
 template <>
 inline constexpr auto fixes<rule::B15> =
     said(FIX("keel::accumulate<1, keel::micro_batch<N>>", groups, halving, keel::accumulate<1, keel::micro_batch<16>>),

@@ -15,7 +15,7 @@ inline constexpr keel::run_facts on_a_gpu{.device = keel::device::kind::cuda};
 
 template <>
 inline constexpr auto fixes<rule::E02> =
-    said(FIX("an interval of at least 1", evaluation::every<1_steps>),
+    said(FIX("an interval of at least 1, no negative option", evaluation::every<1_steps, evaluation::early_stop<2>>),
          FIX("keel::evaluation::batches<N> if its data is endless", evaluation::every<1_steps, keel::evaluation::batches<8>>));
 template <>
 inline constexpr auto fixes<rule::E20> =
@@ -30,7 +30,8 @@ inline constexpr auto fixes<rule::E21> =
 template <>
 inline constexpr auto fixes<rule::X03> = said(FIX("keel::device::cuda", keel::device::cuda, data::is<data::ragged, data::token_weighted>),
                                               FIX("keel::device::cuda", keel::device::cuda, halving),
-                                              FIX("padded data", captured), FIX("no halving rung", captured));
+                                              FIX("padded data and no rung that halves", captured),
+                                              FIX("shortens", captured, keel::oom::raise));
 template <>
 inline constexpr auto fixes<rule::X10> = said(FIX_IN_RUN("model->to(device)", on_a_gpu, keel::device::cuda),
                                               FIX_IN_RUN("keel::device::any", on_a_gpu, keel::device::any));

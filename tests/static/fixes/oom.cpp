@@ -59,13 +59,13 @@ inline constexpr auto fixes<rule::O21> =
     said(FIX("keel::oom::shorten_sequence<512>, at least 1 token", oom::ladder<keel::oom::shorten_sequence<512>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O22> =
-    said(FIX("keel::oom::climb_back<500_steps>", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::climb_back<500_steps>>),
+    said(FIX("keel::oom::climb_back<500_steps> with such a rung", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::climb_back<500_steps>>),
          FIX("remove it", oom::ladder<oom::shorten_sequence<512>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O23> =
     said(FIX("keel::oom::enable_recompute<keel::recompute::non_reentrant>",
              oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
-         FIX("another rung of keel/policy/oom.hpp", oom::ladder<oom::fused_attention, oom::give_up>, keel::attention::math));
+         FIX("another of keel/policy/oom.hpp", oom::ladder<oom::fused_attention, oom::give_up>, keel::attention::math));
 
 template struct each_followed<rule::oom_rules>;
 

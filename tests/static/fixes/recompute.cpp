@@ -24,11 +24,11 @@ inline constexpr auto fixes<rule::A04> =
          FIX("none", keel::recompute::none, model::has<model::inner_gradients>));
 template <>
 inline constexpr auto fixes<rule::A16> =
-    said(FIX("keel::recompute::none", keel::recompute::none, model::has<model::routing>),
+    said(FIX("recompute::none, no such rung", keel::recompute::none, model::has<model::routing>),
          FIX("keel::accept<\"A16\">", non_reentrant, model::has<model::routing>, keel::accept<"A16">));
 template <>
 inline constexpr auto fixes<rule::A17> =
-    said(FIX("keel::recompute::none", keel::recompute::none, model::has<model::batch_norm>),
+    said(FIX("recompute::none, no such rung", keel::recompute::none, model::has<model::batch_norm>),
          FIX("keel::accept<\"A17\">", non_reentrant, model::has<model::batch_norm>, keel::accept<"A17">));
 
 template struct each_followed<rule::recompute_rules>;

@@ -8,6 +8,7 @@ using tied = keel::model::has<keel::model::tied_weights>;
 namespace fixed {
 
 inline constexpr keel::run_facts alone{.world_size = 1};
+inline constexpr keel::run_facts four{.world_size = 4};
 
 template <>
 inline constexpr auto fixes<rule::Z01> =
@@ -15,7 +16,7 @@ inline constexpr auto fixes<rule::Z01> =
          FIX("keep one of keel::shard::", keel::shard::zero<2>));
 template <>
 inline constexpr auto fixes<rule::Z02> =
-    said(FIX("keel::offload::none", keel::offload::none, optimizer::is<optimizer::device_only>), FIX_BESIDE("keel::adamw", "keel::adamw", offloaded));
+    said(FIX("no offload", keel::offload::none, optimizer::is<optimizer::device_only>), FIX_BESIDE("keel::adamw", "keel::adamw", offloaded));
 template <>
 inline constexpr auto fixes<rule::Z06> =
     said(FIX_BESIDE("an element-wise optimizer such as torch::optim::AdamW", "torch::optim::AdamW", keel::shard::zero<1>),
@@ -27,10 +28,11 @@ template <>
 inline constexpr auto fixes<rule::Z11> =
     said(FIX("untie them", keel::shard::zero<3>), FIX("keel::shard::zero<2>", keel::shard::zero<2>, tied));
 template <>
-inline constexpr auto fixes<rule::Z23> = said(FIX("keel::offload::none", keel::offload::none, optimizer::is<optimizer::state_on_host>));
+inline constexpr auto fixes<rule::Z23> = said(FIX("keel::offload::none, no offload rung", keel::offload::none, optimizer::is<optimizer::state_on_host>,
+             keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>));
 template <>
-inline constexpr auto fixes<rule::W01> = said(FIX_IN_RUN("one process", alone, keel::world::size<1>),
-                                              FIX_IN_RUN("unset WORLD_SIZE and its like", alone, keel::world::size<1>));
+inline constexpr auto fixes<rule::W01> = said(FIX_IN_RUN("as many processes as keel::world::size", four, keel::world::size<4>, keel::shard::replicate),
+                                              FIX_IN_RUN("size<1> and no WORLD_SIZE", alone, keel::world::size<1>));
 
 template struct each_followed<rule::shard_rules>;
 

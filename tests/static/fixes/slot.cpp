@@ -107,8 +107,9 @@ inline constexpr auto fixes<rule::D25> =
     said(FIX("give it the id, text, broken and demand that keel/rule/rule.hpp describes", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
 template <>
 inline constexpr auto fixes<rule::D26> =
-    said(FIX("500_steps, 1_epochs", keel::checkpoint::every<500_steps>), FIX("1_epochs", keel::checkpoint::every<1_epochs>),
-         FIX_BESIDE("10_min, with using namespace keel::literals", "keel::literals", keel::checkpoint::every<10_min>));
+    said(FIX("500_steps", keel::checkpoint::every<500_steps>), FIX("500_steps", keel::evaluation::every<500_steps>),
+         FIX("1_epochs", keel::checkpoint::every<1_epochs>), FIX("1_epochs", keel::evaluation::every<1_epochs>),
+         FIX_BESIDE("for checkpoints also 10_min, with using namespace keel::literals", "keel::literals", keel::checkpoint::every<10_min>));
 template <>
 inline constexpr auto fixes<rule::D22> =
     said(FIX("use an id from keel/rule/README.md", keel::accumulate<2>, keel::data::is<keel::data::ragged>, keel::accept<"B06">));

@@ -1,5 +1,6 @@
 // Whoever follows a rule's "Fix: .." is done: each thing that a text says to do is done here, as its words say it, and what comes
-// of it breaks no rule at all. A text whose words change, and a fix that leads to the next error, do not compile.
+// of it breaks no rule at all. A text whose words change, and a fix that leads to the next error, do not compile. What a call
+// breaks is typed by the twin of its case in must_not_compile/torch_cases; what a running program breaks, by its test.
 #pragma once
 
 #include <keel/recipe.hpp>

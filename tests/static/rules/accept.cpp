@@ -206,12 +206,12 @@ static_assert(all_come<&config::model, &of_model::partly_frozen, &of_model::adap
 static_assert(all_come<&config::optimizer, &of_optimizer::closure, &of_optimizer::unscales, &of_optimizer::whole_tensors,
                        &of_optimizer::device_only, &of_optimizer::state_on_host>);
 static_assert(!all_come<&config::model, &of_model::sequence_boundaries>);
-// Of the batches only that they are ragged and unweighted; all else stays what the recipe says.
+// Of the batches only that they are ragged, packed and unweighted; all else stays what the recipe says.
 static_assert([] {
   using weighted = data::is<data::token_weighted, data::finite>;
   config const before = of<accumulate<2>, weighted, model::has<model::sequence_boundaries>>;
   config expected = before;
-  expected.data = data::is<data::ragged, data::finite>::configured;
+  expected.data = data::is<data::ragged, data::packed, data::finite>::configured;
   config found = keel::detail::with_facts_to_come(before);
   bool const has_boundaries = found.model.sequence_boundaries;
   found.model = before.model;

@@ -141,6 +141,8 @@ static_assert(keeps({.accumulate = {.micro_batch = 12, .global_batch = 12}, .obj
 static_assert(breaks<rule::B11>(of<objective::grpo<0>, accumulate<1, micro_batch<12>>>));
 static_assert(breaks<rule::B11>(of<objective::grpo<-8>, accumulate<1, micro_batch<12>>>));
 
+static_assert(keeps(of<groups, accumulate<1, micro_batch<4>>, shard::zero<1>>) &&
+              breaks<rule::B12>(of<groups, accumulate<1, micro_batch<4>>, shard::zero<1>, keel::world::size<3>>));
 template <>
 struct example<rule::B15> : recipes<recipe<groups, halving>, recipe<groups, halving, accumulate<1, micro_batch<16>>>> {};
 static_assert(keeps(of<groups, halving, data::is<data::grouped>>));

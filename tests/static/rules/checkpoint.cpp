@@ -67,7 +67,7 @@ static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<keel:
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_s, keep_best, by_evaluation_loss>, evaluation::every<500_steps>>));
 // Saved at once, an evaluation is always judged.
 using at_once = checkpoint::every<500_s, checkpoint::on_best, by_evaluation_loss>;
-static_assert(keeps(of<at_once, evaluation::every<300_steps>>) && breaks<rule::S12>(of<at_once>));
+static_assert(keeps(of<at_once, evaluation::every<300_steps>>) && breaks<rule::S11>(of<at_once>));
 static_assert(keeps(of<at_once, evaluation::every<300_steps, evaluation::early_stop<3>>>));
 static_assert(breaks<rule::S11>(saved<checkpoint::on_best>) && breaks<rule::S11>(saved<checkpoint::on_best, by_training_loss>));
 static_assert(breaks<rule::S12>({.checkpoint = {.interval = 500, .best = true, .metric = checkpoint::metric::evaluation_loss},

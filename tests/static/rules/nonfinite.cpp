@@ -89,6 +89,10 @@ static_assert(breaks<rule::S24>(of<checkpoint::every<0_steps>, nonfinite::rollba
 static_assert(breaks<rule::S24>(of<checkpoint::every<500_steps, checkpoint::keep<0>>>));
 
 using asserts = keel::device::cuda_with<keel::device::device_assert>;
+// A checkpoint that stays for good must come before the run ends.
+using far_apart = checkpoint::every<500_steps, checkpoint::keep<1>, checkpoint::keep_every<1'000'000_steps>>;
+static_assert(keeps(of<far_apart, nonfinite::rollback<2000>>) &&
+              breaks<rule::N12>(in_run(of<far_apart, nonfinite::rollback<2000>>, {.updates = 100'000})));
 template <>
 struct example<rule::N15> : recipes<recipe<asserts, nonfinite::skip<10>>, recipe<asserts, nonfinite::raise>> {};
 static_assert(breaks<rule::N15>(of<asserts, spike::skip<>>));

@@ -132,7 +132,8 @@ constexpr bool halves_to(config const& c) {
     if (number != 1) return true;
     halved.accumulate.count *= 2;
     halved.accumulate.micro_batch = seen < count ? expected[seen] : -1;
-    same = same && from == origin::rung && reached == halved;
+    halved.oom = reached.oom;
+    same = same && from == origin::rung && reached == halved && reached.oom.count <= c.oom.count;
     ++seen;
     return true;
   });
@@ -158,6 +159,18 @@ static_assert(halves_to<0>(of<rows<24>, objective::grpo<8>, grouped, halving>) &
               halves_to<0>(of<rows<8>, objective::ebft<8>, grouped, halving>));
 static_assert(halves_to<0>(of<rows<16>, grouped, halving>) && halves_to<>(of<rows<1>, grouped, halving>) &&
               halves_to<0>(of<accumulate<3>, grouped, halving>));
+// Who has taken a rung has it no longer ahead, and whoever has one row has nothing left to halve.
+static_assert([] {
+  bool gone = true;
+  keel::for_each_reachable(of<rows<8>, ladder<halve_micro_batch, offload_optimizer, give_up>>, [&](config const& reached, origin, int) {
+    bool const halves = keel::oom::has_rung(reached.oom, keel::oom::rung_kind::halve_micro_batch);
+    bool const offloads = keel::oom::has_rung(reached.oom, keel::oom::rung_kind::offload_optimizer);
+    gone = gone && halves == (reached.accumulate.micro_batch > 1) &&
+           offloads == (reached.offload.kind == keel::offload::kind::none);
+    return true;
+  });
+  return gone;
+}());
 // A count that cannot double stays.
 static_assert([] {
   config before = of<rows<4>>;

@@ -250,6 +250,7 @@ using namespace keel::literals;
 template <>
 struct example<rule::D26> : recipes<recipe<keel::checkpoint::every<500>>, recipe<keel::checkpoint::every<500_steps>>> {};
 static_assert(breaks<rule::D26>(of<keel::evaluation::every<500>>) && keeps(of<keel::evaluation::every<2_epochs>>));
+static_assert(breaks<rule::D26>(of<keel::evaluation::every<10_min>>) && breaks<rule::D26>(of<keel::evaluation::every<500_tokens>>));
 // It is taken as updates, so that no other rule complains of it.
 static_assert(breaks<rule::D26>(of<keel::checkpoint::every<500>, keel::nonfinite::rollback<10>>));
 static_assert(breaks<rule::D26, rule::S24>(of<keel::checkpoint::every<0>>));
