@@ -31,8 +31,10 @@ skip() {
 [ "$(id -u)" -eq 0 ] || skip "only root can make a folder with another Debian."
 command -v apt-get >/dev/null || skip "debootstrap needs a Debian."
 probe=$(mktemp -d)
-trap 'rmdir "$probe"' EXIT
-unshare --mount --pid --fork mount -t tmpfs none "$probe" 2>/dev/null || skip "this machine lets root mount nothing."
+may_mount=yes
+unshare --mount --pid --fork mount -t tmpfs none "$probe" 2>/dev/null || may_mount=no
+rmdir "$probe"
+[ $may_mount = yes ] || skip "this machine lets root mount nothing."
 only_these debootstrap
 
 folder=$root/.build/$name

@@ -515,7 +515,7 @@ class checkpointing {
     run.record_.lines = 0;
     run.directory_->metrics().set_aside();
     run.console_.notice("begins at update " + std::to_string(run.step_.updates()) + " with " + directory.string() +
-                        in_place_of(run.options_));
+                        in_place_of_what());
     run.directory_->event("resumed_from", run.step_.updates(), {{"checkpoint", directory.string()}});
     // From here on this directory stands alone.
     begin_save(save_reason::scheduled, run.record_.age);
@@ -523,16 +523,16 @@ class checkpointing {
     return true;
   }
   /// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
-  static char const* in_place_of(trainer_options const& options) {
-    return options.weights_from.empty() ? ", in place of the parameters that the program gave"
-                                        : ", in place of options.weights_from, which is for a run that begins";
+  char const* in_place_of_what() {
+    return self().options_.weights_from.empty() ? ", in place of the parameters that the program gave"
+                                                : ", in place of options.weights_from, which is for a run that begins";
   }
   bool load_newest() {
     auto& run = self();
     run.saver_->wait();
     auto const apply_one = [&](snapshot content, std::string const& source) {
       apply(std::move(content), source);
-      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source + in_place_of(run.options_));
+      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source + in_place_of_what());
     };
     if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
     random_.restore();

@@ -206,6 +206,8 @@ static_assert(all_come<&config::model, &of_model::partly_frozen, &of_model::adap
 static_assert(all_come<&config::optimizer, &of_optimizer::closure, &of_optimizer::unscales, &of_optimizer::whole_tensors,
                        &of_optimizer::device_only, &of_optimizer::state_on_host>);
 static_assert(!all_come<&config::model, &of_model::sequence_boundaries>);
+// A batch's type may say that it is packed.
+static_assert(keeps(of<accept<"T01">>) && breaks<rule::D24>(of<accept<"T01">, model::has<model::sequence_boundaries>>));
 // Of the batches only that they are ragged, packed and unweighted; all else stays what the recipe says.
 static_assert([] {
   using weighted = data::is<data::token_weighted, data::finite>;
