@@ -241,5 +241,5 @@ TEST_CASE("numbers as large as they come are judged without an overflow") {
   CHECK(verdict("{\"objective\": {\"grpo\": " + most +
                 "}, \"accumulate\": {\"micro_batch\": 8},"
                 " \"oom\": {\"ladder\": [\"halve_micro_batch\", \"give_up\"]}}")
-            .has("O15"));
+            .has("B12"));
 }

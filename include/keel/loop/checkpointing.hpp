@@ -489,9 +489,8 @@ class checkpointing {
     run.record_.attempts = std::max(newest.attempts, run.record_.attempts);
     run.record_.lines = run.directory_->metrics().lines();
     run.record_.rungs = std::max(newest.rungs, run.record_.rungs);
-    for (checkpoint_id const& one : store.all()) {
+    for (checkpoint_id const& one : store.all())
       if (one > id) store.abandon(one);
-    }
     forget_lost_best();
     run.recorder_.restarted(newest_update, update, rate);
     begin_save(save_reason::scheduled, age);
@@ -514,33 +513,26 @@ class checkpointing {
     forget_lost_best();
     run.record_.lines = 0;
     run.directory_->metrics().set_aside();
-    run.console_.notice("begins at update " + std::to_string(run.step_.updates()) + " with " + directory.string() +
-                        in_place_of_what());
+    run.console_.notice("begins at update " + std::to_string(run.step_.updates()) + " with " + directory.string() + in_place_of(run.options_));
     run.directory_->event("resumed_from", run.step_.updates(), {{"checkpoint", directory.string()}});
     // From here on this directory stands alone.
     begin_save(save_reason::scheduled, run.record_.age);
     run.saver_->wait();
     return true;
   }
-  /// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
-  char const* in_place_of_what() {
-    return self().options_.weights_from.empty() ? ", in place of the parameters that the program gave"
-                                                : ", in place of options.weights_from, which is for a run that begins";
-  }
   bool load_newest() {
     auto& run = self();
     run.saver_->wait();
     auto const apply_one = [&](snapshot content, std::string const& source) {
       apply(std::move(content), source);
-      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source + in_place_of_what());
+      run.console_.notice("resumed at update " + std::to_string(run.step_.updates()) + " from " + source + in_place_of(run.options_));
     };
     if (!load_newest_whole(run.directory_->checkpoints(), apply_one, run.recorder_.passing_over())) return false;
     random_.restore();
     saved_at_ = run.record_.attempts;
     forget_lost_best();
     run.directory_->metrics().resume_at(run.record_.lines);
-    run.directory_->event("resumed", run.step_.updates(),
-                          {{"in_place_of", run.options_.weights_from.empty() ? "the program's parameters" : "weights_from"}});
+    run.directory_->event("resumed", run.step_.updates());
     return true;
   }
   /// Handles only: a migration that changes values in place has its own reasons to be silent.

@@ -89,6 +89,12 @@ inline std::int64_t length_of(trainer_options const& options, std::int64_t accum
   return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
 }
 
+/// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
+inline char const* in_place_of(trainer_options const& options) {
+  return options.weights_from.empty() ? ", in place of the parameters that the program gave"
+                                      : ", in place of options.weights_from, which is for a run that begins";
+}
+
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
 inline void require_sound(trainer_options const& options, bool saves) {
   if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {

@@ -136,7 +136,8 @@ constexpr int slot_with_unread_option(config const& c) {
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
     return of(slot::checkpoint);
   }
-  bool const sums = c.accumulate.count > 1 || halves(c);
+  // A count of nothing is B21's.
+  bool const sums = c.accumulate.count != 1 || halves(c);
   return c.accumulate.reduce_once && !(several_ranks(c) && sums) ? of(slot::accumulate) : -1;
 }
 

@@ -31,14 +31,14 @@ constexpr bool can_halve(config const& c) {
 
 namespace detail {
 
-/// A rung that was taken is no longer ahead.
+/// A rung that was taken is no longer ahead, however often it is named.
 constexpr void remove_rung(config& c, oom::rung_settings const& rung) {
+  int kept = 0;
   for (int i = 0; i < c.oom.count; ++i) {
-    if (!(c.oom.rungs[i] == rung)) continue;
-    for (int j = i + 1; j < c.oom.count; ++j) c.oom.rungs[j - 1] = c.oom.rungs[j];
-    c.oom.rungs[--c.oom.count] = {};
-    return;
+    if (!(c.oom.rungs[i] == rung)) c.oom.rungs[kept++] = c.oom.rungs[i];
   }
+  for (int i = kept; i < c.oom.count; ++i) c.oom.rungs[i] = {};
+  c.oom.count = kept;
 }
 
 }  // namespace detail

@@ -52,7 +52,7 @@ inline constexpr settled_row settled[] = {
     {"S10", decided::never, "LibTorch, PyTorch (equal counts)", "a checkpoint of another set of trained parameters is refused",
      "a checkpoint of another recipe, length, model or optimizer is refused by name, and accepted where that is asked for"},
     {"S20", decided::never, "Composer, torchtitan (logs only)",
-     "a resume says which checkpoint it took, and that the weights of the program gave way to it",
+     "a resume says on the console which checkpoint it took, and that the weights of the program gave way to it",
      "a resume says that weights of the program, or weights_from, give way to the checkpoint"},
     {"S22", decided::never, "LibTorch, PyTorch, torchtitan, Transformers",
      "every save of a trainer looks at the parameters first (N13)",

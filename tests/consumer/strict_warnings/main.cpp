@@ -1,11 +1,12 @@
-// A trainer that uses most of keel, in a project that takes warnings for errors.
+// A trainer that uses most of keel, in a project that takes warnings for errors. keel comes first, for clang.
+#include <keel/keel.hpp>
+
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
 #include <cstdio>
 #include <filesystem>
-#include <keel/keel.hpp>
 #include <vector>
 
 using namespace keel::literals;
