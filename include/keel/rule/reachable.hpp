@@ -35,7 +35,8 @@ namespace detail {
 constexpr void remove_rung(config& c, oom::rung_settings const& rung) {
   int kept = 0;
   for (int i = 0; i < c.oom.count; ++i) {
-    if (!(c.oom.rungs[i] == rung)) c.oom.rungs[kept++] = c.oom.rungs[i];
+    bool const both_halve = rung.kind == oom::rung_kind::halve_micro_batch && c.oom.rungs[i].kind == rung.kind;
+    if (!both_halve && !(c.oom.rungs[i] == rung)) c.oom.rungs[kept++] = c.oom.rungs[i];
   }
   for (int i = kept; i < c.oom.count; ++i) c.oom.rungs[i] = {};
   c.oom.count = kept;
