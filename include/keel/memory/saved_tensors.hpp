@@ -44,7 +44,7 @@ class saved_tensor_scope {
   class engine final : public torch::autograd::Engine {
     using variables = torch::autograd::variable_list;
     using edges = torch::autograd::edge_list;
-    // A std::shared_ptr, or in later LibTorchs a pointer of its own.
+    // A std::shared_ptr, or in later LibTorchs another kind of pointer.
     using node_pointer = decltype(torch::autograd::Edge::function);
 
     hooks get_default_saved_variable_hooks() override { return scopes().empty() ? nullptr : scopes().back()(); }

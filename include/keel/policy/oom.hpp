@@ -53,7 +53,7 @@ struct settings {
   oom::kind kind = kind::raise;
   int count = 0;
   rung_settings rungs[max_rungs] = {};
-  int misfits = 0;  ///< entries that are no rung, and rungs that turn on what is no recompute (O23)
+  int misfits = 0;  ///< entries that are not rungs, and rungs that turn on anything but recompute (O23)
   bool climbs_back = false;
   long long climb_back = 0;  ///< updates without trouble after which the last rung is given back
   friend constexpr bool operator==(settings const&, settings const&) = default;

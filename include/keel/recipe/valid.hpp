@@ -63,7 +63,7 @@ constexpr findings<Count> find_broken(config const& value) {
   return found;
 }
 
-// What a recipe is judged by at each door. As a name of its own, so that no note of the compiler lists the rules.
+// What a recipe is judged by at each door. A type with a name, so that no note of the compiler lists the rules.
 struct at_recipe {
   template <class Recipe>
   using rules = all_rules<Recipe>;

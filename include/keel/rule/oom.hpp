@@ -132,7 +132,7 @@ struct O22 {
 
 struct O23 {
   KEEL_RULE_TEXT("O23", "",
-                 "an entry is no rung, or this ladder's 17th. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
+                 "an entry is not a rung, or this ladder's 17th. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
                  "another of keel/policy/oom.hpp.");
   static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
 };

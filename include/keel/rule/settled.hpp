@@ -18,7 +18,7 @@ struct settled_row {
 
 inline constexpr settled_row settled[] = {
     {"P07", decided::never, "LibTorch, PyTorch, Lightning",
-     "an overflow under loss_scale::dynamic is the scaler's ordinary signal; it is a fault of the run at the scale's floor alone",
+     "an overflow under loss_scale::dynamic is the scaler's ordinary signal; it is a fault of the run at the scale's floor only",
      "an overflow of the loss scale is skipped, backs the scale off, and is no non-finite event"},
     {"G10", decided::never, "LibTorch", "keel clips by its own pass and never calls LibTorch's clip_grad_norm_",
      "house.floors"},
