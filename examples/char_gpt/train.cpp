@@ -171,7 +171,7 @@ int train(settings const& told) {
 
   std::int64_t parameters = 0;
   for (auto const& parameter : model->parameters()) parameters += parameter.numel();
-  std::cout << keel::describe<recipe>();
+  std::cout << keel::describe<recipe>(keel::shown::set);
   std::printf("%lld parameters, %lld characters of %lld kinds from %s, %d threads\n\n", static_cast<long long>(parameters),
               static_cast<long long>(text.size()), static_cast<long long>(letters.size()), told.text.c_str(), at::get_num_threads());
 

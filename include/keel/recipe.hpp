@@ -19,7 +19,6 @@
 #include <keel/rule/timeout.hpp>
 #include <keel/rule/catalogue.hpp>
 
-#include <keel/policy/policies.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/check.hpp>
 #include <keel/recipe/config.hpp>

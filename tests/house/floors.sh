@@ -62,9 +62,12 @@ check_header() {
   case $header in
     keel/rule/detail/*.inc) ;;
     *)
-      if grep -qE '^[[:space:]]*#[[:space:]]*define\b' "$file"; then
-        echo "$header: defines the macro $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | head -n 1)"
-      fi
+      # The last line about a macro undoes it.
+      for macro in $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | sort -u); do
+        if ! grep -E "^[[:space:]]*#[[:space:]]*(define|undef)[[:space:]]+$macro\b" "$file" | tail -n 1 | grep -q undef; then
+          echo "$header: defines the macro $macro"
+        fi
+      done
       ;;
   esac
 
@@ -165,6 +168,7 @@ self_test() {
   refuses 'includes keel/step/gone.hpp, which does not exist' keel/step/bad.hpp '#include <keel/step/gone.hpp>'
   refuses 'has no floor' keel/attic/bad.hpp '#include <string>'
   refuses 'defines the macro KEEL_BAD' keel/loop/bad.hpp '#define KEEL_BAD 1'
+  refuses 'defines the macro KEEL_BAD' keel/loop/bad.hpp $'#undef KEEL_BAD\n#define KEEL_BAD 1'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp '#include <keel/rule/detail/text_begin.inc>'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp \
     '#include <keel/rule/detail/text_end.inc>\n#include <keel/rule/detail/text_begin.inc>'

@@ -7,7 +7,7 @@ failed=0
 for header in step/step.hpp step/clipping.hpp step/grad_scaler.hpp step/gradient_norm.hpp observe/window_statistics.hpp; do
   echo "#include <keel/$header>" > "$folder/case.cpp"
   for flag in -ffast-math -ffinite-math-only; do
-    if "$@" -std=c++20 -fsyntax-only "$flag" "$folder/case.cpp" > "$folder/said" 2>&1; then
+    if "$@" -std=c++20 -fsyntax-only -Wfatal-errors "$flag" "$folder/case.cpp" > "$folder/said" 2>&1; then
       echo "$header compiles with $flag"
       failed=1
     elif ! grep -q 'error.*keel: -ffast-math and -ffinite-math-only let the compiler remove every check' "$folder/said"; then

@@ -31,7 +31,7 @@ struct spoken {
 template <class Recipe, class Demand, class Rule>
 constexpr void find_in_rule(spoken& found) {
   using named = typename decltype(keel::detail::named_by<Rule, Recipe>())::type;
-  if constexpr (std::is_same_v<Demand, typename Rule::template demand<false, named>>) found = {Rule::id};
+  if constexpr (std::is_same_v<Demand, keel::rule::demand<Rule, false, named>>) found = {Rule::id};
   if constexpr ((Rule::has_words_for & 2) != 0) {
     [&]<int... Rung>(std::integer_sequence<int, Rung...>) {
       ((std::is_same_v<Demand, typename Rule::template reached_by_rung<false, Recipe, Rung + 1>>

@@ -110,11 +110,11 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"checkpoint": {"every_seconds": "9999999999999_h"}})", "/checkpoint/every_seconds/interval", "10_min"));
   CHECK(says(R"({"model": "batch_norm"})", "/model", "list of names"));
   CHECK(says(R"({"model": [1]})", "/model", "list of names"));
-  CHECK(says(R"({"oom": "ladder"})", "/oom", "{\"ladder\": [rungs], \"climb_back\": updates}"));
-  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "a number of updates"));
+  CHECK(says(R"({"oom": "ladder"})", "/oom", "needs the rungs of ladder: {\"ladder\": ..}"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "must be a duration such as 500"));
   CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": 9223372036854775808}})", "/oom/climb_back",
-             "a number of updates"));
-  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "climb_back may be left out"));
+             "a whole number that fits"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "has no field \"climbs\". There are: rungs climb_back"));
   file const climbs_back(R"({"oom": {"ladder": ["offload_optimizer", "give_up"], "climb_back": 500}})");
   CHECK(keel::load_config(climbs_back.path()).oom ==
         keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);

@@ -35,7 +35,7 @@ std::vector<violation> one_by_one(config const& c) {
   for (int i = 0; i < table::count; ++i) {
     auto const& rule = table::entries[i];
     settled[static_cast<std::size_t>(i)] = rule.broken(c);
-    if (rule.broken(c) && !(rule.may_be_accepted && c.accepts(rule.id))) found.push_back({rule.id, rule.text});
+    if (rule.broken(c) && !(rule.may_be_accepted && c.accepts(rule.id))) found.push_back({rule.id, keel::detail::rule_texts<keel::detail::judged_rules>::all[i]});
   }
   keel::for_each_reachable(c, [&](config const& reached, origin from, int number) {
     for (int i = 0; i < table::count; ++i) {
@@ -43,7 +43,7 @@ std::vector<violation> one_by_one(config const& c) {
       bool& done = settled[static_cast<std::size_t>(i)];
       if (done || is_about_the_whole_ladder(rule) || !rule.broken(reached)) continue;
       done = true;
-      if (!(rule.may_be_accepted && c.accepts(rule.id))) found.push_back({rule.id, rule.text, from, number});
+      if (!(rule.may_be_accepted && c.accepts(rule.id))) found.push_back({rule.id, keel::detail::rule_texts<keel::detail::judged_rules>::all[i], from, number});
     }
     return true;
   });
@@ -135,7 +135,7 @@ TEST_CASE("rungs, a rollback and the floor together reach no broken rule that th
     });
     for (int i = 0; i < table::count; ++i) {
       auto const at = static_cast<std::size_t>(i);
-      if (together[at] && !alone[at]) FAIL("configuration " << number << ": " << table::entries[i].text);
+      if (together[at] && !alone[at]) FAIL("configuration " << number << ": " << keel::detail::rule_texts<keel::detail::judged_rules>::all[i]);
     }
   }
   CHECK(compared > 10'000);

@@ -54,7 +54,7 @@ static_assert(std::is_same_v<keel::policy_of<pretrain, keel::slot::ema>, keel::n
 // Of a slot that is given twice the first is in the value, and the second is a broken rule even where it is the same policy.
 using twice = recipe<keel::clip::global_norm<1.0>, keel::clip::value<0.5>>;
 static_assert(config_of<twice>.clip == keel::clip::global_norm<1.0>::configured);
-static_assert(config_of<twice>.gives_twice(keel::slot::clip) && !config_of<twice>.gives_twice(keel::slot::model));
+static_assert(config_of<twice>.gives_twice<keel::slot::clip>() && !config_of<twice>.gives_twice<keel::slot::model>());
 static_assert(violations<recipe<keel::model::partly_frozen, keel::model::partly_frozen>>.has("D14"));
 
 // Asking is never a hard error.
@@ -75,7 +75,7 @@ struct half_of_the_norm : keel::fills<keel::slot::clip> {
   static constexpr keel::clip::settings configured{keel::clip::kind::custom, 0.5};
 };
 struct without_base {
-  static constexpr keel::slot in_slot = keel::slot::clip;
+  using in_slot = keel::slot::clip;
   static constexpr keel::clip::settings configured{keel::clip::kind::custom, 0.5};
 };
 static_assert(keel::policy<half_of_the_norm> && keel::policy<without_base>);
@@ -111,15 +111,15 @@ struct slot_as_a_number {
   static constexpr keel::clip::settings configured{};
 };
 struct slot_that_does_not_exist {
-  static constexpr keel::slot in_slot = static_cast<keel::slot>(keel::slot_count);
+  using in_slot = no_slot;
   static constexpr keel::clip::settings configured{};
 };
-struct slot_known_at_run_time {
-  inline static keel::slot in_slot = keel::slot::clip;
+struct slot_as_an_object {
+  static constexpr keel::slot::clip in_slot{};
   static constexpr keel::clip::settings configured{};
 };
-struct slot_per_object {
-  keel::slot in_slot = keel::slot::clip;
+struct slot_as_a_pointer {
+  using in_slot = keel::slot::clip*;
   static constexpr keel::clip::settings configured{};
 };
 struct settings_known_at_run_time : keel::fills<keel::slot::clip> {
@@ -139,8 +139,8 @@ static_assert(is_only_a_stranger<settings_of_another_slot>);
 static_assert(is_only_a_stranger<settings_as_a_function>);
 static_assert(is_only_a_stranger<slot_as_a_number>);
 static_assert(is_only_a_stranger<slot_that_does_not_exist>);
-static_assert(is_only_a_stranger<slot_known_at_run_time>);
-static_assert(is_only_a_stranger<slot_per_object>);
+static_assert(is_only_a_stranger<slot_as_an_object>);
+static_assert(is_only_a_stranger<slot_as_a_pointer>);
 static_assert(is_only_a_stranger<settings_known_at_run_time>);
 static_assert(is_only_a_stranger<settings_per_object>);
 static_assert(is_only_a_stranger<hidden_base>);

@@ -428,8 +428,8 @@ TEST_CASE("a schedule and an order of a norm in a file are those in C++, and are
                        char const* clip_text = "none") {
     CAPTURE(written);
     CHECK(keel::parse_config(written) == typed);
-    CHECK(std::string(keel::detail::describe_schedule(typed).c_str()) == schedule_text);
-    CHECK(std::string(keel::detail::describe_clip(typed).c_str()) == clip_text);
+    CHECK(std::string(keel::detail::print_slot<keel::slot::schedule>(typed, keel::shown::set).c_str()) == schedule_text);
+    CHECK(std::string(keel::detail::print_slot<keel::slot::clip>(typed, keel::shown::set).c_str()) == clip_text);
   };
   using keel::config_of;
   using keel::recipe;

@@ -64,7 +64,7 @@ inline std::size_t distance(std::string const& from, std::string const& to) {
   auto const nearest = std::min_element(known.begin(), known.end(),
                                         [&](auto const& a, auto const& b) { return distance(shown, a) < distance(shown, b); });
   if (distance(shown, *nearest) <= std::max<std::size_t>(2, shown.size() / 3)) words += "; did you mean \"" + *nearest + "\"?";
-  words += " There are:";
+  words += words.back() == '?' ? " There are:" : ". There are:";
   for (std::string const& one : known) words += " " + one;
   throw_wrong(path.empty() ? "the recipe" : path, words);
 }
@@ -83,8 +83,14 @@ inline nlohmann::json parse_strictly(std::string const& text) {
 class json_fields {
  public:
   /// `taken`: the fields that may stand there, between blanks, or "*".
-  json_fields(nlohmann::json const& object, std::string const& path, std::string taken)
-      : object_(object), path_(path), taken_(std::move(taken)) {}
+  /// `argument`: the field that stands elsewhere, at `argument_place`.
+  json_fields(nlohmann::json const& object, std::string const& path, std::string taken, std::string argument,
+              std::string argument_place)
+      : object_(object),
+        path_(path),
+        taken_(std::move(taken)),
+        argument_(std::move(argument)),
+        argument_place_(std::move(argument_place)) {}
 
   void truth(char const* name, bool& to) {
     if (auto const* value = find(name)) {
@@ -92,25 +98,15 @@ class json_fields {
       to = value->get<bool>();
     }
   }
-  void number(char const* name, double& to) {
-    if (auto const* value = find(name)) {
-      if (!value->is_number()) throw_wrong(place(name), "must be a number");
-      to = value->get<double>();
-    }
-  }
+  void number(char const* name, double& to) { number(name, to, "must be a number"); }
   /// `given` becomes true where the field stands there.
   void optional_number(char const* name, double& to, bool& given) {
     if (find(name) == nullptr) return;
     number(name, to);
     given = true;
   }
-  void number_or_infinity(char const* name, double& to) {
-    if (auto const* value = find(name)) {
-      bool const infinite = *value == "infinity";
-      if (!infinite && !value->is_number()) throw_wrong(place(name), "must be a number, or \"infinity\"");
-      to = infinite ? std::numeric_limits<double>::infinity() : value->get<double>();
-    }
-  }
+  /// Where an infinite number makes sense, and not only a rule that says why not.
+  void number_or_infinity(char const* name, double& to) { number(name, to, "must be a number, or \"infinity\""); }
   template <class Integer>
   requires std::is_integral_v<Integer>
   void number(char const* name, Integer& to) {
@@ -122,6 +118,11 @@ class json_fields {
     if (to != before && (to < least || to > most)) {
       throw_wrong(place(name), "must be from " + std::to_string(least) + " to " + std::to_string(most));
     }
+  }
+  void optional_updates(char const* name, long long& to, bool& given) {
+    if (find(name) == nullptr) return;
+    updates(name, to);
+    given = true;
   }
   void updates(char const* name, long long& to) { duration(name, to, {{"_steps", 1}}, "500 or \"500_steps\""); }
   /// What does not fit counts in `count` alone.
@@ -154,6 +155,9 @@ class json_fields {
   void seconds(char const* name, long long& to) {
     duration(name, to, {{"_s", 1}, {"_min", 60}, {"_h", 3600}}, "30, \"30_s\", \"10_min\" or \"2_h\"");
   }
+  /// Policies of a description, in a list.
+  template <class Settings, int Size, class Description>
+  void list(char const* name, Settings (&to)[Size], int& count, Description description);
   template <class Enum>
   void choice(char const* name, Enum& to, std::initializer_list<char const*> names) {
     auto const* value = find(name);
@@ -173,7 +177,17 @@ class json_fields {
   }
 
  private:
-  std::string place(char const* name) const { return path_ + "/" + name; }
+  void number(char const* name, double& to, char const* wanted) {
+    auto const* value = find(name);
+    if (value == nullptr) return;
+    if (*value == "infinity" || *value == "-infinity") {
+      to = *value == "infinity" ? std::numeric_limits<double>::infinity() : -std::numeric_limits<double>::infinity();
+    } else {
+      if (!value->is_number()) throw_wrong(place(name), wanted);
+      to = value->get<double>();
+    }
+  }
+  std::string place(char const* name) const { return name == argument_ ? argument_place_ : path_ + "/" + name; }
   nlohmann::json const* find(char const* name) {
     if (taken_ != "*" && taken_.find(" " + std::string(name) + " ") == std::string::npos) return nullptr;
     known_.emplace_back(name);
@@ -213,12 +227,15 @@ class json_fields {
   nlohmann::json const& object_;
   std::string path_;
   std::string taken_;
+  std::string argument_;
+  std::string argument_place_;
   std::vector<std::string> known_;
 };
 
 /// An object of fields, or a list of the names of those that are true.
-template <class Format, class Settings>
-void read_fields(Settings& settings, nlohmann::json const& content, std::string const& path, std::string const& taken = "*") {
+template <class Description, class Settings>
+void read_fields(Settings& settings, nlohmann::json const& content, std::string const& path, std::string const& taken = "*",
+                 std::string const& argument = "", std::string const& argument_place = "") {
   nlohmann::json object = content;
   if (content.is_array()) {
     object = nlohmann::json::object();
@@ -228,8 +245,8 @@ void read_fields(Settings& settings, nlohmann::json const& content, std::string 
     }
   }
   if (!object.is_object()) throw_wrong(path, "must be an object of fields, or a list of names");
-  json_fields fields(object, path, taken);
-  Format::fields(settings, fields);
+  json_fields fields(object, path, taken, argument, argument_place);
+  Description::fields(settings, fields);
   fields.require_all_known();
 }
 

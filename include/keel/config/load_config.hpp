@@ -10,8 +10,8 @@
 //       "accept": ["O10", "A17"],
 //       "run": {"world_size": 8, "updates": 10000, "learning_rate": 3e-4}
 //     }
-// A slot is the name of a policy, or {name: argument}, or {name: {fields}}; slots of one policy and slots of facts take their
-// fields at once, or a list of the facts that hold. Durations are numbers of updates or seconds, or "500_steps", "10_min".
+// A slot is the name of a policy, or {name: argument}, or {name: {fields}}, or {name: argument, field: value}; slots of one policy
+// and slots of facts take their fields at once, or a list of the facts that hold. Durations are numbers of updates or seconds, or "500_steps", "10_min".
 // What is left out has its default. "run" fills config::run, without which rules that need it stay silent; it needs at least
 // the three facts above.
 #pragma once
@@ -23,7 +23,6 @@
 #include <iterator>
 #include <keel/config/json_fields.hpp>
 #include <keel/config/json_text.hpp>
-#include <keel/config/slot_format.hpp>
 #include <keel/error.hpp>
 #include <keel/recipe/describe.hpp>
 #include <limits>
@@ -36,90 +35,144 @@ namespace keel {
 
 namespace detail {
 
-template <class Format>
-using settings_in = std::remove_cvref_t<decltype(Format::policies[0].start)>;
+template <class Description>
+inline constexpr auto policies_of = Description::policies();
 
-template <class Format>
+template <class Description>
+using settings_in = std::remove_cvref_t<decltype(policies_of<Description>.all[0].start)>;
+
+/// Stands for a policy of a program's own, which only C++ can name.
+inline bool is_custom(char const* name) { return std::string(name) == "custom"; }
+
+template <class Description>
 std::vector<std::string> policy_names() {
   std::vector<std::string> names;
-  for (auto const& policy : Format::policies) names.emplace_back(policy.name);
+  for (auto const& policy : policies_of<Description>.all) {
+    if (!is_custom(policy.name)) names.emplace_back(policy.name);
+  }
   return names;
 }
 
-template <class Format>
-auto const& policy_named(std::string const& name, std::string const& path) {
-  for (auto const& policy : Format::policies) {
-    if (name == policy.name) return policy;
+template <class Description>
+policy_entry<settings_in<Description>> const* find_policy_named(std::string const& name) {
+  for (auto const& policy : policies_of<Description>.all) {
+    if (name == policy.name) return &policy;
   }
-  throw_unknown(path, name, "policy", policy_names<Format>());
+  return nullptr;
 }
 
-/// `"name"`, `{"name": argument}` or `{"name": {fields}}`.
-template <class Format>
-settings_in<Format> read_policy(nlohmann::json const& value, std::string const& path) {
+template <class Description>
+auto const& policy_named(std::string const& name, std::string const& path) {
+  auto const* const policy = find_policy_named<Description>(name);
+  if (policy == nullptr) throw_unknown(path, name, "policy", policy_names<Description>());
+  if (is_custom(policy->name)) throw_wrong(path, "is \"custom\", a policy of a program's own, which a file cannot bring");
+  return *policy;
+}
+
+/// Finds out whether a field is a list of policies.
+struct list_finder {
+  std::string wanted;
+  bool found = false;
+  void list(char const* name, auto&&...) { found |= wanted == name; }
+  void truth(auto&&...) {}
+  void number(auto&&...) {}
+  void number_between(auto&&...) {}
+  void number_or_infinity(auto&&...) {}
+  void optional_number(auto&&...) {}
+  void updates(auto&&...) {}
+  void optional_updates(auto&&...) {}
+  void epochs(auto&&...) {}
+  void tokens(auto&&...) {}
+  void seconds(auto&&...) {}
+  void list_of_updates(auto&&...) {}
+  void name(auto&&...) {}
+  template <class Enum, int Size>
+  void choice(char const*, Enum&, char const* const (&)[Size]) {}
+};
+
+/// Settings of a policy from its argument, or from its fields. `beside`: fields that stand beside the argument, at `path_beside`.
+template <class Description>
+settings_in<Description> read_settings(policy_entry<settings_in<Description>> const& policy, nlohmann::json const& content,
+                                       std::string const& path, nlohmann::json const& beside = nlohmann::json::object(),
+                                       std::string const& path_beside = "") {
+  auto settings = policy.start;
+  list_finder finder{policy.argument == nullptr ? "" : policy.argument};
+  Description::fields(settings, finder);
+  settings = policy.start;
+  bool const is_argument = finder.found ? content.is_array() : !content.is_object() && !content.is_array();
+  if (is_argument && policy.argument == nullptr) {
+    throw_wrong(path, *policy.fields == '\0' ? "takes no argument" : "must be an object of fields, or a list of names");
+  }
+  nlohmann::json fields = is_argument ? nlohmann::json{{policy.argument, content}} : content;
+  if (policy.needs_argument && !(fields.is_object() && fields.contains(policy.argument))) {
+    throw_wrong(path, "needs " + std::string(policy.argument));
+  }
+  std::string const place = finder.found ? path : path + "/" + (is_argument ? policy.argument : "");
+  if (!beside.empty()) {
+    fields.update(beside);
+    read_fields<Description>(settings, fields, path_beside, policy.fields, policy.argument, place);
+  } else if (is_argument) {
+    read_fields<Description>(settings, fields, path, policy.fields, policy.argument, place);
+  } else {
+    read_fields<Description>(settings, fields, path, policy.fields);
+  }
+  return settings;
+}
+
+/// `"name"`, `{"name": argument}` or `{"name": {fields}}`; fields may also stand beside an argument.
+template <class Description>
+settings_in<Description> read_policy(nlohmann::json const& value, std::string const& path) {
   if (value.is_string()) {
     std::string const name = value.template get<std::string>();
-    auto const& policy = policy_named<Format>(name, path);
+    auto const& policy = policy_named<Description>(name, path);
     if (policy.needs_argument) {
       throw_wrong(path, "needs the " + std::string(policy.argument) + " of " + policy.name + ": {\"" + policy.name + "\": ..}");
     }
     return policy.start;
   }
-  if (!value.is_object() || value.size() != 1) {
-    throw_wrong(path, "must be the name of a policy, or an object with one policy as its key");
+  auto const wrong = [&] { throw_wrong(path, "must be the name of a policy, or an object with one policy as its key"); };
+  if (!value.is_object() || value.empty()) wrong();
+  std::string name = value.begin().key();
+  if (value.size() > 1) {
+    int policies = 0;
+    for (auto const& [key, content] : value.items()) {
+      if (find_policy_named<Description>(key) == nullptr) continue;
+      name = key;
+      ++policies;
+    }
+    if (policies != 1) wrong();
   }
-  std::string const name = value.begin().key();
-  auto const& policy = policy_named<Format>(name, path);
-  auto settings = policy.start;
-  nlohmann::json const& content = value.begin().value();
-  bool const at_once = !content.is_object() && !content.is_array();
-  if (at_once && policy.argument == nullptr) throw_wrong(path + "/" + name, "takes no argument");
-  nlohmann::json const fields = at_once ? nlohmann::json{{policy.argument, content}} : content;
-  if (policy.needs_argument && !(fields.is_object() && fields.contains(policy.argument))) {
-    throw_wrong(path + "/" + name, "needs " + std::string(policy.argument));
-  }
-  read_fields<Format>(settings, fields, path + "/" + name, policy.fields);
-  return settings;
+  auto const& policy = policy_named<Description>(name, path);
+  nlohmann::json beside = value;
+  beside.erase(name);
+  // Fields are all in one place.
+  if (!beside.empty() && (value[name].is_object() || policy.argument == nullptr)) wrong();
+  return read_settings<Description>(policy, value[name], path + "/" + name, beside, path);
 }
 
-/// A slot with a single policy, whose name is the slot's and is not written.
-template <class Format>
-settings_in<Format> read_slot(nlohmann::json const& value, std::string const& path) {
-  if constexpr (std::size(Format::policies) == 1) {
-    auto const& policy = Format::policies[0];
-    auto settings = policy.start;
-    bool const at_once = !value.is_object() && !value.is_array();
-    if (at_once && policy.argument == nullptr) throw_wrong(path, "must be an object of fields, or a list of names");
-    read_fields<Format>(settings, at_once ? nlohmann::json{{policy.argument, value}} : value, path, policy.fields);
-    return settings;
+/// A slot with a single policy takes that one's fields at once.
+template <class Slot>
+typename Slot::settings read_slot(nlohmann::json const& value, std::string const& path) {
+  if constexpr (Slot::is_single) {
+    constexpr auto const& policies = policies_of<Slot>.all;
+    if (value.is_string() && *policies[0].fields == '\0' && value == policies[0].name) return policies[0].start;
+    return read_settings<Slot>(policies[std::size(policies) - 1], value, path);
   } else {
-    return read_policy<Format>(value, path);
+    return read_policy<Slot>(value, path);
   }
 }
 
-inline oom::settings read_ladder(nlohmann::json const& value, std::string const& path) {
-  if (value == "raise") return oom::raise::configured;
-  bool const climbs_back = value.is_object() && value.contains("climb_back");
-  if (!value.is_object() || value.size() != (climbs_back ? 2 : 1) || !value.contains("ladder") || !value["ladder"].is_array()) {
-    throw_wrong(path, "must be \"raise\" or {\"ladder\": [rungs], \"climb_back\": updates}, where climb_back may be left out");
+template <class Settings, int Size, class Description>
+void json_fields::list(char const* name, Settings (&to)[Size], int& count, Description /*description*/) {
+  auto const* const values = find(name);
+  if (values == nullptr) return;
+  if (!values->is_array()) throw_wrong(place(name), "must be a list");
+  if (values->size() > static_cast<std::size_t>(Size)) throw_wrong(place(name), "has more than " + std::to_string(Size) + " " + name);
+  count = 0;
+  for (auto const& value : *values) {
+    to[count] = read_policy<Description>(value, place(name) + "/" + std::to_string(count));
+    ++count;
   }
-  nlohmann::json const& rungs = value["ladder"];
-  if (rungs.size() > static_cast<std::size_t>(oom::max_rungs)) {
-    throw_wrong(path + "/ladder", "has more than " + std::to_string(oom::max_rungs) + " rungs");
-  }
-  oom::settings settings{.kind = oom::kind::ladder, .count = static_cast<int>(rungs.size())};
-  for (std::size_t i = 0; i < rungs.size(); ++i) {
-    settings.rungs[i] = read_policy<rung_format>(rungs[i], path + "/ladder/" + std::to_string(i));
-  }
-  if (climbs_back) {
-    auto const& updates = value["climb_back"];
-    bool const fits =
-        updates.is_number_unsigned() && updates.get<unsigned long long>() <= std::numeric_limits<long long>::max();
-    if (!fits) throw_wrong(path + "/climb_back", "must be a number of updates");
-    settings.climbs_back = true;
-    settings.climb_back = updates.get<long long>();
-  }
-  return settings;
 }
 
 inline void read_accepted(config& to, nlohmann::json const& value, std::string const& path) {
@@ -135,7 +188,7 @@ inline void read_accepted(config& to, nlohmann::json const& value, std::string c
   }
 }
 
-struct run_format {
+struct run_description {
   static void fields(auto& s, auto& field) {
     field.number("world_size", s.world_size);
     field.updates("updates", s.updates);
@@ -153,24 +206,22 @@ inline void read_run(config& to, nlohmann::json const& value, std::string const&
     }
   }
   to.run.known = true;
-  read_fields<run_format>(to.run, value, path);
+  read_fields<run_description>(to.run, value, path);
   if (to.run.world_size < 1) throw_wrong(path + "/world_size", "must be at least 1");
 }
 
-template <class... Formats>
-std::vector<std::string> slot_names(std::tuple<Formats...>*) {
-  return {Formats::slot..., "oom", "accept", "run"};
+template <class... Slots>
+std::vector<std::string> slot_names(slot_list<Slots...>) {
+  return {Slots::name..., "accept", "run"};
 }
 
-template <class... Formats>
-void read_slots(config& to, nlohmann::json const& document, std::tuple<Formats...>* all) {
+template <class... Slots>
+void read_slots(config& to, nlohmann::json const& document, slot_list<Slots...> all) {
   for (auto const& [key, value] : document.items()) {
     std::string const path = "/" + key;
-    bool const known = ((key == Formats::slot && (Formats::of(to) = read_slot<Formats>(value, path), true)) || ...);
+    bool const known = ((key == Slots::name && (to.*place<Slots> = read_slot<Slots>(value, path), true)) || ...);
     if (known) continue;
-    if (key == "oom") {
-      to.oom = read_ladder(value, path);
-    } else if (key == "accept") {
+    if (key == "accept") {
       read_accepted(to, value, path);
     } else if (key == "run") {
       read_run(to, value, path);
@@ -188,7 +239,7 @@ inline config parse_config(std::string const& text) {
   nlohmann::json const document = detail::parse_strictly(text);
   if (!document.is_object()) detail::throw_wrong("", "must be an object of slots");
   config value;
-  detail::read_slots(value, document, static_cast<detail::slot_formats*>(nullptr));
+  detail::read_slots(value, document, slots{});
   return value;
 }
 

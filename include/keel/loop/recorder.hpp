@@ -15,6 +15,7 @@
 #include <keel/memory/timeline.hpp>
 #include <keel/observe/console.hpp>
 #include <keel/observe/metric.hpp>
+#include <keel/config/write_config.hpp>
 #include <keel/recipe/describe.hpp>
 #include <keel/step/event.hpp>
 #include <memory>
@@ -52,6 +53,10 @@ class recorder {
     nlohmann::ordered_json slots;
     for_each_slot(recipe, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
     directory_->event("started", 0, {{"recipe", slots}});
+  }
+  /// What the run is from here on, for load_config and for a reader.
+  void write_recipe(config const& recipe) {
+    if (directory_) directory_->write("recipe.json", to_json(recipe).dump(2) + "\n");
   }
   /// The recipe asks for a kernel that this LibTorch does not have.
   void no_fused_attention(std::int64_t update) {

@@ -11,6 +11,8 @@
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/config/older_words.hpp>
+#include <keel/config/write_config.hpp>
 #include <keel/memory/attention.hpp>
 #include <keel/memory/lora.hpp>
 #include <keel/recipe/describe.hpp>
@@ -49,12 +51,6 @@ inline bool shapes_the_result(std::string const& slot) {
   return others.count(slot) == 0;
 }
 
-inline nlohmann::json recipe_to_json(config const& value) {
-  nlohmann::json slots = nlohmann::json::object();
-  for_each_slot(value, [&](char const* name, slot_text const& text) { slots[name] = text.c_str(); });
-  return slots;
-}
-
 inline bool depends_on_length(config const& value) {
   bool const own = value.schedule.kind == schedule::kind::custom;
   return value.schedule.total == 0 && (own || schedule::depends_on_length(value.schedule));
@@ -73,10 +69,52 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
 }
 
 /// What an attention policy comes to here: the default may be the kernel that an older recipe named.
-inline attention_kind kernel_of(std::string const& policy, config const& value) {
-  if (policy == "fused") return attention_kernel(attention_kind::fused);
-  bool const automatic = policy == "automatic" && !value.model.inner_gradients;
+inline attention_kind kernel_of(attention_settings const& policy, config const& value) {
+  if (policy.kind == attention_kind::fused) return attention_kernel(attention_kind::fused);
+  bool const automatic = policy.kind == attention_kind::automatic && !value.model.inner_gradients;
   return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
+}
+
+/// True for settings by which the parameters become the same.
+template <class Slot>
+bool comes_to_the_same(typename Slot::settings before, typename Slot::settings now, config const& value) {
+  if constexpr (std::is_same_v<Slot, slot::attention>) return kernel_of(before, value) == kernel_of(now, value);
+  if constexpr (std::is_same_v<Slot, slot::schedule>) {
+    for (schedule::settings* one : {&before, &now}) {
+      if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0) one->warmup_ratio = schedule::one_cycle_warmup;
+    }
+  }
+  return before == now;
+}
+
+/// A slot's settings of a checkpoint beside those of the recipe: nothing where they come to the same, or what the checkpoint's are.
+template <class Slot>
+std::string other_settings(nlohmann::json saved, config const& value) {
+  nlohmann::json const now = slot_to_json<Slot>(value);
+  if (saved == now) return "";
+  std::string const shown_as = saved.is_string() ? saved.get<std::string>() : saved.is_null() ? "nothing" : saved.dump();
+  try {
+    if (saved.is_string()) saved = slot_from_words<Slot>(saved.get<std::string>());
+    if (saved.is_object() && saved.contains("custom") && now.is_object() && now.contains("custom")) {
+      // Older checkpoints have fewer words of a policy of your own.
+      for (auto const& [name, before] : saved["custom"].items()) {
+        if (!now["custom"].contains(name) || now["custom"][name] != before) return shown_as;
+      }
+      return "";
+    }
+    auto const before = read_slot<Slot>(saved, "");
+    if (comes_to_the_same<Slot>(before, value.*place<Slot>, value)) return "";
+    config of_before;
+    of_before.*place<Slot> = before;
+    return print_slot<Slot>(of_before, shown::all).c_str();
+  } catch (config_error const&) {
+    return shown_as;  // of a version that has other settings: not the same
+  }
+}
+
+template <class... Slots, class Visit>
+void for_each_described_slot(slot_list<Slots...>, Visit&& visit) {
+  (visit.template operator()<Slots>(), ...);
 }
 
 /// Throws checkpoint_error (E03) that names every slot that differs.
@@ -84,20 +122,15 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
                                 accepted_changes const& accepts) {
   nlohmann::json const saved = state.value("recipe", nlohmann::json::object());
   std::string differences;
-  for_each_slot(value, [&](char const* name, slot_text const& text) {
-    bool const by_evaluations = std::string(name) == "evaluation" && schedule::judges_evaluations(value.schedule);
+  for_each_described_slot(slots{}, [&]<class Slot>() {
+    std::string const name = Slot::name;
+    bool const by_evaluations = name == "evaluation" && schedule::judges_evaluations(value.schedule);
     if ((!shapes_the_result(name) && !by_evaluations) || accepts(name)) return;
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
-    std::string const before = saved.contains(name) && saved[name].is_string() ? saved[name].get<std::string>() : "nothing";
-    // Older checkpoints have no name of a policy of your own.
-    short_name const own = name == std::string("clip")       ? value.own_clip
-                           : name == std::string("schedule") ? value.own_schedule
-                                                             : short_name();
-    if (!own.empty() && before + ", " + own.letters == text.c_str()) return;
-    bool const same_kernel = std::string(name) == "attention" && kernel_of(before, value) == kernel_of(text.c_str(), value);
-    if (before != text.c_str() && !same_kernel)
-      differences += (differences.empty() ? "" : "; ") + std::string(name) + " was " + before + " and is " + text.c_str();
+    std::string const before = other_settings<Slot>(saved.value(name, nlohmann::json()), value);
+    if (before.empty()) return;
+    differences += (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::all).c_str();
   });
   std::int64_t const length =
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
@@ -151,9 +184,9 @@ inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, 
                              accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
   // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
-  auto const schedule_of = [](nlohmann::json const& state) { return state.value(pointer("/recipe/schedule"), std::string()); };
-  bool const had_schedule = !schedule::changes_the_rate(value.schedule) && saved.contains(pointer("/recipe/schedule")) &&
-                            saved[pointer("/recipe/schedule")].is_string() && schedule_of(saved) != schedule_of(live);
+  nlohmann::json const schedule_before = saved.value(pointer("/recipe/schedule"), nlohmann::json());
+  bool const had_schedule = !schedule::changes_the_rate(value.schedule) && !schedule_before.is_null() &&
+                            !other_settings<slot::schedule>(schedule_before, value).empty();
   std::size_t const groups = live.at("optimizer").at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
     pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
@@ -214,7 +247,7 @@ snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::opt
   }
   content.state["keel"] = version;
   content.state["libtorch"] = TORCH_VERSION;
-  content.state["recipe"] = detail::recipe_to_json(value);
+  content.state["recipe"] = detail::slots_to_json(value, slots{});
   content.state["updates"] = value.run.updates;
   save_optimizer(optimizer, parameters, content.state["optimizer"], content.optimizer);
   boost::hana::for_each(parts, [&](auto part) {

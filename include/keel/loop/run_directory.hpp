@@ -1,4 +1,4 @@
-// One run's directory: a lock against a second run in it, checkpoints, metrics.jsonl and events.jsonl.
+// One run's directory: a lock against a second run in it, checkpoints, recipe.json, metrics.jsonl and events.jsonl.
 #pragma once
 
 #include <unistd.h>
@@ -34,6 +34,18 @@ class run_directory {
   std::filesystem::path const& root() const { return root_; }
   checkpoint_store<Files>& checkpoints() { return store_; }
   json_lines<Files>& metrics() { return metrics_; }
+
+  /// Replaces a small file of the directory. Throws file_error (E02) if it cannot be written.
+  void write(char const* name, std::string const& content) {
+    auto const target = root_ / name;
+    auto const beside = root_ / (std::string(name) + ".new");
+    {
+      auto const file = files_.create(beside);
+      files_.write(file, beside, content.data(), content.size());
+      files_.sync(file, beside);
+    }
+    files_.rename(beside, target);
+  }
 
   /// Adds a line to events.jsonl: what happened, after how many updates, and when.
   void event(char const* name, std::int64_t update, nlohmann::ordered_json details = nlohmann::ordered_json::object()) {

@@ -357,6 +357,7 @@ class trainer_body : public trials<trainer_body<Recipe, Environment>, step_body<
       if constexpr (configured.determinism.kind != determinism::kind::off) seed<Recipe>(step_.parameters().device);
       recorder_.begin(configured);
     }
+    recorder_.write_recipe(configured);
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
       recorder_.no_fused_attention(step_.updates());
     if (directory_) recorder_.weaker_promises(step_.updates());

@@ -9,6 +9,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct accumulate;
+}
+
 namespace keel {
 
 struct accumulate_settings {
@@ -20,32 +24,31 @@ struct accumulate_settings {
 };
 
 template <long long Rows>
-struct micro_batch {
-  static constexpr void apply(accumulate_settings& to) { to.micro_batch = Rows; }
-};
+struct micro_batch : sets<&accumulate_settings::micro_batch, Rows> {};
 template <long long Rows>
-struct global_batch {
-  static constexpr void apply(accumulate_settings& to) { to.global_batch = Rows; }
-};
-
-struct reduce_once {
-  static constexpr void apply(accumulate_settings& to) { to.reduce_once = true; }
-};
+struct global_batch : sets<&accumulate_settings::global_batch, Rows> {};
+struct reduce_once : sets<&accumulate_settings::reduce_once, true> {};
 
 template <long long Count, option_of<accumulate_settings>... Options>
-struct accumulate : fills<slot::accumulate> {
-  static constexpr accumulate_settings configured =
-      with_options<accumulate_settings, Options...>(accumulate_settings{.count = Count});
-  static constexpr bool options_agree = keel::options_agree<accumulate_settings, Options...>({});
-};
+struct accumulate : configures<slot::accumulate, accumulate_settings{.count = Count}, Options...> {};
 
-template <>
-struct settings_of<slot::accumulate> {
-  using type = accumulate_settings;
-};
-template <>
-struct default_policy<slot::accumulate> {
-  using type = accumulate<1>;
+struct slot::accumulate : slot_description {
+  using settings = accumulate_settings;
+  using default_policy = keel::accumulate<1>;
+  static constexpr char const* name = "accumulate";
+  static constexpr char const* given_twice = "D02";
+  static constexpr bool is_single = true;
+  static constexpr char const* keep_one = "keep one keel::accumulate<N>";
+  static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
+  static constexpr policy_list<settings, 1> policies() {
+    return {{{"accumulate", {}, "*", "count"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("count", s.count);
+    field.number("micro_batch", s.micro_batch);
+    field.number("global_batch", s.global_batch);
+    field.truth("reduce_once", s.reduce_once);
+  }
 };
 
 }  // namespace keel

@@ -9,6 +9,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct attention;
+}
+
 namespace keel {
 
 enum class attention_kind : unsigned char { automatic, math, fused };
@@ -33,13 +37,16 @@ struct attention {
   };
 };
 
-template <>
-struct settings_of<slot::attention> {
-  using type = attention_settings;
-};
-template <>
-struct default_policy<slot::attention> {
-  using type = attention::automatic;
+struct slot::attention : slot_description {
+  using settings = attention_settings;
+  using default_policy = keel::attention::automatic;
+  static constexpr char const* name = "attention";
+  static constexpr char const* given_twice = "D08";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"automatic", {}},
+             {"math", {attention_kind::math}},
+             {"fused", {attention_kind::fused}}}};
+  }
 };
 
 }  // namespace keel

@@ -18,6 +18,10 @@
 #include <keel/policy/slot.hpp>
 #include <type_traits>
 
+namespace keel::slot {
+struct checkpoint;
+}
+
 namespace keel::checkpoint {
 
 enum class kind : unsigned char { never, every_steps, every_seconds, young_daly, every_epochs, every_tokens };
@@ -44,37 +48,21 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <long long Count>
-struct keep {
-  static constexpr void apply(settings& to) { to.keep = Count; }
-};
-struct synchronous {
-  static constexpr void apply(settings& to) { to.asynchronous = false; }
-};
-struct asynchronous {
-  static constexpr void apply(settings& to) { to.asynchronous = true; }
-};
+struct keep : sets<&settings::keep, Count> {};
+struct synchronous : sets<&settings::asynchronous, false> {};
+struct asynchronous : sets<&settings::asynchronous, true> {};
 template <seconds Duration>
-struct mean_time_between_failures {
-  static constexpr void apply(settings& to) { to.mean_time_between_failures = Duration.count; }
-};
+struct mean_time_between_failures : sets<&settings::mean_time_between_failures, Duration.count> {};
 
 template <steps Updates>
-struct keep_every {
-  static constexpr void apply(settings& to) { to.keep_every = Updates.count; }
-};
-struct drop_when_busy {
-  static constexpr void apply(settings& to) { to.drop_when_busy = true; }
-};
+struct keep_every : sets<&settings::keep_every, Updates.count> {};
+struct drop_when_busy : sets<&settings::drop_when_busy, true> {};
 template <long long InARow>
-struct failures {
-  static constexpr void apply(settings& to) { to.failures = InARow; }
-};
+struct failures : sets<&settings::failures, InARow> {};
 struct on_best {
   static constexpr void apply(settings& to) { to.best = to.on_best = true; }
 };
-struct keep_best {
-  static constexpr void apply(settings& to) { to.best = true; }
-};
+struct keep_best : sets<&settings::best, true> {};
 template <long long Count>
 struct keep_k_best {
   static constexpr void apply(settings& to) {
@@ -82,15 +70,9 @@ struct keep_k_best {
     to.best_count = Count;
   }
 };
-struct on_exception {
-  static constexpr void apply(settings& to) { to.on_exception = true; }
-};
-struct by_training_loss {
-  static constexpr void apply(settings& to) { to.metric = metric::training_loss; }
-};
-struct by_evaluation_loss {
-  static constexpr void apply(settings& to) { to.metric = metric::evaluation_loss; }
-};
+struct on_exception : sets<&settings::on_exception, true> {};
+struct by_training_loss : sets<&settings::metric, metric::training_loss> {};
+struct by_evaluation_loss : sets<&settings::metric, metric::evaluation_loss> {};
 
 using by_evaluation = by_evaluation_loss;
 
@@ -112,27 +94,59 @@ struct never : fills<slot::checkpoint> {
   static constexpr settings configured{};
 };
 template <auto Interval, option... Options>
-struct every : fills<slot::checkpoint> {
-  static constexpr settings configured = with_options<settings, Options...>(at(Interval));
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
+struct every : configures<slot::checkpoint, at(Interval), Options...> {
   static constexpr bool has_unit = is_one_of<steps, epochs, tokens, seconds>(Interval);
 };
 template <option... Options>
-struct young_daly : fills<slot::checkpoint> {
-  static constexpr settings start{.kind = kind::young_daly};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct young_daly : configures<slot::checkpoint, settings{.kind = kind::young_daly}, Options...> {};
 
 }  // namespace keel::checkpoint
 
 namespace keel {
-template <>
-struct settings_of<slot::checkpoint> {
-  using type = checkpoint::settings;
+
+struct slot::checkpoint : slot_description {
+  using settings = keel::checkpoint::settings;
+  using default_policy = keel::checkpoint::never;
+  static constexpr char const* name = "checkpoint";
+  static constexpr char const* given_twice = "S14";
+  static constexpr char const* timed =
+      " interval keep keep_every asynchronous drop_when_busy failures keep_best keep_k_best on_best on_exception metric ";
+  static constexpr policy_list<settings, 6> policies() {
+    return {{{"never", {}},
+             {"every_steps", {.kind = keel::checkpoint::kind::every_steps}, timed, "interval", true, "every"},
+             {"every_epochs", {.kind = keel::checkpoint::kind::every_epochs}, timed, "interval", true, "every"},
+             {"every_tokens", {.kind = keel::checkpoint::kind::every_tokens}, timed, "interval", true, "every"},
+             {"every_seconds", {.kind = keel::checkpoint::kind::every_seconds}, timed, "interval", true, "every"},
+             {"young_daly", {.kind = keel::checkpoint::kind::young_daly},
+              " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best keep_k_best on_best on_exception metric ",
+              "mean_time_between_failures"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    switch (s.kind) {
+      case keel::checkpoint::kind::every_seconds:
+        field.seconds("interval", s.interval);
+        break;
+      case keel::checkpoint::kind::every_epochs:
+        field.epochs("interval", s.interval);
+        break;
+      case keel::checkpoint::kind::every_tokens:
+        field.tokens("interval", s.interval);
+        break;
+      default:
+        field.updates("interval", s.interval);
+    }
+    field.number("keep", s.keep);
+    field.truth("asynchronous", s.asynchronous);
+    field.seconds("mean_time_between_failures", s.mean_time_between_failures);
+    field.truth("keep_best", s.best);
+    field.updates("keep_every", s.keep_every);
+    field.truth("drop_when_busy", s.drop_when_busy);
+    field.number("failures", s.failures);
+    field.number("keep_k_best", s.best_count);
+    field.truth("on_best", s.on_best);
+    field.truth("on_exception", s.on_exception);
+    field.choice("metric", s.metric, {"none", "training_loss", "evaluation_loss"});
+  }
 };
-template <>
-struct default_policy<slot::checkpoint> {
-  using type = checkpoint::never;
-};
+
 }  // namespace keel

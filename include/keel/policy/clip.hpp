@@ -13,9 +13,14 @@
 // (G02).
 #pragma once
 
+#include <keel/policy/name.hpp>
 #include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 #include <limits>
+
+namespace keel::slot {
+struct clip;
+}
 
 namespace keel::clip {
 
@@ -32,6 +37,7 @@ struct settings {
   long long window = 0;  ///< of zscore: applied updates that it looks back on
   double at_most = 0.0;  ///< of zscore: largest norm, also before there is a history; 0: none
   double order = 2.0;    ///< of global_norm: the p of the p-norm that is bounded
+  short_name own{};      ///< of a policy of your own its name, which a recipe fills in
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -39,28 +45,18 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <long long Updates>
-struct window {
-  static constexpr void apply(settings& to) { to.window = Updates; }
-};
+struct window : sets<&settings::window, Updates> {};
 template <number MaxNorm>
-struct at_most {
-  static constexpr void apply(settings& to) { to.at_most = MaxNorm; }
-};
+struct at_most : sets<&settings::at_most, MaxNorm> {};
 /// A number from 1 on, or infinity.
 template <number P>
-struct order {
-  static constexpr void apply(settings& to) { to.order = P; }
-};
+struct order : sets<&settings::order, P> {};
 
 struct none : fills<slot::clip> {
   static constexpr settings configured{};
 };
 template <number MaxNorm, option... Options>
-struct global_norm : fills<slot::clip> {
-  static constexpr settings start{kind::global_norm, MaxNorm};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct global_norm : configures<slot::clip, settings{kind::global_norm, MaxNorm}, Options...> {};
 template <number MaxElement>
 struct value : fills<slot::clip> {
   static constexpr settings configured{kind::value, MaxElement};
@@ -70,22 +66,37 @@ struct adaptive : fills<slot::clip> {
   static constexpr settings configured{kind::adaptive, Ratio};
 };
 
+constexpr settings zscore_start(double deviations) {
+  return {.kind = kind::zscore, .limit = deviations, .window = 128};
+}
 template <number Deviations, option... Options>
-struct zscore : fills<slot::clip> {
-  static constexpr settings start{.kind = kind::zscore, .limit = Deviations, .window = 128};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct zscore : configures<slot::clip, zscore_start(Deviations), Options...> {};
 
 }  // namespace keel::clip
 
 namespace keel {
-template <>
-struct settings_of<slot::clip> {
-  using type = clip::settings;
+
+struct slot::clip : slot_description {
+  using settings = keel::clip::settings;
+  using default_policy = keel::clip::none;
+  static constexpr char const* name = "clip";
+  static constexpr char const* given_twice = "G07";
+  static constexpr policy_list<settings, 6> policies() {
+    return {{{"none", {}},
+             {"global_norm", {keel::clip::kind::global_norm}, " limit order ", "limit", true},
+             {"value", {keel::clip::kind::value}, " limit ", "limit", true},
+             {"adaptive", {keel::clip::kind::adaptive}, " limit ", "limit", true},
+             {"zscore", keel::clip::zscore_start(0.0), " limit window at_most ", "limit", true},
+             {"custom", {keel::clip::kind::custom}, " limit by_joint_norm name "}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("limit", s.limit);
+    field.updates("window", s.window);
+    field.number("at_most", s.at_most);
+    field.number_or_infinity("order", s.order);
+    field.truth("by_joint_norm", s.by_joint_norm);
+    field.name("name", s.own.letters);
+  }
 };
-template <>
-struct default_policy<slot::clip> {
-  using type = clip::none;
-};
+
 }  // namespace keel

@@ -11,6 +11,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct data;
+}
+
 namespace keel::data {
 
 struct settings {
@@ -43,51 +47,48 @@ constexpr settings operator|(settings a, settings const& b) {
 template <class Fact>
 concept fact = option_of<Fact, settings>;
 
-struct ragged {
-  static constexpr void apply(settings& to) { to.ragged = true; }
-};
-struct token_weighted {
-  static constexpr void apply(settings& to) { to.token_weighted = true; }
-};
-struct packed {
-  static constexpr void apply(settings& to) { to.packed = true; }
-};
-struct grouped {
-  static constexpr void apply(settings& to) { to.grouped = true; }
-};
-struct endless {
-  static constexpr void apply(settings& to) { to.endless = true; }
-};
-struct finite {
-  static constexpr void apply(settings& to) { to.finite = true; }
-};
-struct drops_last {
-  static constexpr void apply(settings& to) { to.drops_last = true; }
-};
-struct single_pass {
-  static constexpr void apply(settings& to) { to.single_pass = true; }
-};
+struct ragged : sets<&settings::ragged, true> {};
+struct token_weighted : sets<&settings::token_weighted, true> {};
+struct packed : sets<&settings::packed, true> {};
+struct grouped : sets<&settings::grouped, true> {};
+struct endless : sets<&settings::endless, true> {};
+struct finite : sets<&settings::finite, true> {};
+struct drops_last : sets<&settings::drops_last, true> {};
+struct single_pass : sets<&settings::single_pass, true> {};
 template <long long Count>
-struct rows {
-  static constexpr void apply(settings& to) { to.rows = Count; }
-};
+struct rows : sets<&settings::rows, Count> {};
 
 template <fact... Facts>
-struct is : fills<slot::data> {
-  static constexpr settings configured = with_options<settings, Facts...>({});
-  static constexpr bool options_agree = keel::options_agree<settings, Facts...>({});
-};
+struct is : configures<slot::data, settings{}, Facts...> {};
 using usual = is<>;
 
 }  // namespace keel::data
 
 namespace keel {
-template <>
-struct settings_of<slot::data> {
-  using type = data::settings;
+
+struct slot::data : slot_description {
+  using settings = keel::data::settings;
+  using default_policy = keel::data::usual;
+  static constexpr char const* name = "data";
+  static constexpr char const* given_twice = "D19";
+  static constexpr bool is_single = true;
+  static constexpr char const* unset = "usual";
+  static constexpr char const* keep_one = "list all facts in one keel::data::is<..>";
+  static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
+  static constexpr policy_list<settings, 1> policies() {
+    return {{{"is", {}, "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.truth("ragged", s.ragged);
+    field.truth("token_weighted", s.token_weighted);
+    field.truth("packed", s.packed);
+    field.truth("grouped", s.grouped);
+    field.truth("endless", s.endless);
+    field.truth("finite", s.finite);
+    field.truth("drops_last", s.drops_last);
+    field.truth("single_pass", s.single_pass);
+    field.number("rows", s.rows);
+  }
 };
-template <>
-struct default_policy<slot::data> {
-  using type = data::usual;
-};
+
 }  // namespace keel

@@ -8,6 +8,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct determinism;
+}
+
 namespace keel::determinism {
 
 enum class kind : unsigned char { off, seeded, strict };
@@ -33,12 +37,20 @@ struct strict : fills<slot::determinism> {
 }  // namespace keel::determinism
 
 namespace keel {
-template <>
-struct settings_of<slot::determinism> {
-  using type = determinism::settings;
+
+struct slot::determinism : slot_description {
+  using settings = keel::determinism::settings;
+  using default_policy = keel::determinism::off;
+  static constexpr char const* name = "determinism";
+  static constexpr char const* given_twice = "D11";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"off", {}},
+             {"seeded", {keel::determinism::kind::seeded}, " seed ", "seed", true},
+             {"strict", {keel::determinism::kind::strict}, " seed ", "seed", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("seed", s.seed);
+  }
 };
-template <>
-struct default_policy<slot::determinism> {
-  using type = determinism::off;
-};
+
 }  // namespace keel

@@ -7,6 +7,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct device;
+}
+
 namespace keel::device {
 
 enum class kind : unsigned char { any, cpu, cuda };
@@ -21,12 +25,8 @@ struct settings {
 template <class Fact>
 concept fact = option_of<Fact, settings>;
 
-struct graph_captured {
-  static constexpr void apply(settings& to) { to.graph_captured = true; }
-};
-struct device_assert {
-  static constexpr void apply(settings& to) { to.device_assert = true; }
-};
+struct graph_captured : sets<&settings::graph_captured, true> {};
+struct device_assert : sets<&settings::device_assert, true> {};
 
 struct any : fills<slot::device> {
   static constexpr settings configured{};
@@ -35,20 +35,27 @@ struct cpu : fills<slot::device> {
   static constexpr settings configured{.kind = kind::cpu};
 };
 template <fact... Facts>
-struct cuda_with : fills<slot::device> {
-  static constexpr settings configured = with_options<settings, Facts...>({.kind = kind::cuda});
-};
+struct cuda_with : configures<slot::device, settings{.kind = kind::cuda}, Facts...> {};
 using cuda = cuda_with<>;
 
 }  // namespace keel::device
 
 namespace keel {
-template <>
-struct settings_of<slot::device> {
-  using type = device::settings;
+
+struct slot::device : slot_description {
+  using settings = keel::device::settings;
+  using default_policy = keel::device::any;
+  static constexpr char const* name = "device";
+  static constexpr char const* given_twice = "D27";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"any", {}},
+             {"cpu", {keel::device::kind::cpu}},
+             {.name = "cuda", .start = {keel::device::kind::cuda}, .fields = "*", .typed = "cuda"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.truth("graph_captured", s.graph_captured);
+    field.truth("device_assert", s.device_assert);
+  }
 };
-template <>
-struct default_policy<slot::device> {
-  using type = device::any;
-};
+
 }  // namespace keel

@@ -8,6 +8,10 @@
 #include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct ema;
+}
+
 namespace keel {
 
 struct ema_settings {
@@ -20,23 +24,26 @@ struct ema_settings {
 struct no_ema : fills<slot::ema> {
   static constexpr ema_settings configured{};
 };
-struct ema_buffers {
-  static constexpr void apply(ema_settings& to) { to.buffers = true; }
-};
+struct ema_buffers : sets<&ema_settings::buffers, true> {};
 template <number Decay, option_of<ema_settings>... Options>
-struct ema : fills<slot::ema> {
-  static constexpr ema_settings start{.decay = Decay, .kept = true};
-  static constexpr ema_settings configured = with_options<ema_settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<ema_settings, Options...>(start);
-};
+struct ema : configures<slot::ema, ema_settings{.decay = Decay, .kept = true}, Options...> {};
 
-template <>
-struct settings_of<slot::ema> {
-  using type = ema_settings;
-};
-template <>
-struct default_policy<slot::ema> {
-  using type = no_ema;
+struct slot::ema : slot_description {
+  using settings = ema_settings;
+  using default_policy = no_ema;
+  static constexpr char const* name = "ema";
+  static constexpr char const* given_twice = "D13";
+  static constexpr bool is_single = true;
+  static constexpr char const* keep_one = "keep one keel::ema<D>, or keel::no_ema";
+  static constexpr bool is_same_policy(settings const& a, settings const& b) { return a.kept == b.kept; }
+  static constexpr policy_list<settings, 2> policies() {
+    return {{{.name = "none", .start = {}, .typed = "no_ema"},
+             {"ema", {.kept = true}, "*", "decay"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("decay", s.decay);
+    field.truth("buffers", s.buffers);
+  }
 };
 
 }  // namespace keel

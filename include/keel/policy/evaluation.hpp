@@ -14,6 +14,10 @@
 #include <keel/policy/slot.hpp>
 #include <type_traits>
 
+namespace keel::slot {
+struct evaluation;
+}
+
 namespace keel::evaluation {
 
 enum class kind : unsigned char { none, every, every_epochs };
@@ -38,17 +42,11 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <long long Count>
-struct batches {
-  static constexpr void apply(settings& to) { to.batches = Count; }
-};
+struct batches : sets<&settings::batches, Count> {};
 template <number Difference>
-struct min_delta {
-  static constexpr void apply(settings& to) { to.min_delta = Difference; }
-};
+struct min_delta : sets<&settings::min_delta, Difference> {};
 template <steps Updates>
-struct not_before {
-  static constexpr void apply(settings& to) { to.not_before = Updates.count; }
-};
+struct not_before : sets<&settings::not_before, Updates.count> {};
 template <number Value>
 struct stop_at {
   static constexpr void apply(settings& to) {
@@ -56,23 +54,13 @@ struct stop_at {
     to.has_stop_at = true;
   }
 };
-struct stop_on_nonfinite {
-  static constexpr void apply(settings& to) { to.stop_on_nonfinite = true; }
-};
-struct larger_is_better {
-  static constexpr void apply(settings& to) { to.larger = true; }
-};
-struct averaged {
-  static constexpr void apply(settings& to) { to.averaged = true; }
-};
+struct stop_on_nonfinite : sets<&settings::stop_on_nonfinite, true> {};
+struct larger_is_better : sets<&settings::larger, true> {};
+struct averaged : sets<&settings::averaged, true> {};
 template <short_name Name>
-struct monitor {
-  static constexpr void apply(settings& to) { to.monitor = Name; }
-};
+struct monitor : sets<&settings::monitor, Name> {};
 template <long long Evaluations>
-struct early_stop {
-  static constexpr void apply(settings& to) { to.early_stop = Evaluations; }
-};
+struct early_stop : sets<&settings::early_stop, Evaluations> {};
 
 constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
@@ -90,21 +78,40 @@ struct none : fills<slot::evaluation> {
   static constexpr settings configured{};
 };
 template <auto Interval, option... Options>
-struct every : fills<slot::evaluation> {
-  static constexpr settings configured = with_options<settings, Options...>(at(Interval));
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(at(Interval));
+struct every : configures<slot::evaluation, at(Interval), Options...> {
   static constexpr bool has_unit = is_one_of<steps, epochs>(Interval);
 };
 
 }  // namespace keel::evaluation
 
 namespace keel {
-template <>
-struct settings_of<slot::evaluation> {
-  using type = evaluation::settings;
+
+struct slot::evaluation : slot_description {
+  using settings = keel::evaluation::settings;
+  using default_policy = keel::evaluation::none;
+  static constexpr char const* name = "evaluation";
+  static constexpr char const* given_twice = "D15";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"none", {}},
+             {"every", {.kind = keel::evaluation::kind::every}, "*", "interval", true},
+             {"every_epochs", {.kind = keel::evaluation::kind::every_epochs}, "*", "interval", true, "every"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    if (s.kind == keel::evaluation::kind::every_epochs) {
+      field.epochs("interval", s.interval);
+    } else {
+      field.updates("interval", s.interval);
+    }
+    field.number("batches", s.batches);
+    field.number("early_stop", s.early_stop);
+    field.number("min_delta", s.min_delta);
+    field.updates("not_before", s.not_before);
+    field.optional_number("stop_at", s.stop_at, s.has_stop_at);
+    field.truth("stop_on_nonfinite", s.stop_on_nonfinite);
+    field.truth("larger_is_better", s.larger);
+    field.truth("averaged", s.averaged);
+    field.name("monitor", s.monitor.letters);
+  }
 };
-template <>
-struct default_policy<slot::evaluation> {
-  using type = evaluation::none;
-};
+
 }  // namespace keel

@@ -22,14 +22,14 @@ concept tells_facts = requires {
 }  // namespace detail
 
 /// What a type says of itself for one of the slots of facts: model, optimizer, data.
-template <slot Slot, class Type>
+template <class Slot, class Type>
 constexpr auto facts() {
-  typename settings_of<Slot>::type told{};
+  typename Slot::settings told{};
   if constexpr (detail::tells_facts<Type>) {
-    if constexpr (Type::facts::in_slot == Slot) told = told | Type::facts::configured;
+    if constexpr (std::is_same_v<typename Type::facts::in_slot, Slot>) told = told | Type::facts::configured;
   }
   if constexpr (detail::tells_facts<facts_of<Type>>) {
-    if constexpr (facts_of<Type>::facts::in_slot == Slot) told = told | facts_of<Type>::facts::configured;
+    if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>) told = told | facts_of<Type>::facts::configured;
   }
   return told;
 }

@@ -8,6 +8,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct health;
+}
+
 namespace keel::health {
 
 enum class kind : unsigned char { off, sft, grpo, ebft, watch };
@@ -38,12 +42,22 @@ struct watch : fills<slot::health> {
 }  // namespace keel::health
 
 namespace keel {
-template <>
-struct settings_of<slot::health> {
-  using type = health::settings;
+
+struct slot::health : slot_description {
+  using settings = keel::health::settings;
+  using default_policy = keel::health::off;
+  static constexpr char const* name = "health";
+  static constexpr char const* given_twice = "D10";
+  static constexpr policy_list<settings, 5> policies() {
+    return {{{"off", {}},
+             {"sft", {keel::health::kind::sft}},
+             {"grpo", {keel::health::kind::grpo}},
+             {"ebft", {keel::health::kind::ebft}},
+             {"watch", {keel::health::kind::watch}, " alarms ", "alarms", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number_between("alarms", s.alarms, 0, 1000);
+  }
 };
-template <>
-struct default_policy<slot::health> {
-  using type = health::off;
-};
+
 }  // namespace keel

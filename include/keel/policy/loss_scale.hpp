@@ -11,6 +11,10 @@
 #include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct loss_scale;
+}
+
 namespace keel::loss_scale {
 
 enum class kind : unsigned char { none, fixed, dynamic };
@@ -31,35 +35,19 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <number Scale>
-struct initial {
-  static constexpr void apply(settings& to) { to.initial = Scale; }
-};
+struct initial : sets<&settings::initial, Scale> {};
 template <number Factor>
-struct growth {
-  static constexpr void apply(settings& to) { to.growth = Factor; }
-};
+struct growth : sets<&settings::growth, Factor> {};
 template <number Factor>
-struct backoff {
-  static constexpr void apply(settings& to) { to.backoff = Factor; }
-};
+struct backoff : sets<&settings::backoff, Factor> {};
 template <long long Updates>
-struct growth_interval {
-  static constexpr void apply(settings& to) { to.growth_interval = Updates; }
-};
+struct growth_interval : sets<&settings::growth_interval, Updates> {};
 template <long long Overflows>
-struct hysteresis {
-  static constexpr void apply(settings& to) { to.hysteresis = Overflows; }
-};
+struct hysteresis : sets<&settings::hysteresis, Overflows> {};
 template <number Scale>
-struct floor {
-  static constexpr void apply(settings& to) { to.floor = Scale; }
-};
-struct at_floor_raise {
-  static constexpr void apply(settings& to) { to.raise_at_floor = true; }
-};
-struct at_floor_continue {
-  static constexpr void apply(settings& to) { to.raise_at_floor = false; }
-};
+struct floor : sets<&settings::floor, Scale> {};
+struct at_floor_raise : sets<&settings::raise_at_floor, true> {};
+struct at_floor_continue : sets<&settings::raise_at_floor, false> {};
 
 struct none : fills<slot::loss_scale> {
   static constexpr settings configured{};
@@ -70,22 +58,33 @@ struct fixed : fills<slot::loss_scale> {
   static constexpr settings configured{.kind = kind::fixed, .initial = Scale};
 };
 
+inline constexpr settings dynamic_start{.kind = kind::dynamic, .initial = 65536.0};
 template <option... Options>
-struct dynamic : fills<slot::loss_scale> {
-  static constexpr settings start{.kind = kind::dynamic, .initial = 65536.0};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct dynamic : configures<slot::loss_scale, dynamic_start, Options...> {};
 
 }  // namespace keel::loss_scale
 
 namespace keel {
-template <>
-struct settings_of<slot::loss_scale> {
-  using type = loss_scale::settings;
+
+struct slot::loss_scale : slot_description {
+  using settings = keel::loss_scale::settings;
+  using default_policy = keel::loss_scale::none;
+  static constexpr char const* name = "loss_scale";
+  static constexpr char const* given_twice = "D01";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"none", {}},
+             {"fixed", {.kind = keel::loss_scale::kind::fixed}, " initial ", "initial", true},
+             {"dynamic", keel::loss_scale::dynamic_start, "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("initial", s.initial);
+    field.number("growth", s.growth);
+    field.number("backoff", s.backoff);
+    field.number("growth_interval", s.growth_interval);
+    field.number("hysteresis", s.hysteresis);
+    field.number("floor", s.floor);
+    field.truth("raise_at_floor", s.raise_at_floor);
+  }
 };
-template <>
-struct default_policy<slot::loss_scale> {
-  using type = loss_scale::none;
-};
+
 }  // namespace keel

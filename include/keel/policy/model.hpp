@@ -13,6 +13,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct model;
+}
+
 namespace keel::model {
 
 struct settings {
@@ -49,57 +53,56 @@ constexpr settings operator|(settings a, settings const& b) {
 template <class Fact>
 concept fact = option_of<Fact, settings>;
 
-struct frozen {
-  static constexpr void apply(settings& to) { to.partly_frozen = true; }
-};
+struct frozen : sets<&settings::partly_frozen, true> {};
 struct adapters {
   static constexpr void apply(settings& to) { to.partly_frozen = to.adapters = true; }
 };
-struct batch_norm {
-  static constexpr void apply(settings& to) { to.batch_norm = true; }
-};
-struct dropout {
-  static constexpr void apply(settings& to) { to.dropout = true; }
-};
-struct tied_weights {
-  static constexpr void apply(settings& to) { to.tied_weights = true; }
-};
-struct routing {
-  static constexpr void apply(settings& to) { to.routing = true; }
-};
-struct inner_gradients {
-  static constexpr void apply(settings& to) { to.inner_gradients = true; }
-};
-struct half_parameters {
-  static constexpr void apply(settings& to) { to.half_parameters = true; }
-};
-struct bfloat16_parameters {
-  static constexpr void apply(settings& to) { to.bfloat16_parameters = true; }
-};
-struct sequence_boundaries {
-  static constexpr void apply(settings& to) { to.sequence_boundaries = true; }
-};
-
-struct inputs_require_grad {
-  static constexpr void apply(settings& to) { to.inputs_require_grad = true; }
-};
+struct batch_norm : sets<&settings::batch_norm, true> {};
+struct dropout : sets<&settings::dropout, true> {};
+struct tied_weights : sets<&settings::tied_weights, true> {};
+struct routing : sets<&settings::routing, true> {};
+struct inner_gradients : sets<&settings::inner_gradients, true> {};
+struct half_parameters : sets<&settings::half_parameters, true> {};
+struct bfloat16_parameters : sets<&settings::bfloat16_parameters, true> {};
+struct sequence_boundaries : sets<&settings::sequence_boundaries, true> {};
+struct inputs_require_grad : sets<&settings::inputs_require_grad, true> {};
 
 template <fact... Facts>
-struct has : fills<slot::model> {
-  static constexpr settings configured = with_options<settings, Facts...>({});
-};
+struct has : configures<slot::model, settings{}, Facts...> {};
 using all_trainable = has<>;
 using partly_frozen = has<frozen>;
 
 }  // namespace keel::model
 
 namespace keel {
-template <>
-struct settings_of<slot::model> {
-  using type = model::settings;
+
+struct slot::model : slot_description {
+  using settings = keel::model::settings;
+  using default_policy = keel::model::all_trainable;
+  static constexpr char const* name = "model";
+  static constexpr char const* given_twice = "D14";
+  static constexpr bool is_single = true;
+  static constexpr char const* unset = "all_trainable";
+  static constexpr char const* keep_one = "list all facts in one keel::model::has<..>";
+  static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
+  static constexpr policy_list<settings, 1> policies() {
+    return {{{"has", {}, "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.truth("partly_frozen", s.partly_frozen);
+    field.truth("adapters", s.adapters);
+    // As keel::model::adapters: what they adapt is frozen.
+    s.partly_frozen |= s.adapters;
+    field.truth("batch_norm", s.batch_norm);
+    field.truth("dropout", s.dropout);
+    field.truth("tied_weights", s.tied_weights);
+    field.truth("routing", s.routing);
+    field.truth("inner_gradients", s.inner_gradients);
+    field.truth("half_parameters", s.half_parameters);
+    field.truth("bfloat16_parameters", s.bfloat16_parameters);
+    field.truth("sequence_boundaries", s.sequence_boundaries);
+    field.truth("inputs_require_grad", s.inputs_require_grad);
+  }
 };
-template <>
-struct default_policy<slot::model> {
-  using type = model::all_trainable;
-};
+
 }  // namespace keel

@@ -12,6 +12,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct nonfinite;
+}
+
 namespace keel::nonfinite {
 
 enum class kind : unsigned char { raise, warn, skip, rollback };
@@ -32,60 +36,48 @@ struct settings {
 template <class Option>
 concept option = option_of<Option, settings>;
 
-struct rank_local {
-  static constexpr void apply(settings& to) { to.agreed = false; }
-};
-struct skip_data {
-  static constexpr void apply(settings& to) { to.change = change::skip_data; }
-};
-struct lower_lr {
-  static constexpr void apply(settings& to) { to.change = change::lower_lr; }
-};
-struct reseed {
-  static constexpr void apply(settings& to) { to.change = change::reseed; }
-};
-struct change_nothing {
-  static constexpr void apply(settings& to) { to.change = change::nothing; }
-};
+struct rank_local : sets<&settings::agreed, false> {};
+struct skip_data : sets<&settings::change, change::skip_data> {};
+struct lower_lr : sets<&settings::change, change::lower_lr> {};
+struct reseed : sets<&settings::change, change::reseed> {};
+struct change_nothing : sets<&settings::change, change::nothing> {};
 template <long long Count>
-struct attempts {
-  static constexpr void apply(settings& to) { to.attempts = Count; }
-};
+struct attempts : sets<&settings::attempts, Count> {};
 
 template <option... Options>
-struct raise_with : fills<slot::nonfinite> {
-  static constexpr settings configured = with_options<settings, Options...>({});
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>({});
-};
+struct raise_with : configures<slot::nonfinite, settings{}, Options...> {};
 using raise = raise_with<>;
 template <long long InARow, option... Options>
-struct warn : fills<slot::nonfinite> {
-  static constexpr settings start{.kind = kind::warn, .limit = InARow};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct warn : configures<slot::nonfinite, settings{.kind = kind::warn, .limit = InARow}, Options...> {};
 template <long long InARow, option... Options>
-struct skip : fills<slot::nonfinite> {
-  static constexpr settings start{.kind = kind::skip, .limit = InARow};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct skip : configures<slot::nonfinite, settings{.kind = kind::skip, .limit = InARow}, Options...> {};
+constexpr settings rollback_start(long long in_a_row) {
+  return {.kind = kind::rollback, .limit = in_a_row, .change = change::skip_data, .attempts = 3};
+}
 template <long long InARow, option... Options>
-struct rollback : fills<slot::nonfinite> {
-  static constexpr settings start{.kind = kind::rollback, .limit = InARow, .change = change::skip_data, .attempts = 3};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct rollback : configures<slot::nonfinite, rollback_start(InARow), Options...> {};
 
 }  // namespace keel::nonfinite
 
 namespace keel {
-template <>
-struct settings_of<slot::nonfinite> {
-  using type = nonfinite::settings;
+
+struct slot::nonfinite : slot_description {
+  using settings = keel::nonfinite::settings;
+  using default_policy = keel::nonfinite::raise;
+  static constexpr char const* name = "nonfinite";
+  static constexpr char const* given_twice = "D03";
+  static constexpr policy_list<settings, 4> policies() {
+    return {{{.name = "raise", .start = {}, .fields = " agreed ", .typed = "raise"},
+             {"warn", {keel::nonfinite::kind::warn, 0}, " limit agreed ", "limit", true},
+             {"skip", {keel::nonfinite::kind::skip, 0}, " limit agreed ", "limit", true},
+             {"rollback", keel::nonfinite::rollback_start(0), "*", "limit", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("limit", s.limit);
+    field.choice("change", s.change, {"nothing", "skip_data", "lower_lr", "reseed"});
+    field.number("attempts", s.attempts);
+    field.truth("agreed", s.agreed);
+  }
 };
-template <>
-struct default_policy<slot::nonfinite> {
-  using type = nonfinite::raise;
-};
+
 }  // namespace keel

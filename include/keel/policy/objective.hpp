@@ -7,6 +7,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct objective;
+}
+
 namespace keel::objective {
 
 enum class kind : unsigned char { supervised, grpo, ebft };
@@ -32,12 +36,20 @@ struct ebft : fills<slot::objective> {
 }  // namespace keel::objective
 
 namespace keel {
-template <>
-struct settings_of<slot::objective> {
-  using type = objective::settings;
+
+struct slot::objective : slot_description {
+  using settings = keel::objective::settings;
+  using default_policy = keel::objective::supervised;
+  static constexpr char const* name = "objective";
+  static constexpr char const* given_twice = "D12";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"supervised", {}},
+             {"grpo", {keel::objective::kind::grpo}, " group ", "group", true},
+             {"ebft", {keel::objective::kind::ebft}, " group ", "group", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("group", s.group);
+  }
 };
-template <>
-struct default_policy<slot::objective> {
-  using type = objective::supervised;
-};
+
 }  // namespace keel

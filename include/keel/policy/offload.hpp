@@ -6,6 +6,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct offload;
+}
+
 namespace keel::offload {
 
 enum class kind : unsigned char { none, optimizer };
@@ -25,12 +29,16 @@ struct optimizer : fills<slot::offload> {
 }  // namespace keel::offload
 
 namespace keel {
-template <>
-struct settings_of<slot::offload> {
-  using type = offload::settings;
+
+struct slot::offload : slot_description {
+  using settings = keel::offload::settings;
+  using default_policy = keel::offload::none;
+  static constexpr char const* name = "offload";
+  static constexpr char const* given_twice = "D07";
+  static constexpr policy_list<settings, 2> policies() {
+    return {{{"none", {}},
+             {"optimizer", {keel::offload::kind::optimizer}}}};
+  }
 };
-template <>
-struct default_policy<slot::offload> {
-  using type = offload::none;
-};
+
 }  // namespace keel

@@ -20,6 +20,10 @@
 #include <keel/policy/recompute.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct oom;
+}
+
 namespace keel::oom {
 
 enum class kind : unsigned char { raise, ladder };
@@ -79,7 +83,7 @@ struct enable_recompute {
   static constexpr rung_settings rung{.kind = rung_kind::none};
 };
 template <policy Recompute>
-requires(Recompute::in_slot == slot::recompute) struct enable_recompute<Recompute> {
+requires(std::is_same_v<typename Recompute::in_slot, slot::recompute>) struct enable_recompute<Recompute> {
   static constexpr rung_settings rung{.kind = rung_kind::enable_recompute, .recompute = Recompute::configured.kind};
 };
 struct offload_optimizer {
@@ -152,15 +156,46 @@ struct ladder : fills<slot::oom> {
   static constexpr bool options_agree = options <= 1;
 };
 
+/// The rungs of a ladder, as files and prints have them.
+struct rung_description {
+  static constexpr policy_list<rung_settings, 8> policies() {
+    return {{{"halve_micro_batch", halve_micro_batch::rung},
+             {"enable_recompute", {.kind = rung_kind::enable_recompute}, " recompute ", "recompute", true},
+             {"offload_optimizer", offload_optimizer::rung},
+             {"fused_attention", fused_attention::rung},
+             {"quantize_base", quantize_base::rung},
+             {"shorten_sequence",
+              {.kind = rung_kind::shorten_sequence, .disturbance = disturbance::semantic},
+              " tokens ",
+              "tokens",
+              true},
+             {"give_up", give_up::rung},
+             {"custom", {.kind = rung_kind::custom}}}};
+  }
+  static constexpr bool is_same_policy(rung_settings const& a, rung_settings const& b) { return a.kind == b.kind; }
+  static constexpr void fields(auto& s, auto& field) {
+    field.choice("recompute", s.recompute, {"none", "reentrant", "non_reentrant"});
+    field.number("tokens", s.length);
+  }
+};
+
 }  // namespace keel::oom
 
 namespace keel {
-template <>
-struct settings_of<slot::oom> {
-  using type = oom::settings;
+
+struct slot::oom : slot_description {
+  using settings = keel::oom::settings;
+  using default_policy = keel::oom::raise;
+  static constexpr char const* name = "oom";
+  static constexpr char const* given_twice = "D09";
+  static constexpr policy_list<settings, 2> policies() {
+    return {{{"raise", settings{}},
+             {"ladder", settings{.kind = keel::oom::kind::ladder}, "*", "rungs", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.list("rungs", s.rungs, s.count, keel::oom::rung_description{});
+    field.optional_updates("climb_back", s.climb_back, s.climbs_back);
+  }
 };
-template <>
-struct default_policy<slot::oom> {
-  using type = oom::raise;
-};
+
 }  // namespace keel

@@ -11,6 +11,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct optimizer;
+}
+
 namespace keel::optimizer {
 
 struct settings {
@@ -35,37 +39,39 @@ constexpr settings operator|(settings a, settings const& b) {
 template <class Fact>
 concept fact = option_of<Fact, settings>;
 
-struct closure {
-  static constexpr void apply(settings& to) { to.closure = true; }
-};
-struct unscales {
-  static constexpr void apply(settings& to) { to.unscales = true; }
-};
-struct whole_tensors {
-  static constexpr void apply(settings& to) { to.whole_tensors = true; }
-};
-struct device_only {
-  static constexpr void apply(settings& to) { to.device_only = true; }
-};
-struct state_on_host {
-  static constexpr void apply(settings& to) { to.state_on_host = true; }
-};
+struct closure : sets<&settings::closure, true> {};
+struct unscales : sets<&settings::unscales, true> {};
+struct whole_tensors : sets<&settings::whole_tensors, true> {};
+struct device_only : sets<&settings::device_only, true> {};
+struct state_on_host : sets<&settings::state_on_host, true> {};
 
 template <fact... Facts>
-struct is : fills<slot::optimizer> {
-  static constexpr settings configured = with_options<settings, Facts...>({});
-};
+struct is : configures<slot::optimizer, settings{}, Facts...> {};
 using usual = is<>;
 
 }  // namespace keel::optimizer
 
 namespace keel {
-template <>
-struct settings_of<slot::optimizer> {
-  using type = optimizer::settings;
+
+struct slot::optimizer : slot_description {
+  using settings = keel::optimizer::settings;
+  using default_policy = keel::optimizer::usual;
+  static constexpr char const* name = "optimizer";
+  static constexpr char const* given_twice = "D18";
+  static constexpr bool is_single = true;
+  static constexpr char const* unset = "usual";
+  static constexpr char const* keep_one = "list all facts in one keel::optimizer::is<..>";
+  static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
+  static constexpr policy_list<settings, 1> policies() {
+    return {{{"is", {}, "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.truth("closure", s.closure);
+    field.truth("unscales", s.unscales);
+    field.truth("whole_tensors", s.whole_tensors);
+    field.truth("device_only", s.device_only);
+    field.truth("state_on_host", s.state_on_host);
+  }
 };
-template <>
-struct default_policy<slot::optimizer> {
-  using type = optimizer::usual;
-};
+
 }  // namespace keel

@@ -8,6 +8,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct precision;
+}
+
 namespace keel::precision {
 
 enum class kind : unsigned char { fp32, bf16, fp16 };
@@ -30,12 +34,17 @@ struct fp16 : fills<slot::precision> {
 }  // namespace keel::precision
 
 namespace keel {
-template <>
-struct settings_of<slot::precision> {
-  using type = precision::settings;
+
+struct slot::precision : slot_description {
+  using settings = keel::precision::settings;
+  using default_policy = keel::precision::fp32;
+  static constexpr char const* name = "precision";
+  static constexpr char const* given_twice = "P03";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"fp32", {keel::precision::kind::fp32}},
+             {"bf16", {keel::precision::kind::bf16}},
+             {"fp16", {keel::precision::kind::fp16}}}};
+  }
 };
-template <>
-struct default_policy<slot::precision> {
-  using type = precision::fp32;
-};
+
 }  // namespace keel

@@ -8,6 +8,10 @@
 #include <keel/policy/duration.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct profile;
+}
+
 namespace keel::profile {
 
 enum class kind : unsigned char { off, every };
@@ -24,33 +28,34 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <long long Updates>
-struct warmup {
-  static constexpr void apply(settings& to) { to.warmup = Updates; }
-};
+struct warmup : sets<&settings::warmup, Updates> {};
 template <long long Updates>
-struct active {
-  static constexpr void apply(settings& to) { to.active = Updates; }
-};
+struct active : sets<&settings::active, Updates> {};
 
 struct off : fills<slot::profile> {
   static constexpr settings configured{};
 };
 template <steps Period, option... Options>
-struct every : fills<slot::profile> {
-  static constexpr settings start{.kind = kind::every, .period = Period.count};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct every : configures<slot::profile, settings{.kind = kind::every, .period = Period.count}, Options...> {};
 
 }  // namespace keel::profile
 
 namespace keel {
-template <>
-struct settings_of<slot::profile> {
-  using type = profile::settings;
+
+struct slot::profile : slot_description {
+  using settings = keel::profile::settings;
+  using default_policy = keel::profile::off;
+  static constexpr char const* name = "profile";
+  static constexpr char const* given_twice = "D16";
+  static constexpr policy_list<settings, 2> policies() {
+    return {{{"off", {}},
+             {"every", {.kind = keel::profile::kind::every}, "*", "period", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.updates("period", s.period);
+    field.updates("warmup", s.warmup);
+    field.updates("active", s.active);
+  }
 };
-template <>
-struct default_policy<slot::profile> {
-  using type = profile::off;
-};
+
 }  // namespace keel

@@ -9,6 +9,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct recompute;
+}
+
 namespace keel {
 
 enum class recompute_kind : unsigned char { none, reentrant, non_reentrant };
@@ -33,13 +37,16 @@ struct recompute {
   };
 };
 
-template <>
-struct settings_of<slot::recompute> {
-  using type = recompute_settings;
-};
-template <>
-struct default_policy<slot::recompute> {
-  using type = recompute::none;
+struct slot::recompute : slot_description {
+  using settings = recompute_settings;
+  using default_policy = keel::recompute::none;
+  static constexpr char const* name = "recompute";
+  static constexpr char const* given_twice = "D06";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"none", {}},
+             {"reentrant", {recompute_kind::reentrant}},
+             {"non_reentrant", {recompute_kind::non_reentrant}}}};
+  }
 };
 
 }  // namespace keel

@@ -31,8 +31,13 @@
 #pragma once
 
 #include <keel/policy/duration.hpp>
+#include <keel/policy/name.hpp>
 #include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
+
+namespace keel::slot {
+struct schedule;
+}
 
 namespace keel::schedule {
 
@@ -73,6 +78,7 @@ struct settings {
   long long cycle_factor = 0;  ///< length of a cycle over that of the one before; warm_restarts only
   int milestone_count = 0;     ///< as many as were given, also where they do not fit (L20)
   long long milestones[max_milestones] = {};  ///< updates of the run; multi_step only
+  short_name own{};                           ///< of a schedule of your own its name, which a recipe fills in
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -80,38 +86,22 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <steps Duration>
-struct warmup {
-  static constexpr void apply(settings& to) { to.warmup = Duration.count; }
-};
+struct warmup : sets<&settings::warmup, Duration.count> {};
 template <number OfTotal>
-struct warmup_ratio {
-  static constexpr void apply(settings& to) { to.warmup_ratio = OfTotal; }
-};
+struct warmup_ratio : sets<&settings::warmup_ratio, OfTotal> {};
 template <steps Duration>
-struct total {
-  static constexpr void apply(settings& to) { to.total = Duration.count; }
-};
+struct total : sets<&settings::total, Duration.count> {};
 template <steps Duration>
-struct decay {
-  static constexpr void apply(settings& to) { to.decay = Duration.count; }
-};
+struct decay : sets<&settings::decay, Duration.count> {};
 template <number Ratio>
-struct min_ratio {
-  static constexpr void apply(settings& to) { to.min_ratio = Ratio; }
-};
+struct min_ratio : sets<&settings::min_ratio, Ratio> {};
 template <number LearningRate>
-struct min_lr {
-  static constexpr void apply(settings& to) { to.min_lr = LearningRate; }
-};
+struct min_lr : sets<&settings::min_lr, LearningRate> {};
 
 template <number Ratio>
-struct start_ratio {
-  static constexpr void apply(settings& to) { to.start_ratio = Ratio; }
-};
+struct start_ratio : sets<&settings::start_ratio, Ratio> {};
 template <steps Duration>
-struct patience {
-  static constexpr void apply(settings& to) { to.patience = Duration.count; }
-};
+struct patience : sets<&settings::patience, Duration.count> {};
 /// The patience of a plateau that judges evaluations, in place of one in updates.
 template <long long Count>
 struct evaluations {
@@ -121,29 +111,17 @@ struct evaluations {
   }
 };
 template <number Factor>
-struct lowered_by {
-  static constexpr void apply(settings& to) { to.lowered_by = Factor; }
-};
+struct lowered_by : sets<&settings::lowered_by, Factor> {};
 template <number Share>
-struct threshold {
-  static constexpr void apply(settings& to) { to.threshold = Share; }
-};
+struct threshold : sets<&settings::threshold, Share> {};
 template <steps Duration>
-struct interval {
-  static constexpr void apply(settings& to) { to.interval = Duration.count; }
-};
+struct interval : sets<&settings::interval, Duration.count> {};
 template <number Exponent>
-struct power {
-  static constexpr void apply(settings& to) { to.power = Exponent; }
-};
+struct power : sets<&settings::power, Exponent> {};
 template <steps Duration>
-struct cycle {
-  static constexpr void apply(settings& to) { to.cycle = Duration.count; }
-};
+struct cycle : sets<&settings::cycle, Duration.count> {};
 template <long long Factor>
-struct cycle_factor {
-  static constexpr void apply(settings& to) { to.cycle_factor = Factor; }
-};
+struct cycle_factor : sets<&settings::cycle_factor, Factor> {};
 template <steps... Updates>
 struct milestones {
   static constexpr void apply(settings& to) {
@@ -154,8 +132,6 @@ struct milestones {
      ...);
   }
 };
-
-namespace detail {
 
 /// What a policy's options start from.
 constexpr settings start_of(kind k) {
@@ -171,14 +147,8 @@ constexpr settings start_of(kind k) {
   return s;
 }
 
-}  // namespace detail
-
 template <kind Kind, option... Options>
-struct shape : fills<slot::schedule> {
-  static constexpr settings start = detail::start_of(Kind);
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct shape : configures<slot::schedule, start_of(Kind), Options...> {};
 
 template <option... Options>
 struct constant_with : shape<kind::constant, Options...> {};
@@ -222,10 +192,13 @@ constexpr bool changes_the_rate(settings const& s) {
 /// The rate depends on what evaluations come to, which the schedule then has to be given.
 constexpr bool judges_evaluations(settings const& s) { return s.kind == kind::plateau && s.evaluations > 0; }
 
+/// The warm-up of one_cycle where none is given, as a share of the total.
+inline constexpr double one_cycle_warmup = 0.3;
+
 /// Updates of the warm-up of a run of `total`, not rounded.
 constexpr double warmup_of(settings const& s, long long total) {
   bool const given = s.warmup != 0 || s.warmup_ratio != 0.0;
-  double const ratio = s.kind == kind::one_cycle && !given ? 0.3 : s.warmup_ratio;
+  double const ratio = s.kind == kind::one_cycle && !given ? one_cycle_warmup : s.warmup_ratio;
   return ratio > 0.0 ? ratio * static_cast<double>(total) : static_cast<double>(s.warmup);
 }
 
@@ -239,12 +212,50 @@ constexpr long long warmup_updates(settings const& s, long long total) {
 }  // namespace keel::schedule
 
 namespace keel {
-template <>
-struct settings_of<slot::schedule> {
-  using type = schedule::settings;
+
+struct slot::schedule : slot_description {
+  using settings = keel::schedule::settings;
+  using default_policy = keel::schedule::constant;
+  static constexpr char const* name = "schedule";
+  static constexpr char const* given_twice = "D05";
+  static constexpr char const* taken =
+      " warmup warmup_ratio total decay min_ratio min_lr start_ratio evaluations patience lowered_by threshold interval power cycle cycle_factor milestones ";
+  static constexpr policy_list<settings, 13> policies() {
+    return {{{.name = "constant", .start = keel::schedule::start_of(keel::schedule::kind::constant), .fields = taken, .typed = "constant"},
+             {"linear", keel::schedule::start_of(keel::schedule::kind::linear), taken},
+             {"cosine", keel::schedule::start_of(keel::schedule::kind::cosine), taken},
+             {"warmup_stable_decay", keel::schedule::start_of(keel::schedule::kind::warmup_stable_decay), taken},
+             {"one_cycle", keel::schedule::start_of(keel::schedule::kind::one_cycle), taken},
+             {"plateau", keel::schedule::start_of(keel::schedule::kind::plateau), taken},
+             {"polynomial", keel::schedule::start_of(keel::schedule::kind::polynomial), taken},
+             {"inverse_root", keel::schedule::start_of(keel::schedule::kind::inverse_root), taken},
+             {"exponential", keel::schedule::start_of(keel::schedule::kind::exponential), taken},
+             {"step_decay", keel::schedule::start_of(keel::schedule::kind::step_decay), taken},
+             {"multi_step", keel::schedule::start_of(keel::schedule::kind::multi_step), taken},
+             {"warm_restarts", keel::schedule::start_of(keel::schedule::kind::warm_restarts), taken},
+             {"custom", keel::schedule::start_of(keel::schedule::kind::custom), "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.updates("warmup", s.warmup);
+    field.number("warmup_ratio", s.warmup_ratio);
+    field.updates("total", s.total);
+    field.updates("decay", s.decay);
+    field.number("min_ratio", s.min_ratio);
+    field.number("min_lr", s.min_lr);
+    field.number("start_ratio", s.start_ratio);
+    field.number("evaluations", s.evaluations);
+    // As keel::schedule::evaluations: they take the place of the default patience.
+    if (s.evaluations != 0) s.patience = 0;
+    field.updates("patience", s.patience);
+    field.number("lowered_by", s.lowered_by);
+    field.number("threshold", s.threshold);
+    field.updates("interval", s.interval);
+    field.number("power", s.power);
+    field.updates("cycle", s.cycle);
+    field.number("cycle_factor", s.cycle_factor);
+    field.list_of_updates("milestones", s.milestones, s.milestone_count);
+    field.name("name", s.own.letters);
+  }
 };
-template <>
-struct default_policy<slot::schedule> {
-  using type = schedule::constant;
-};
+
 }  // namespace keel

@@ -7,6 +7,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct shard;
+}
+
 namespace keel::shard {
 
 enum class kind : unsigned char { none, replicate, zero };
@@ -31,12 +35,20 @@ requires(Stage >= 1 && Stage <= 3) struct zero : fills<slot::shard> {
 }  // namespace keel::shard
 
 namespace keel {
-template <>
-struct settings_of<slot::shard> {
-  using type = shard::settings;
+
+struct slot::shard : slot_description {
+  using settings = keel::shard::settings;
+  using default_policy = keel::shard::none;
+  static constexpr char const* name = "shard";
+  static constexpr char const* given_twice = "Z01";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"none", {}},
+             {"replicate", {keel::shard::kind::replicate}},
+             {"zero", {keel::shard::kind::zero}, " stage ", "stage", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number_between("stage", s.stage, 1, 3);
+  }
 };
-template <>
-struct default_policy<slot::shard> {
-  using type = shard::none;
-};
+
 }  // namespace keel

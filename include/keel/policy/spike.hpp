@@ -13,6 +13,10 @@
 #include <keel/policy/number.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct spike;
+}
+
 namespace keel::spike {
 
 enum class kind : unsigned char { ignore, skip, rollback };
@@ -34,63 +38,55 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <number Deviations>
-struct zscore {
-  static constexpr void apply(settings& to) { to.zscore = Deviations; }
-};
+struct zscore : sets<&settings::zscore, Deviations> {};
 template <long long Updates>
-struct window {
-  static constexpr void apply(settings& to) { to.window = Updates; }
-};
+struct window : sets<&settings::window, Updates> {};
 
 template <number Times>
-struct ratio {
-  static constexpr void apply(settings& to) { to.ratio = Times; }
-};
+struct ratio : sets<&settings::ratio, Times> {};
 template <number Loss>
-struct loss_above {
-  static constexpr void apply(settings& to) { to.loss_above = Loss; }
-};
+struct loss_above : sets<&settings::loss_above, Loss> {};
 template <number Norm>
-struct gradient_norm_above {
-  static constexpr void apply(settings& to) { to.gradient_norm_above = Norm; }
-};
+struct gradient_norm_above : sets<&settings::gradient_norm_above, Norm> {};
 template <long long Updates>
-struct in_a_row {
-  static constexpr void apply(settings& to) { to.limit = Updates; }
-};
+struct in_a_row : sets<&settings::limit, Updates> {};
 template <long long Count>
-struct attempts {
-  static constexpr void apply(settings& to) { to.attempts = Count; }
-};
-struct rank_local {
-  static constexpr void apply(settings& to) { to.agreed = false; }
-};
+struct attempts : sets<&settings::attempts, Count> {};
+struct rank_local : sets<&settings::agreed, false> {};
 
 struct ignore : fills<slot::spike> {
   static constexpr settings configured{};
 };
 template <option... Options>
-struct skip : fills<slot::spike> {
-  static constexpr settings start{.kind = kind::skip};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct skip : configures<slot::spike, settings{.kind = kind::skip}, Options...> {};
+inline constexpr settings rollback_start{.kind = kind::rollback, .limit = 1, .attempts = 3};
 template <option... Options>
-struct rollback : fills<slot::spike> {
-  static constexpr settings start{.kind = kind::rollback, .limit = 1, .attempts = 3};
-  static constexpr settings configured = with_options<settings, Options...>(start);
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>(start);
-};
+struct rollback : configures<slot::spike, rollback_start, Options...> {};
 
 }  // namespace keel::spike
 
 namespace keel {
-template <>
-struct settings_of<slot::spike> {
-  using type = spike::settings;
+
+struct slot::spike : slot_description {
+  using settings = keel::spike::settings;
+  using default_policy = keel::spike::ignore;
+  static constexpr char const* name = "spike";
+  static constexpr char const* given_twice = "D04";
+  static constexpr policy_list<settings, 3> policies() {
+    return {{{"ignore", {}},
+             {"skip", {.kind = keel::spike::kind::skip}, " zscore window limit agreed ratio loss_above gradient_norm_above ", "zscore"},
+             {"rollback", keel::spike::rollback_start, "*", "zscore"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("zscore", s.zscore);
+    field.updates("window", s.window);
+    field.number("limit", s.limit);
+    field.number("attempts", s.attempts);
+    field.truth("agreed", s.agreed);
+    field.number("ratio", s.ratio);
+    field.number("loss_above", s.loss_above);
+    field.number("gradient_norm_above", s.gradient_norm_above);
+  }
 };
-template <>
-struct default_policy<slot::spike> {
-  using type = spike::ignore;
-};
+
 }  // namespace keel

@@ -13,6 +13,10 @@
 #include <keel/policy/duration.hpp>
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct timeout;
+}
+
 namespace keel::timeout {
 
 /// All in seconds; 0: not set.
@@ -34,58 +38,57 @@ template <class Option>
 concept option = option_of<Option, settings>;
 
 template <seconds Duration>
-struct soft {
-  static constexpr void apply(settings& to) { to.soft = Duration.count; }
-};
+struct soft : sets<&settings::soft, Duration.count> {};
 template <seconds Duration>
-struct hard {
-  static constexpr void apply(settings& to) { to.hard = Duration.count; }
-};
+struct hard : sets<&settings::hard, Duration.count> {};
 template <seconds Duration>
-struct collective {
-  static constexpr void apply(settings& to) { to.collective = Duration.count; }
-};
+struct collective : sets<&settings::collective, Duration.count> {};
 template <seconds Duration>
-struct first_update {
-  static constexpr void apply(settings& to) { to.first_update = Duration.count; }
-};
+struct first_update : sets<&settings::first_update, Duration.count> {};
 template <seconds Interval, seconds Limit>
 struct heartbeat {
   static constexpr void apply(settings& to) { to.heartbeat_interval = Interval.count, to.heartbeat_limit = Limit.count; }
 };
 template <seconds Duration>
-struct grace {
-  static constexpr void apply(settings& to) { to.grace = Duration.count; }
-};
+struct grace : sets<&settings::grace, Duration.count> {};
 template <seconds Duration>
-struct force_exit {
-  static constexpr void apply(settings& to) { to.force_exit = Duration.count; }
-};
+struct force_exit : sets<&settings::force_exit, Duration.count> {};
 template <seconds Duration>
-struct longest_update {
-  static constexpr void apply(settings& to) { to.longest_update = Duration.count; }
-};
+struct longest_update : sets<&settings::longest_update, Duration.count> {};
 template <seconds Duration>
-struct longest_save {
-  static constexpr void apply(settings& to) { to.longest_save = Duration.count; }
-};
+struct longest_save : sets<&settings::longest_save, Duration.count> {};
 
 template <option... Options>
-struct set : fills<slot::timeout> {
-  static constexpr settings configured = with_options<settings, Options...>({});
-  static constexpr bool options_agree = keel::options_agree<settings, Options...>({});
-};
+struct set : configures<slot::timeout, settings{}, Options...> {};
 using none = set<>;
 
 }  // namespace keel::timeout
 
 namespace keel {
-template <>
-struct settings_of<slot::timeout> {
-  using type = timeout::settings;
+
+struct slot::timeout : slot_description {
+  using settings = keel::timeout::settings;
+  using default_policy = keel::timeout::none;
+  static constexpr char const* name = "timeout";
+  static constexpr char const* given_twice = "D17";
+  static constexpr bool is_single = true;
+  static constexpr char const* keep_one = "list all in one keel::timeout::set<..>";
+  static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
+  static constexpr policy_list<settings, 1> policies() {
+    return {{{"set", {}, "*"}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.seconds("soft", s.soft);
+    field.seconds("hard", s.hard);
+    field.seconds("collective", s.collective);
+    field.seconds("first_update", s.first_update);
+    field.seconds("heartbeat_interval", s.heartbeat_interval);
+    field.seconds("heartbeat_limit", s.heartbeat_limit);
+    field.seconds("grace", s.grace);
+    field.seconds("force_exit", s.force_exit);
+    field.seconds("longest_update", s.longest_update);
+    field.seconds("longest_save", s.longest_save);
+  }
 };
-template <>
-struct default_policy<slot::timeout> {
-  using type = timeout::none;
-};
+
 }  // namespace keel

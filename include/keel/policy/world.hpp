@@ -6,6 +6,10 @@
 
 #include <keel/policy/slot.hpp>
 
+namespace keel::slot {
+struct world;
+}
+
 namespace keel::world {
 
 struct settings {
@@ -25,12 +29,20 @@ struct size : fills<slot::world> {
 }  // namespace keel::world
 
 namespace keel {
-template <>
-struct settings_of<slot::world> {
-  using type = world::settings;
+
+struct slot::world : slot_description {
+  using settings = keel::world::settings;
+  using default_policy = keel::world::any;
+  static constexpr char const* name = "world";
+  static constexpr char const* given_twice = "D28";
+  static constexpr bool is_same_policy(settings const& a, settings const& b) { return a.declared == b.declared; }
+  static constexpr policy_list<settings, 2> policies() {
+    return {{{"any", {}},
+             {"size", {true, 0}, " ranks ", "ranks", true}}};
+  }
+  static constexpr void fields(auto& s, auto& field) {
+    field.number("ranks", s.ranks);
+  }
 };
-template <>
-struct default_policy<slot::world> {
-  using type = world::any;
-};
+
 }  // namespace keel

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <keel/recipe/judge.hpp>
-#include <keel/recipe/text.hpp>
+#include <keel/policy/text.hpp>
 
 namespace keel {
 
@@ -44,8 +44,7 @@ template <class Rules>
 constexpr verdict verdict_on(config const& value) {
   verdict result;
   judge<Rules>(value, [&](int rule, origin from, int number) {
-    auto const& entry = rule_table<Rules>::entries[rule];
-    result.add({entry.id, entry.text, from, number});
+    result.add({rule_table<Rules>::entries[rule].id, rule_texts<Rules>::all[rule], from, number});
   });
   return result;
 }

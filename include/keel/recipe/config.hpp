@@ -1,8 +1,45 @@
 // The recipe as one value: what rules, checkpoints and printers read. A recipe folds into it at compile time
-// (config_of), a tool may fill it at run time, and both go through the same rules.
+// (config_of), a tool may fill it at run time, and both go through the same rules. Its members are the slots, which are listed here.
 #pragma once
 
-#include <keel/policy/policies.hpp>
+#include <keel/policy/accept.hpp>
+#include <keel/policy/accumulate.hpp>
+#include <keel/policy/attention.hpp>
+#include <keel/policy/checkpoint.hpp>
+#include <keel/policy/clip.hpp>
+#include <keel/policy/data.hpp>
+#include <keel/policy/determinism.hpp>
+#include <keel/policy/device.hpp>
+#include <keel/policy/duration.hpp>
+#include <keel/policy/ema.hpp>
+#include <keel/policy/evaluation.hpp>
+#include <keel/policy/facts.hpp>
+#include <keel/policy/health.hpp>
+#include <keel/policy/loss_scale.hpp>
+#include <keel/policy/model.hpp>
+#include <keel/policy/nonfinite.hpp>
+#include <keel/policy/objective.hpp>
+#include <keel/policy/offload.hpp>
+#include <keel/policy/oom.hpp>
+#include <keel/policy/optimizer.hpp>
+#include <keel/policy/precision.hpp>
+#include <keel/policy/profile.hpp>
+#include <keel/policy/recompute.hpp>
+#include <keel/policy/schedule.hpp>
+#include <keel/policy/shard.hpp>
+#include <keel/policy/slot.hpp>
+#include <keel/policy/spike.hpp>
+#include <keel/policy/timeout.hpp>
+#include <keel/policy/world.hpp>
+#include <type_traits>
+#include <utility>
+
+// The slots, in the order of prints and files: a new slot is its header, its include above, and its name here. The last five are
+// facts: what a recipe says of the things around it. Nothing is done with them; rules ask for them.
+#define KEEL_SLOTS(EACH)                                                                                                      \
+  EACH(precision) EACH(loss_scale) EACH(accumulate) EACH(clip) EACH(nonfinite) EACH(spike) EACH(schedule) EACH(checkpoint)   \
+  EACH(recompute) EACH(shard) EACH(offload) EACH(attention) EACH(oom) EACH(health) EACH(determinism) EACH(objective) EACH(ema) \
+  EACH(evaluation) EACH(profile) EACH(timeout) EACH(model) EACH(optimizer) EACH(data) EACH(device) EACH(world)
 
 namespace keel {
 
@@ -18,38 +55,13 @@ struct run_facts {
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };
 
+/// Each slot's settings, in a member with the slot's name, and what the list of policies itself looks like.
 struct config {
-  // Each member's name is its slot's, so the types are qualified from the root.
-  keel::precision::settings precision{};
-  keel::loss_scale::settings loss_scale{};
-  accumulate_settings accumulate{};
-  keel::clip::settings clip{};
-  keel::nonfinite::settings nonfinite{};
-  keel::spike::settings spike{};
-  keel::schedule::settings schedule{};
-  keel::checkpoint::settings checkpoint{};
-  recompute_settings recompute{};
-  keel::shard::settings shard{};
-  keel::offload::settings offload{};
-  attention_settings attention{};
-  keel::oom::settings oom{};
-  keel::health::settings health{};
-  keel::determinism::settings determinism{};
-  keel::objective::settings objective{};
-  ema_settings ema{};
-  keel::evaluation::settings evaluation{};
-  keel::profile::settings profile{};
-  keel::timeout::settings timeout{};
-  keel::model::settings model{};
-  keel::optimizer::settings optimizer{};
-  keel::data::settings data{};
-  keel::device::settings device{};
-  keel::world::settings world{};
+#define KEEL_SLOT(NAME) keel::slot::NAME::settings NAME{};
+  KEEL_SLOTS(KEEL_SLOT)
+#undef KEEL_SLOT
 
-  short_name own_clip{};      ///< the name of a clip policy of your own
-  short_name own_schedule{};  ///< and of a schedule
-
-  unsigned repeated = 0;        ///< bit i: slot i was given more than once
+  unsigned repeated = 0;        ///< bit i: the slot with that index was given more than once
   int strangers = 0;            ///< types in the list that are neither policy, rule nor accept
   int disagreeing_options = 0;  ///< policies with options that contradict each other
   int unitless_intervals = 0;   ///< policies whose interval is a number without a unit
@@ -60,7 +72,6 @@ struct config {
 
   run_facts run{};
 
-  constexpr bool gives_twice(slot which) const { return (repeated >> static_cast<int>(which) & 1U) != 0; }
   constexpr bool accepts(char const* id) const {
     rule_id const wanted(id);
     for (int i = 0; i < accepted_count && i < max_accepted; ++i) {
@@ -69,7 +80,70 @@ struct config {
     return false;
   }
 
+  template <class Slot>
+  constexpr bool gives_twice() const;
+
   friend constexpr bool operator==(config const&, config const&) = default;
 };
+
+template <class... Slots>
+struct slot_list {};
+
+namespace detail {
+template <class First, class... Slots>
+slot_list<Slots...> without_first();
+#define KEEL_SLOT(NAME) , slot::NAME
+using listed_slots = decltype(without_first<void KEEL_SLOTS(KEEL_SLOT)>());
+#undef KEEL_SLOT
+#define KEEL_SLOT(NAME) \
+  constexpr auto place_of(slot::NAME const*) { return &config::NAME; }
+KEEL_SLOTS(KEEL_SLOT)
+#undef KEEL_SLOT
+#undef KEEL_SLOTS
+}  // namespace detail
+
+/// Every slot.
+using slots = detail::listed_slots;
+
+/// Where a slot's settings are: `c.*place<slot::clip>` is `c.clip`.
+template <class Slot>
+inline constexpr auto place = detail::place_of(static_cast<Slot const*>(nullptr));
+
+namespace detail {
+
+template <int Index, class Slot>
+struct slot_at {};
+template <class Slots, class Indices>
+struct indexed_slots;
+template <class... Slots, int... Index>
+struct indexed_slots<slot_list<Slots...>, std::integer_sequence<int, Index...>> : slot_at<Index, Slots>... {};
+
+template <class... Slots>
+constexpr int size_of(slot_list<Slots...>) {
+  return sizeof...(Slots);
+}
+using all_slots = indexed_slots<slots, std::make_integer_sequence<int, size_of(slots{})>>;
+
+template <class Slot, int Index>
+constexpr int index_in(slot_at<Index, Slot> const*) {
+  return Index;
+}
+template <int Index, class Slot>
+Slot* slot_in(slot_at<Index, Slot> const*);
+template <int Index>
+using slot_with_index = std::remove_pointer_t<decltype(slot_in<Index>(static_cast<all_slots const*>(nullptr)))>;
+
+}  // namespace detail
+
+inline constexpr int slot_count = detail::size_of(slots{});
+
+/// The place of a slot among the slots.
+template <class Slot>
+inline constexpr int index_of = detail::index_in<Slot>(static_cast<detail::all_slots const*>(nullptr));
+
+template <class Slot>
+constexpr bool config::gives_twice() const {
+  return (repeated >> index_of<Slot> & 1U) != 0;
+}
 
 }  // namespace keel

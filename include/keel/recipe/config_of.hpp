@@ -48,43 +48,15 @@ constexpr entry_faults faults_of() {
   return faults;
 }
 
-// Each slot has a settings type of its own, so that overloads find the member without a look-up.
-constexpr void put(config& to, keel::precision::settings const& from) { to.precision = from; }
-constexpr void put(config& to, keel::loss_scale::settings const& from) { to.loss_scale = from; }
-constexpr void put(config& to, accumulate_settings const& from) { to.accumulate = from; }
-constexpr void put(config& to, keel::clip::settings const& from) { to.clip = from; }
-constexpr void put(config& to, keel::nonfinite::settings const& from) { to.nonfinite = from; }
-constexpr void put(config& to, keel::spike::settings const& from) { to.spike = from; }
-constexpr void put(config& to, keel::schedule::settings const& from) { to.schedule = from; }
-constexpr void put(config& to, keel::checkpoint::settings const& from) { to.checkpoint = from; }
-constexpr void put(config& to, recompute_settings const& from) { to.recompute = from; }
-constexpr void put(config& to, keel::shard::settings const& from) { to.shard = from; }
-constexpr void put(config& to, keel::offload::settings const& from) { to.offload = from; }
-constexpr void put(config& to, attention_settings const& from) { to.attention = from; }
-constexpr void put(config& to, keel::oom::settings const& from) { to.oom = from; }
-constexpr void put(config& to, keel::health::settings const& from) { to.health = from; }
-constexpr void put(config& to, keel::determinism::settings const& from) { to.determinism = from; }
-constexpr void put(config& to, keel::objective::settings const& from) { to.objective = from; }
-constexpr void put(config& to, ema_settings const& from) { to.ema = from; }
-constexpr void put(config& to, keel::evaluation::settings const& from) { to.evaluation = from; }
-constexpr void put(config& to, keel::profile::settings const& from) { to.profile = from; }
-constexpr void put(config& to, keel::timeout::settings const& from) { to.timeout = from; }
-constexpr void put(config& to, keel::model::settings const& from) { to.model = from; }
-constexpr void put(config& to, keel::optimizer::settings const& from) { to.optimizer = from; }
-constexpr void put(config& to, keel::data::settings const& from) { to.data = from; }
-constexpr void put(config& to, keel::device::settings const& from) { to.device = from; }
-constexpr void put(config& to, keel::world::settings const& from) { to.world = from; }
-
 template <class Policy>
 constexpr void fold_policy(config& to, unsigned& seen) {
-  unsigned const bit = 1U << static_cast<int>(Policy::in_slot);
+  using slot = typename Policy::in_slot;
+  unsigned const bit = 1U << index_of<slot>;
   // Of a slot that is given twice the first counts here; a rule reports the second.
-  if ((seen & bit) == 0) put(to, Policy::configured);
-  if constexpr (Policy::in_slot == slot::clip) {
-    if (Policy::configured.kind == clip::kind::custom) to.own_clip = name_of<Policy>();
-  }
-  if constexpr (Policy::in_slot == slot::schedule) {
-    if (Policy::configured.kind == schedule::kind::custom) to.own_schedule = name_of<Policy>();
+  if ((seen & bit) == 0) to.*place<slot> = Policy::configured;
+  if constexpr (requires { Policy::configured.own; }) {
+    using kind = decltype(slot::settings::kind);
+    if (Policy::configured.kind == kind::custom) (to.*place<slot>).own = name_of<Policy>();
   }
   to.repeated |= seen & bit;
   seen |= bit;

@@ -82,7 +82,7 @@ constexpr auto culprit() {
     if constexpr (which < 0) {
       return box<void>{};
     } else {
-      return box<policy_of<Recipe, static_cast<slot>(which)>>{};
+      return box<policy_of<Recipe, slot_with_index<which>>>{};
     }
   } else if constexpr (std::is_same_v<Rule, rule::O08> || std::is_same_v<Rule, rule::O23>) {
     using ladder = policy_of<Recipe, slot::oom>;

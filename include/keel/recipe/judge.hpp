@@ -9,7 +9,6 @@ namespace keel::detail {
 /// A rule without its type, so that one function judges by any number of them and nothing is instantiated a rule.
 struct rule_entry {
   char const* id;
-  char const* text;
   bool (*broken)(config const&);
   int reached;  ///< bits by origin: where else the rule is asked
   bool may_be_accepted;
@@ -40,7 +39,15 @@ template <class... Rules>
 struct rule_table<rule::list<Rules...>> {
   static constexpr int count = sizeof...(Rules);
   static constexpr rule_entry entries[count] = {
-      {Rules::id, Rules::text, &Rules::broken, asked_where<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
+      {Rules::id, &Rules::broken, asked_where<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
+};
+
+/// The sentences, apart: a compiler that finds nothing broken never makes them.
+template <class List>
+struct rule_texts;
+template <class... Rules>
+struct rule_texts<rule::list<Rules...>> {
+  static constexpr char const* all[sizeof...(Rules)] = {Rules::text...};
 };
 
 /// What keel judges every recipe by. Rules of the recipe's own stand between the two.

@@ -1,7 +1,7 @@
 // A recipe: the list of policies that describes a run, and the look-up of a slot's policy in it.
 #pragma once
 
-#include <keel/policy/policies.hpp>
+#include <keel/recipe/config.hpp>
 
 namespace keel {
 
@@ -26,27 +26,27 @@ struct box {
 };
 
 // Of a slot that is given twice the first counts here; a rule reports the second.
-template <slot Slot, class First, class... Rest>
+template <class Slot, class First, class... Rest>
 constexpr auto find_policy() {
   if constexpr (policy<First>) {
-    if constexpr (First::in_slot == Slot) {
+    if constexpr (std::is_same_v<typename First::in_slot, Slot>) {
       return box<First>{};
     } else if constexpr (sizeof...(Rest) > 0) {
       return find_policy<Slot, Rest...>();
     } else {
-      return box<typename default_policy<Slot>::type>{};
+      return box<typename Slot::default_policy>{};
     }
   } else if constexpr (sizeof...(Rest) > 0) {
     return find_policy<Slot, Rest...>();
   } else {
-    return box<typename default_policy<Slot>::type>{};
+    return box<typename Slot::default_policy>{};
   }
 }
 
-template <slot Slot, class... Policies>
+template <class Slot, class... Policies>
 auto policy_in(recipe<Policies...> const*) {
   if constexpr (sizeof...(Policies) == 0) {
-    return box<typename default_policy<Slot>::type>{};
+    return box<typename Slot::default_policy>{};
   } else {
     return find_policy<Slot, Policies...>();
   }
@@ -55,7 +55,7 @@ auto policy_in(recipe<Policies...> const*) {
 }  // namespace detail
 
 /// The policy of a recipe's slot: what the recipe names, or the slot's default.
-template <class Recipe, slot Slot>
+template <class Recipe, class Slot>
 using policy_of = typename decltype(detail::policy_in<Slot>(static_cast<Recipe const*>(nullptr)))::type;
 
 }  // namespace keel

@@ -4,7 +4,8 @@
 #include <keel/recipe/check.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/recipe/culprit.hpp>
-#include <keel/recipe/text.hpp>
+#include <keel/policy/text.hpp>
+#include <keel/rule/demand.hpp>
 #include <utility>
 
 namespace keel {
@@ -91,7 +92,7 @@ struct on_behalf_of;
 template <class Recipe, class Rule, origin From, int Number>
 constexpr auto demand_of() {
   if constexpr (From == origin::recipe) {
-    return box<typename Rule::template demand<false, typename decltype(named_by<Rule, Recipe>())::type>>{};
+    return box<rule::demand<Rule, false, typename decltype(named_by<Rule, Recipe>())::type>>{};
   } else if constexpr (!rule_of_keel<Rule>) {
     return box<rule::O09::demand<false, on_behalf_of<Recipe, Rule>>>{};
   } else if constexpr (From == origin::rung) {

@@ -7,6 +7,7 @@
 #include <keel/rule/clip.hpp>
 #include <keel/rule/ema.hpp>
 #include <keel/rule/evaluation.hpp>
+#include <keel/rule/given_twice.hpp>
 #include <keel/rule/health.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/oom.hpp>
@@ -31,7 +32,7 @@ struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., 
 }  // namespace detail
 
 /// Every rule that a configuration is judged by.
-using catalogue = typename detail::joined<slot_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
+using catalogue = typename detail::joined<slot_rules, given_twice_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
                                           accumulate_rules, recompute_rules, shard_rules, schedule_rules, ema_rules,
                                           evaluation_rules, timeout_rules, health_rules, oom_rules>::type;
 

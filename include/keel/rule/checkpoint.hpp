@@ -21,13 +21,6 @@ struct S05 {
   static constexpr bool broken(config const& c) { return c.unsaved_states > 0; }
 };
 
-struct S14 {
-  KEEL_RULE_TEXT(
-      "S14", "Transformers",
-      "two checkpoint policies in one recipe: only one can save. Fix: keep one of keel::checkpoint::every, young_daly, never.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::checkpoint); }
-};
-
 struct S24 {
   KEEL_RULE_TEXT("S24", "",
                  "checkpoint interval, keep and failures must be at least 1. Fix: keel::checkpoint::every<500_steps, keep<2>, "
@@ -132,7 +125,7 @@ struct S27 {
   static constexpr auto decided = rule::decided::call;
 };
 
-using checkpoint_rules = list<S01, S05, S11, S12, S13, S14, S24, S25, S26>;
+using checkpoint_rules = list<S01, S05, S11, S12, S13, S24, S25, S26>;
 using checkpoint_order_rules = list<S16, S17, S19, S27>;
 
 }  // namespace keel::rule

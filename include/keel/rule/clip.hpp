@@ -42,13 +42,6 @@ struct G02 {
                  "unscale(), check(), clip().");
 };
 
-struct G07 {
-  KEEL_RULE_TEXT(
-      "G07", "LibTorch, PyTorch",
-      "two clip policies in one recipe: only one can win. Fix: keep one of keel::clip::global_norm, value, adaptive, zscore.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::clip); }
-};
-
 struct G08 {
   KEEL_RULE_TEXT("G08", "LibTorch, PyTorch, torchtitan, KempnerForge",
                  "clipping before the finite check spreads one NaN to every gradient. Fix: call check(), then clip() on the "
@@ -100,7 +93,7 @@ struct G12 {
   static constexpr auto decided = rule::decided::call;
 };
 
-using clip_rules = list<G03, G05, G06, G07, G11, G13, G14, G15>;
+using clip_rules = list<G03, G05, G06, G11, G13, G14, G15>;
 using clip_order_rules = list<G01, G02, G08, G12>;
 
 }  // namespace keel::rule

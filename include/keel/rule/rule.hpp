@@ -4,18 +4,13 @@
 //       static constexpr char const* id = "Q01";
 //       static constexpr char const* text = "[Q01] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2> or more.";
 //       static constexpr bool broken(keel::config const& c) { return c.checkpoint.keep < 2; }
-//       template <bool Holds, class Recipe>
-//       struct demand {
-//         static_assert(Holds, "[Q01] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2> or more.");
-//       };
 //     };
 //     struct mine : keel::recipe<keel::checkpoint::every<500_steps>, Q01> {};
 //
 // The text says what cannot be together and why, and then, after "Fix: ", names that can be typed; at most 160 characters. The
 // id is Q and digits, or two letters or more and digits, seven characters in all: one letter and two digits are keel's. The
 // predicate is the same for the compiler, for the constructor, which fills config::run and the facts, and for what a rung can
-// reach. With `may_be_accepted` the rule is a warning that keel::accept<"Q01"> switches off. C++20 has no other way to say the
-// text twice: static_assert wants a literal.
+// reach. With `static constexpr bool may_be_accepted = true;` the rule is a warning that keel::accept<"Q01"> switches off.
 #pragma once
 
 #include <concepts>
@@ -46,7 +41,6 @@ concept value_rule = requires(config const& value) {
   { *&Rule::text } -> std::convertible_to<char const*>;
   requires std::bool_constant<(Rule::id != nullptr && Rule::text != nullptr)>::value;
   typename std::bool_constant<(Rule::broken(config{}), true)>;
-  typename Rule::template demand<true, void>;
 };
 
 /// A type that was meant as a rule: it has a part of one.
@@ -71,6 +65,10 @@ constexpr int length(char const* text) {
   int count = 0;
   while (text[count] != '\0') ++count;
   return count;
+}
+constexpr bool is_same(char const* one, char const* other) {
+  while (*one != '\0' && *one == *other) ++one, ++other;
+  return *one == *other;
 }
 constexpr bool begins_with(char const* text, char const* words) {
   while (*words != '\0') {

@@ -6,13 +6,6 @@
 
 namespace keel::rule {
 
-struct Z01 {
-  KEEL_RULE_TEXT("Z01", "none known",
-                 "two sharding policies in one recipe: both would own the parameters. Fix: keep one of keel::shard::{none, "
-                 "replicate, zero}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::shard); }
-};
-
 struct Z02 {
   KEEL_RUNG_RULE_TEXT("Z02", "none known",
                       "this optimizer's kernels cannot read host memory. Fix: no offload, or keel::adamw.");
@@ -74,7 +67,7 @@ struct W01 {
   }
 };
 
-using shard_rules = list<Z01, Z02, Z06, Z09, Z11, Z23, W01>;
+using shard_rules = list<Z02, Z06, Z09, Z11, Z23, W01>;
 using shard_order_rules = list<Z08, Z16>;
 
 }  // namespace keel::rule

@@ -1,4 +1,4 @@
-// D: the list itself. Slots whose doubles the catalogue knows under another id are P03, G07, S14, Z01.
+// D: the list itself. That it gives a slot once is given_twice.hpp's.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -11,141 +11,6 @@ struct D00 {
                  "a type in this recipe is not a policy. Fix: move options into their policy; write your own as "
                  "keel/policy/slot.hpp describes.");
   static constexpr bool broken(config const& c) { return c.strangers > 0; }
-};
-
-struct D01 {
-  KEEL_RULE_TEXT(
-      "D01", "",
-      "two loss_scale policies in one recipe: only one can apply. Fix: keep one of keel::loss_scale::{none, fixed, dynamic}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::loss_scale); }
-};
-
-struct D02 {
-  KEEL_RULE_TEXT("D02", "", "two accumulate policies in one recipe: only one can apply. Fix: keep one keel::accumulate<N>.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::accumulate); }
-};
-
-struct D03 {
-  KEEL_RULE_TEXT("D03", "",
-                 "two nonfinite policies in one recipe: only one can apply. Fix: keep one of keel::nonfinite::{raise, warn, "
-                 "skip, rollback}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::nonfinite); }
-};
-
-struct D04 {
-  KEEL_RULE_TEXT(
-      "D04", "",
-      "two spike policies in one recipe: only one can apply. Fix: keep one of keel::spike::{ignore, skip, rollback}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::spike); }
-};
-
-struct D05 {
-  KEEL_RULE_TEXT("D05", "",
-                 "two schedule policies in one recipe: only one can apply. Fix: keep one of keel::schedule::{constant, linear, "
-                 "cosine, ..}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::schedule); }
-};
-
-struct D06 {
-  KEEL_RULE_TEXT("D06", "",
-                 "two recompute policies in one recipe: only one can apply. Fix: keep one of keel::recompute::{none, "
-                 "reentrant, non_reentrant}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::recompute); }
-};
-
-struct D07 {
-  KEEL_RULE_TEXT("D07", "",
-                 "two offload policies in one recipe: only one can apply. Fix: keep one of keel::offload::{none, optimizer}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::offload); }
-};
-
-struct D08 {
-  KEEL_RULE_TEXT(
-      "D08", "",
-      "two attention policies in one recipe: only one can apply. Fix: keep one of keel::attention::{automatic, math, fused}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::attention); }
-};
-
-struct D09 {
-  KEEL_RULE_TEXT("D09", "",
-                 "two oom policies in one recipe: only one can apply. Fix: keep keel::oom::raise or one keel::oom::ladder.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::oom); }
-};
-
-struct D10 {
-  KEEL_RULE_TEXT(
-      "D10", "",
-      "two health policies in one recipe: only one can apply. Fix: keep one of keel::health::{off, sft, grpo, ebft, watch}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::health); }
-};
-
-struct D11 {
-  KEEL_RULE_TEXT(
-      "D11", "",
-      "two determinism policies in one recipe: only one can apply. Fix: keep one of keel::determinism::{off, seeded, strict}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::determinism); }
-};
-
-struct D12 {
-  KEEL_RULE_TEXT(
-      "D12", "",
-      "two objective policies in one recipe: only one can apply. Fix: keep one of keel::objective::{supervised, grpo, ebft}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::objective); }
-};
-
-struct D13 {
-  KEEL_RULE_TEXT("D13", "", "two ema policies in one recipe: only one can apply. Fix: keep one keel::ema<D>, or keel::no_ema.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::ema); }
-};
-
-struct D14 {
-  KEEL_RULE_TEXT("D14", "",
-                 "two model policies in one recipe: only one can apply. Fix: list all facts in one keel::model::has<..>.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::model); }
-};
-
-struct D15 {
-  KEEL_RULE_TEXT(
-      "D15", "",
-      "two evaluation policies in one recipe: only one can apply. Fix: keep one of keel::evaluation::{none, every}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::evaluation); }
-};
-
-struct D16 {
-  KEEL_RULE_TEXT("D16", "",
-                 "two profile policies in one recipe: only one can apply. Fix: keep one of keel::profile::{off, every}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::profile); }
-};
-
-struct D17 {
-  KEEL_RULE_TEXT("D17", "",
-                 "two timeout policies in one recipe: only one can apply. Fix: keep one of keel::timeout::{none, set}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::timeout); }
-};
-
-struct D18 {
-  KEEL_RULE_TEXT(
-      "D18", "",
-      "two optimizer policies in one recipe: only one can apply. Fix: list all facts in one keel::optimizer::is<..>.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::optimizer); }
-};
-
-struct D19 {
-  KEEL_RULE_TEXT("D19", "",
-                 "two data policies in one recipe: only one can apply. Fix: list all facts in one keel::data::is<..>.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::data); }
-};
-
-struct D27 {
-  KEEL_RULE_TEXT(
-      "D27", "",
-      "two device policies in one recipe: only one can apply. Fix: keep one of keel::device::{any, cpu, cuda, cuda_with}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::device); }
-};
-
-struct D28 {
-  KEEL_RULE_TEXT("D28", "", "two world policies in one recipe: only one can apply. Fix: keep one of keel::world::{any, size}.");
-  static constexpr bool broken(config const& c) { return c.gives_twice(slot::world); }
 };
 
 struct D20 {
@@ -179,7 +44,7 @@ struct D24 {
 
 struct D25 {
   KEEL_RULE_TEXT("D25", "",
-                 "a rule of your own is malformed, or its id is taken. Fix: give it the id, text, broken and demand that "
+                 "a rule of your own is malformed, or its id is taken. Fix: give it the id, text and broken that "
                  "keel/rule/rule.hpp describes.");
   static constexpr bool broken(config const& c) { return c.unsound_rules > 0; }
 };
@@ -191,8 +56,7 @@ struct D26 {
   static constexpr bool broken(config const& c) { return c.unitless_intervals > 0; }
 };
 
-using slot_rules = list<D00, D01, D02, D03, D04, D05, D06, D07, D08, D09, D10, D11, D12, D13, D14, D15, D16, D17, D18, D19, D27,
-                        D28, D20, D25, D26>;
+using slot_rules = list<D00, D20, D25, D26>;
 /// Asked about the rules themselves, after all others: see judge_accepted in keel/recipe/judge.hpp.
 using accept_rules = list<D22, D23, D24>;
 using slot_order_rules = list<D21>;

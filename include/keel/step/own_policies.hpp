@@ -25,9 +25,9 @@ std::function<double(std::int64_t, std::int64_t)> own_schedule() {
 }
 
 /// Only a clip policy's state has a mechanism that creates and saves it.
-template <class Recipe, int... Slots>
-constexpr bool has_state_outside_clip(std::integer_sequence<int, Slots...>) {
-  return ((static_cast<slot>(Slots) != slot::clip && stateful<policy_of<Recipe, static_cast<slot>(Slots)>>) || ...);
+template <class Recipe, class... Slots>
+constexpr bool has_state_outside_clip(slot_list<Slots...>) {
+  return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
 }
 
 /// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
@@ -43,7 +43,7 @@ struct with_names : Policy, probable_names {};
 /// found.
 template <class Policy>
 constexpr bool has_uncalled_members() {
-  if constexpr (std::is_same_v<Policy, typename default_policy<Policy::in_slot>::type> || std::is_final_v<Policy>) {
+  if constexpr (std::is_same_v<Policy, typename Policy::in_slot::default_policy> || std::is_final_v<Policy>) {
     return false;
   } else if constexpr (!std::is_empty_v<Policy>) {
     return true;
@@ -53,17 +53,17 @@ constexpr bool has_uncalled_members() {
       &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
           &probe::operator();
     };
-    constexpr bool calls_factor = Policy::in_slot == slot::schedule;
+    constexpr bool calls_factor = std::is_same_v<typename Policy::in_slot, slot::schedule>;
     bool calls_clip = false;
-    if constexpr (Policy::in_slot == slot::clip) calls_clip = Policy::configured.kind == clip::kind::custom;
+    if constexpr (std::is_same_v<typename Policy::in_slot, slot::clip>) calls_clip = Policy::configured.kind == clip::kind::custom;
     bool const has_factor = !requires { &probe::factor; };
     bool const has_clip = !requires { &probe::clip; };
     return has_another || (has_factor && !calls_factor) || (has_clip && !calls_clip);
   }
 }
-template <class Recipe, int... Slots>
-constexpr bool has_uncalled_members(std::integer_sequence<int, Slots...>) {
-  return (has_uncalled_members<policy_of<Recipe, static_cast<slot>(Slots)>>() || ...);
+template <class Recipe, class... Slots>
+constexpr bool has_uncalled_members(slot_list<Slots...>) {
+  return (has_uncalled_members<policy_of<Recipe, Slots>>() || ...);
 }
 
 /// Does not compile (U19, U20, U21, U39) where a policy of the program's own cannot be called or saved.
@@ -78,8 +78,8 @@ constexpr void require_own_policies_fit() {
   if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
     refuse_call<rule::U20, schedule_policy>();
   }
-  if constexpr (has_state_outside_clip<Recipe>(std::make_integer_sequence<int, slot_count>{})) refuse_call<rule::U21, Recipe>();
-  if constexpr (has_uncalled_members<Recipe>(std::make_integer_sequence<int, slot_count>{})) refuse_call<rule::U39, Recipe>();
+  if constexpr (has_state_outside_clip<Recipe>(slots{})) refuse_call<rule::U21, Recipe>();
+  if constexpr (has_uncalled_members<Recipe>(slots{})) refuse_call<rule::U39, Recipe>();
 }
 
 }  // namespace keel::detail

@@ -13,10 +13,6 @@ struct two_copies {
   static constexpr char const* id = OWN_ID;
   static constexpr char const* text = "[" OWN_ID "] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2> or more.";
   static constexpr bool broken(keel::config const& c) { return c.checkpoint.keep < 2; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[" OWN_ID "] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2> or more.");
-  };
 };
 
 struct mine : keel::recipe<two_copies, keel::checkpoint::every<500_steps>> {};

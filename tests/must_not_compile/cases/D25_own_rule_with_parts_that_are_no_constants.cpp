@@ -13,10 +13,6 @@ struct Q01 {
   ID_IS char const* id = "Q01";
   static constexpr char const* text = "[Q01] this team clips. Fix: keel::clip::global_norm<1.0>.";
   BROKEN_IS bool broken(keel::config const& c) { return c.clip.kind == keel::clip::kind::none; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[Q01] this team clips. Fix: keel::clip::global_norm<1.0>.");
-  };
 };
 
 struct mine : keel::recipe<Q01, keel::clip::global_norm<1.0>> {};

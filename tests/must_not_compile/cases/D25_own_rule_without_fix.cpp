@@ -12,10 +12,6 @@ struct Q01 {
       "[Q01] our cluster loses a disk a day, keep two checkpoints or more.";
 #endif
   static constexpr bool broken(keel::config const& c) { return c.checkpoint.keep < 2; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[Q01] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2> or more.");
-  };
 };
 
 struct mine : keel::recipe<Q01, keel::checkpoint::every<500_steps>> {};

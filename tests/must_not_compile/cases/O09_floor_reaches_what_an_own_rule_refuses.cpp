@@ -5,10 +5,6 @@ struct Q03 {
   static constexpr char const* id = "Q03";
   static constexpr char const* text = "[Q03] below 16 our gradients vanish. Fix: keel::loss_scale::floor<16.0> or more.";
   static constexpr bool broken(keel::config const& c) { return c.loss_scale.initial < 16.0; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[Q03] below 16 our gradients vanish. Fix: keel::loss_scale::floor<16.0> or more.");
-  };
 };
 
 #ifdef KEEL_TWIN

@@ -5,10 +5,6 @@ struct Q02 {
   static constexpr char const* id = "Q02";
   static constexpr char const* text = "[Q02] our kernels have no fused attention. Fix: keel::attention::math.";
   static constexpr bool broken(keel::config const& c) { return c.attention.kind == keel::attention::kind::fused; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[Q02] our kernels have no fused attention. Fix: keel::attention::math.");
-  };
 };
 
 #ifdef KEEL_TWIN

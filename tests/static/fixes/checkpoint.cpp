@@ -23,7 +23,7 @@ inline constexpr auto fixes<rule::S01> =
 template <>
 inline constexpr auto fixes<rule::S05> = said(FIX("give its state `void visit(auto& archive)` that names every field", remembers));
 template <>
-inline constexpr auto fixes<rule::S14> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::checkpoint>> =
     said(FIX("keep one of keel::checkpoint::every, young_daly, never", keel::checkpoint::every<500_steps>),
          FIX("keep one of keel::checkpoint::", keel::checkpoint::young_daly<keel::checkpoint::mean_time_between_failures<24_h>>),
          FIX("keep one of keel::checkpoint::", keel::checkpoint::never));

@@ -23,7 +23,7 @@ inline constexpr auto fixes<rule::G06> =
     said(FIX("remove keel::clip::order", clip::global_norm<1.0>, shard::zero<1>),
          FIX("keel::shard::replicate", clip::global_norm<1.0, clip::order<1>>, keel::shard::replicate));
 template <>
-inline constexpr auto fixes<rule::G07> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::clip>> =
     said(FIX("keep one of keel::clip::global_norm, value, adaptive, zscore", keel::clip::global_norm<1.0>),
          FIX("keep one of keel::clip::", keel::clip::value<1.0>), FIX("keep one of keel::clip::", keel::clip::adaptive<0.01>),
          FIX("keep one of keel::clip::", keel::clip::zscore<3.0>));

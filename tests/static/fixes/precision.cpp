@@ -22,7 +22,7 @@ inline constexpr auto fixes<rule::P02> =
     said(FIX("keel::loss_scale::none", bf16, keel::loss_scale::none),
          FIX("keel::precision::fp16", keel::precision::fp16, keel::loss_scale::dynamic<>));
 template <>
-inline constexpr auto fixes<rule::P03> = said(FIX("keep one of keel::precision::fp32, bf16, fp16", keel::precision::fp32),
+inline constexpr auto fixes<rule::given_twice<keel::slot::precision>> = said(FIX("keep one of keel::precision::fp32, bf16, fp16", keel::precision::fp32),
                                               FIX("keep one of keel::precision::fp32, bf16, fp16", keel::precision::fp32, keel::loss_scale::none));
 template <>
 inline constexpr auto fixes<rule::P04> =

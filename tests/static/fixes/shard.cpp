@@ -11,7 +11,7 @@ inline constexpr keel::run_facts alone{.world_size = 1};
 inline constexpr keel::run_facts four{.world_size = 4};
 
 template <>
-inline constexpr auto fixes<rule::Z01> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::shard>> =
     said(FIX("keep one of keel::shard::{none, replicate, zero}", keel::shard::none), FIX("keep one of keel::shard::", keel::shard::replicate),
          FIX("keep one of keel::shard::", keel::shard::zero<2>));
 template <>

@@ -13,10 +13,6 @@ struct own_rule {
   static constexpr char const* id = "Q01";
   static constexpr char const* text = "[Q01] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2>, or more.";
   static constexpr bool broken(keel::config const& c) { return c.checkpoint.keep == 1; }
-  template <bool Holds, class Recipe>
-  struct demand {
-    static_assert(Holds, "[Q01] our cluster loses a disk a day. Fix: keel::checkpoint::keep<2>, or more.");
-  };
 };
 
 }  // namespace
@@ -28,83 +24,83 @@ inline constexpr auto fixes<rule::D00> =
     said(FIX("move options into their policy", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>),
          FIX("write your own as keel/policy/slot.hpp describes", own_policy));
 template <>
-inline constexpr auto fixes<rule::D01> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::loss_scale>> =
     said(FIX("keep one of keel::loss_scale::{none, fixed, dynamic}", keel::loss_scale::none),
          FIX("keep one of keel::loss_scale::", keel::precision::fp16, keel::loss_scale::fixed<1024.0>),
          FIX("keep one of keel::loss_scale::", keel::precision::fp16, keel::loss_scale::dynamic<>));
 template <>
-inline constexpr auto fixes<rule::D02> = said(FIX("keep one keel::accumulate<N>", keel::accumulate<4>));
+inline constexpr auto fixes<rule::given_twice<keel::slot::accumulate>> = said(FIX("keep one keel::accumulate<N>", keel::accumulate<4>));
 template <>
-inline constexpr auto fixes<rule::D03> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::nonfinite>> =
     said(FIX("keep one of keel::nonfinite::{raise, warn, skip, rollback}", keel::nonfinite::raise),
          FIX("keep one of keel::nonfinite::", keel::nonfinite::warn<10>), FIX("keep one of keel::nonfinite::", keel::nonfinite::skip<10>),
          FIX("keep one of keel::nonfinite::", keel::nonfinite::rollback<10>, keel::checkpoint::every<500_steps>));
 template <>
-inline constexpr auto fixes<rule::D04> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::spike>> =
     said(FIX("keep one of keel::spike::{ignore, skip, rollback}", keel::spike::ignore), FIX("keep one of keel::spike::", keel::spike::skip<>),
          FIX("keep one of keel::spike::", keel::spike::rollback<>, keel::checkpoint::every<500_steps>));
 template <>
-inline constexpr auto fixes<rule::D05> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::schedule>> =
     said(FIX("keep one of keel::schedule::{constant, linear, cosine, ..}", keel::schedule::constant),
          FIX("keep one of keel::schedule::", keel::schedule::linear<>), FIX("keep one of keel::schedule::", keel::schedule::cosine<>));
 template <>
-inline constexpr auto fixes<rule::D06> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::recompute>> =
     said(FIX("keep one of keel::recompute::{none, reentrant, non_reentrant}", keel::recompute::none),
          FIX("keep one of keel::recompute::", keel::recompute::reentrant), FIX("keep one of keel::recompute::", keel::recompute::non_reentrant));
 template <>
-inline constexpr auto fixes<rule::D07> = said(FIX("keep one of keel::offload::{none, optimizer}", keel::offload::none),
+inline constexpr auto fixes<rule::given_twice<keel::slot::offload>> = said(FIX("keep one of keel::offload::{none, optimizer}", keel::offload::none),
                                               FIX("keep one of keel::offload::", keel::offload::optimizer));
 template <>
-inline constexpr auto fixes<rule::D08> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::attention>> =
     said(FIX("keep one of keel::attention::{automatic, math, fused}", keel::attention::automatic),
          FIX("keep one of keel::attention::", keel::attention::math), FIX("keep one of keel::attention::", keel::attention::fused));
 template <>
-inline constexpr auto fixes<rule::D09> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::oom>> =
     said(FIX("keep keel::oom::raise", keel::oom::raise), FIX("one keel::oom::ladder", keel::oom::ladder<keel::oom::give_up>));
 template <>
-inline constexpr auto fixes<rule::D10> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::health>> =
     said(FIX("keep one of keel::health::{off, sft, grpo, ebft, watch}", keel::health::off), FIX("keep one of keel::health::", keel::health::sft),
          FIX("keep one of keel::health::", keel::health::grpo, keel::objective::grpo<8>));
 template <>
-inline constexpr auto fixes<rule::D11> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::determinism>> =
     said(FIX("keep one of keel::determinism::{off, seeded, strict}", keel::determinism::off),
          FIX("keep one of keel::determinism::", keel::determinism::seeded<1>), FIX("keep one of keel::determinism::", keel::determinism::strict<1>));
 template <>
-inline constexpr auto fixes<rule::D12> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::objective>> =
     said(FIX("keep one of keel::objective::{supervised, grpo, ebft}", keel::objective::supervised),
          FIX("keep one of keel::objective::", keel::objective::grpo<8>), FIX("keep one of keel::objective::", keel::objective::ebft<8>));
 template <>
-inline constexpr auto fixes<rule::D13> = said(FIX("keep one keel::ema<D>", keel::ema<0.999>), FIX("keel::no_ema", keel::no_ema));
+inline constexpr auto fixes<rule::given_twice<keel::slot::ema>> = said(FIX("keep one keel::ema<D>", keel::ema<0.999>), FIX("keel::no_ema", keel::no_ema));
 template <>
-inline constexpr auto fixes<rule::D14> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::model>> =
     said(FIX("list all facts in one keel::model::has<..>", keel::model::has<keel::model::frozen, keel::model::batch_norm>));
 template <>
-inline constexpr auto fixes<rule::D15> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::evaluation>> =
     said(FIX("keep one of keel::evaluation::{none, every}", keel::evaluation::none), FIX("keep one of keel::evaluation::", keel::evaluation::every<500_steps>));
 template <>
-inline constexpr auto fixes<rule::D16> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::profile>> =
     said(FIX("keep one of keel::profile::{off, every}", keel::profile::off), FIX("keep one of keel::profile::", keel::profile::every<1000_steps>));
 template <>
-inline constexpr auto fixes<rule::D17> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::timeout>> =
     said(FIX("keep one of keel::timeout::{none, set}", keel::timeout::none), FIX("keep one of keel::timeout::", keel::timeout::set<keel::timeout::soft<1_min>>));
 template <>
-inline constexpr auto fixes<rule::D18> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::optimizer>> =
     said(FIX("list all facts in one keel::optimizer::is<..>", keel::optimizer::is<keel::optimizer::closure, keel::optimizer::whole_tensors>));
 template <>
-inline constexpr auto fixes<rule::D19> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::data>> =
     said(FIX("list all facts in one keel::data::is<..>", keel::data::is<keel::data::finite, keel::data::drops_last>));
 template <>
-inline constexpr auto fixes<rule::D27> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::device>> =
     said(FIX("keep one of keel::device::{any, cpu, cuda, cuda_with}", keel::device::any), FIX("keep one of keel::device::", keel::device::cpu),
          FIX("keep one of keel::device::", keel::device::cuda), FIX("keep one of keel::device::", keel::device::cuda_with<keel::device::device_assert>));
 template <>
-inline constexpr auto fixes<rule::D28> =
+inline constexpr auto fixes<rule::given_twice<keel::slot::world>> =
     said(FIX("keep one of keel::world::{any, size}", keel::world::any), FIX("keep one of keel::world::", keel::world::size<1>));
 template <>
 inline constexpr auto fixes<rule::D20> = said(FIX("keep one of them", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>));
 template <>
 inline constexpr auto fixes<rule::D25> =
-    said(FIX("give it the id, text, broken and demand that keel/rule/rule.hpp describes", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
+    said(FIX("give it the id, text and broken that keel/rule/rule.hpp describes", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
 template <>
 inline constexpr auto fixes<rule::D26> =
     said(FIX("500_steps", keel::checkpoint::every<500_steps>), FIX("500_steps", keel::evaluation::every<500_steps>),

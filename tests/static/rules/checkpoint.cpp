@@ -89,7 +89,7 @@ static_assert(keeps(of<checkpoint::every<500_steps>, evaluation::every<300_steps
 static_assert(keeps(of<stops_early>));
 
 template <>
-struct example<rule::S14>
+struct example<rule::given_twice<keel::slot::checkpoint>>
     : recipes<recipe<checkpoint::every<500_steps>, checkpoint::every<10_min>>, recipe<checkpoint::every<500_steps>>> {};
 
 template <>

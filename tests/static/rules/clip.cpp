@@ -40,7 +40,7 @@ static_assert(keeps(of<clip::global_norm<1.0, clip::order<1>>, shard::replicate>
 static_assert(keeps(of<clip::global_norm<1.0, clip::order<2>>, shard::zero<3>>));
 
 template <>
-struct example<rule::G07> : recipes<recipe<clip::global_norm<1.0>, clip::value<1.0>>, recipe<clip::value<1.0>>> {};
+struct example<rule::given_twice<keel::slot::clip>> : recipes<recipe<clip::global_norm<1.0>, clip::value<1.0>>, recipe<clip::value<1.0>>> {};
 
 template <>
 struct example<rule::G11> : recipes<recipe<clip::global_norm<0.0>>, recipe<clip::global_norm<above(0.0)>>> {};

@@ -7,7 +7,7 @@ namespace data = keel::data;
 namespace model = keel::model;
 namespace optimizer = keel::optimizer;
 using keel::facts;
-using keel::slot;
+namespace slot = keel::slot;
 
 struct says_nothing {};
 struct has_batch_norm {
@@ -113,10 +113,11 @@ static_assert(config{}.run == keel::run_facts{.known = false,
                                               .half_kernels = true,
                                               .bfloat16_kernels = true,
                                               .device = keel::device::kind::any});
-template <slot Slot, class Settings>
+template <class Slot, class Settings>
 constexpr bool is_default(Settings const& member) {
-  static_assert(std::is_same_v<typename keel::settings_of<Slot>::type, Settings>);
-  return keel::default_policy<Slot>::type::in_slot == Slot && keel::default_policy<Slot>::type::configured == member;
+  static_assert(std::is_same_v<typename Slot::settings, Settings>);
+  static_assert(std::is_same_v<typename Slot::default_policy::in_slot, Slot>);
+  return Slot::default_policy::configured == member;
 }
 constexpr config nobody_filled{};
 static_assert(is_default<slot::precision>(nobody_filled.precision));

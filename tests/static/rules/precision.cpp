@@ -31,7 +31,7 @@ static_assert(breaks<rule::P02>(of<bf16, fixed<1.0>>));
 static_assert(breaks<rule::P02>(of<dynamic<>>) && breaks<rule::P02>(of<fixed<1.0>>));
 
 template <>
-struct example<rule::P03> : recipes<recipe<bf16, keel::precision::fp32>, recipe<bf16>> {};
+struct example<rule::given_twice<keel::slot::precision>> : recipes<recipe<bf16, keel::precision::fp32>, recipe<bf16>> {};
 
 template <>
 struct example<rule::P04> : recipes<recipe<fp16, dynamic<>, half>, recipe<fp16, dynamic<>>> {};

@@ -291,8 +291,6 @@ struct own_rule {
         return c.oom.kind == keel::oom::kind::raise;
     }
   }
-  template <bool Holds, class Recipe>
-  struct demand {};
 };
 
 template <int Which>

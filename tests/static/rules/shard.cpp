@@ -9,7 +9,7 @@ using offloaded = keel::offload::optimizer;
 using keel::world::size;
 
 template <>
-struct example<rule::Z01> : recipes<recipe<shard::zero<2>, shard::replicate>, recipe<shard::zero<2>>> {};
+struct example<rule::given_twice<keel::slot::shard>> : recipes<recipe<shard::zero<2>, shard::replicate>, recipe<shard::zero<2>>> {};
 
 using device_only = optimizer::is<optimizer::device_only>;
 template <>

@@ -49,7 +49,7 @@ struct without_broken {
   static constexpr char const* id = own_rule::id;
   static constexpr char const* text = own_rule::text;
 };
-struct without_demand : without_broken {
+struct says_its_text_once : without_broken {
   static constexpr bool broken(config const&) { return false; }
 };
 struct broken_by_number : own_rule {
@@ -100,63 +100,63 @@ template <>
 struct example<rule::D00> : recipes<recipe<int>, recipe<>> {};
 static_assert(breaks<rule::D00>(of<int, void, only_a_name>) && of<int, void, only_a_name>.strangers == 3);
 template <>
-struct example<rule::D01> : recipes<recipe<keel::loss_scale::none, keel::loss_scale::none>, recipe<keel::loss_scale::none>> {};
+struct example<rule::given_twice<keel::slot::loss_scale>> : recipes<recipe<keel::loss_scale::none, keel::loss_scale::none>, recipe<keel::loss_scale::none>> {};
 template <>
-struct example<rule::D02> : recipes<recipe<accumulate<4>, accumulate<8>>, recipe<accumulate<4>>> {};
+struct example<rule::given_twice<keel::slot::accumulate>> : recipes<recipe<accumulate<4>, accumulate<8>>, recipe<accumulate<4>>> {};
 template <>
-struct example<rule::D03>
+struct example<rule::given_twice<keel::slot::nonfinite>>
     : recipes<recipe<keel::nonfinite::raise, keel::nonfinite::skip<10>>, recipe<keel::nonfinite::skip<10>>> {};
 template <>
-struct example<rule::D04> : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
+struct example<rule::given_twice<keel::slot::spike>> : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
 template <>
-struct example<rule::D05>
+struct example<rule::given_twice<keel::slot::schedule>>
     : recipes<recipe<keel::schedule::constant, keel::schedule::cosine<>>, recipe<keel::schedule::cosine<>>> {};
 template <>
-struct example<rule::D06>
+struct example<rule::given_twice<keel::slot::recompute>>
     : recipes<recipe<keel::recompute::none, keel::recompute::reentrant>, recipe<keel::recompute::reentrant>> {};
 template <>
-struct example<rule::D07> : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
+struct example<rule::given_twice<keel::slot::offload>> : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
 template <>
-struct example<rule::D08> : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
+struct example<rule::given_twice<keel::slot::attention>> : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
 template <>
-struct example<rule::D09> : recipes<recipe<keel::oom::raise, ladder<keel::oom::give_up>>, recipe<ladder<keel::oom::give_up>>> {
+struct example<rule::given_twice<keel::slot::oom>> : recipes<recipe<keel::oom::raise, ladder<keel::oom::give_up>>, recipe<ladder<keel::oom::give_up>>> {
 };
 template <>
-struct example<rule::D10> : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
+struct example<rule::given_twice<keel::slot::health>> : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
 template <>
-struct example<rule::D11>
+struct example<rule::given_twice<keel::slot::determinism>>
     : recipes<recipe<keel::determinism::off, keel::determinism::seeded<1>>, recipe<keel::determinism::seeded<1>>> {};
 template <>
-struct example<rule::D12>
+struct example<rule::given_twice<keel::slot::objective>>
     : recipes<recipe<keel::objective::grpo<8>, keel::objective::ebft<8>>, recipe<keel::objective::grpo<8>>> {};
 template <>
-struct example<rule::D13> : recipes<recipe<keel::ema<0.99>, keel::no_ema>, recipe<keel::ema<0.99>>> {};
+struct example<rule::given_twice<keel::slot::ema>> : recipes<recipe<keel::ema<0.99>, keel::no_ema>, recipe<keel::ema<0.99>>> {};
 template <>
-struct example<rule::D14>
+struct example<rule::given_twice<keel::slot::model>>
     : recipes<recipe<keel::model::all_trainable, keel::model::partly_frozen>, recipe<keel::model::partly_frozen>> {};
 template <>
-struct example<rule::D15>
+struct example<rule::given_twice<keel::slot::evaluation>>
     : recipes<recipe<keel::evaluation::none, keel::evaluation::every<500_steps>>, recipe<keel::evaluation::every<500_steps>>> {
 };
 template <>
-struct example<rule::D16>
+struct example<rule::given_twice<keel::slot::profile>>
     : recipes<recipe<keel::profile::off, keel::profile::every<1000_steps>>, recipe<keel::profile::every<1000_steps>>> {};
 template <>
-struct example<rule::D17> : recipes<recipe<keel::timeout::none, keel::timeout::set<keel::timeout::soft<1_min>>>,
+struct example<rule::given_twice<keel::slot::timeout>> : recipes<recipe<keel::timeout::none, keel::timeout::set<keel::timeout::soft<1_min>>>,
                                     recipe<keel::timeout::set<keel::timeout::soft<1_min>>>> {};
 template <>
-struct example<rule::D18> : recipes<recipe<keel::optimizer::usual, keel::optimizer::usual>, recipe<keel::optimizer::usual>> {};
+struct example<rule::given_twice<keel::slot::optimizer>> : recipes<recipe<keel::optimizer::usual, keel::optimizer::usual>, recipe<keel::optimizer::usual>> {};
 template <>
-struct example<rule::D19> : recipes<recipe<keel::data::usual, keel::data::usual>, recipe<keel::data::usual>> {};
+struct example<rule::given_twice<keel::slot::data>> : recipes<recipe<keel::data::usual, keel::data::usual>, recipe<keel::data::usual>> {};
 template <>
-struct example<rule::D27> : recipes<recipe<keel::device::any, keel::device::cpu>, recipe<keel::device::cpu>> {};
+struct example<rule::given_twice<keel::slot::device>> : recipes<recipe<keel::device::any, keel::device::cpu>, recipe<keel::device::cpu>> {};
 template <>
-struct example<rule::D28> : recipes<recipe<keel::world::any, keel::world::size<1>>, recipe<keel::world::size<1>>> {};
+struct example<rule::given_twice<keel::slot::world>> : recipes<recipe<keel::world::any, keel::world::size<1>>, recipe<keel::world::size<1>>> {};
 
 // Two slots that are given twice are two errors, and one that is given three times is one.
 static_assert(
-    breaks<rule::D02, rule::D14>(of<accumulate<1>, keel::model::all_trainable, keel::model::all_trainable, accumulate<1>>));
-static_assert(breaks<rule::D02>(of<accumulate<1>, accumulate<1>, accumulate<1>>));
+    breaks<rule::given_twice<keel::slot::accumulate>, rule::given_twice<keel::slot::model>>(of<accumulate<1>, keel::model::all_trainable, keel::model::all_trainable, accumulate<1>>));
+static_assert(breaks<rule::given_twice<keel::slot::accumulate>>(of<accumulate<1>, accumulate<1>, accumulate<1>>));
 
 // Every policy that has options.
 template <>
@@ -194,7 +194,7 @@ static_assert(breaks<rule::D25>(of<id_of_a_rule>) && breaks<rule::D25>(of<id_of_
               breaks<rule::D25>(of<id_of_an_accept>) && breaks<rule::D25>(of<id_of_a_policy_without_mechanism>) &&
               breaks<rule::D25>(of<id_that_keel_may_take>));
 static_assert(breaks<rule::D25>(of<without_id>) && breaks<rule::D25>(of<without_broken>));
-static_assert(breaks<rule::D25>(of<without_demand>));
+static_assert(!breaks<rule::D25>(of<says_its_text_once>) && keel::valid<keel::recipe<says_its_text_once>>);
 static_assert(breaks<rule::D25>(of<broken_by_number>) && breaks<rule::D25>(of<broken_at_run_time>) &&
               breaks<rule::D25>(of<broken_by_an_object>));
 static_assert(breaks<rule::D25>(of<id_at_run_time>) && breaks<rule::D25>(of<id_of_an_object>) &&

@@ -1,7 +1,9 @@
 // A short text in place, so that printing a recipe costs no string and no stream header.
 #pragma once
 
-#include <charconv>
+// The C headers: <charconv> alone would double what a compiler instantiates for a recipe.
+#include <stdio.h>
+#include <stdlib.h>
 
 namespace keel {
 
@@ -28,12 +30,23 @@ class text {
     return *this << (number < 0 ? 0ULL - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number));
   }
   constexpr text& operator<<(int number) { return *this << static_cast<long long>(number); }
-  /// The shortest digits that read back as the same number.
+  /// The shortest digits that read back as the same number, in any locale with a point.
   text& operator<<(double number) {
-    char digits[32];
-    auto const end = std::to_chars(digits, digits + sizeof digits - 1, number).ptr;
-    *end = '\0';
-    return *this << digits;
+    constexpr double exact = 1e15;
+    if (number > -exact && number < exact && number == static_cast<double>(static_cast<long long>(number))) {
+      return *this << static_cast<long long>(number);
+    }
+    char digits[40];
+    for (int precision = 1; precision <= 17; ++precision) {
+      ::snprintf(digits, sizeof digits, "%.*g", precision, number);
+      if (::strtod(digits, nullptr) == number) break;
+    }
+    for (char const* letter = digits; *letter != '\0'; ++letter) {
+      if ((*letter & 0xc0) == 0x80) continue;  // a further byte of the locale's point
+      bool const is_part = (*letter >= '0' && *letter <= '9') || (*letter >= 'a' && *letter <= 'z') || *letter == '-' || *letter == '+';
+      put(is_part ? *letter : '.');
+    }
+    return *this;
   }
 
   constexpr void pad_to(int column) {

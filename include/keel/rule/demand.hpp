@@ -1,0 +1,100 @@
+// The error of a broken rule. Most rules say their text in a static_assert of their own, as a literal; of a rule that says it once,
+// as a constant, this header makes the error: the text itself, or a type that is named by it.
+#pragma once
+
+#include <keel/rule/rule.hpp>
+
+// So that no compiler warns of a text that is computed, which they take in C++20 too, and g++ points at the rule.
+#pragma GCC system_header
+
+namespace keel::rule {
+
+/// A piece of a text as a template argument.
+template <int Size>
+struct piece {
+  char letters[Size];
+};
+
+/// Named by the error of a compiler whose static_assert takes literals alone; it is defined nowhere.
+template <piece... Text>
+struct broken_rule;
+
+namespace detail {
+
+template <class Rule, bool Holds, class Recipe>
+struct generic_demand {};
+
+#if defined(__clang__) ? __clang_major__ >= 20 : __GNUC__ >= 14
+
+/// A text as static_assert takes it.
+struct message {
+  char const* letters;
+  constexpr char const* data() const { return letters; }
+  constexpr decltype(sizeof 0) size() const { return static_cast<decltype(sizeof 0)>(length(letters)); }
+};
+template <class Rule, class Recipe>
+struct generic_demand<Rule, false, Recipe> {
+  static_assert(false, message{Rule::text});
+};
+
+#elif defined(__clang__)
+
+/// Where the piece ends that begins there: after the last blank before clang cuts it in print.
+constexpr int end_of_piece(char const* text, int begin) {
+  int end = begin;
+  int blank = begin;
+  while (text[end] != '\0' && end - begin < 34) {
+    if (text[end++] == ' ') blank = end;
+  }
+  return text[end] == '\0' || blank == begin ? end : blank;
+}
+template <class Rule, int Begin>
+constexpr auto piece_of() {
+  constexpr int size = end_of_piece(Rule::text, Begin) - Begin;
+  piece<size + 1> words{};
+  // With the zero: letters that were never written make clang print numbers.
+  for (int i = 0; i <= size; ++i) words.letters[i] = i < size ? Rule::text[Begin + i] : '\0';
+  return words;
+}
+template <class Rule, int Begin, piece... Before>
+constexpr auto named_by_pieces() {
+  if constexpr (Rule::text[Begin] == '\0') {
+    return static_cast<broken_rule<Before...>*>(nullptr);
+  } else {
+    return named_by_pieces<Rule, end_of_piece(Rule::text, Begin), Before..., piece_of<Rule, Begin>()>();
+  }
+}
+template <class Rule, class Recipe>
+struct generic_demand<Rule, false, Recipe> : std::remove_pointer_t<decltype(named_by_pieces<Rule, 0>())> {};
+
+#else
+
+template <class Rule>
+constexpr auto whole_text() {
+  constexpr int size = length(Rule::text) + 1;
+  piece<size> words{};
+  for (int i = 0; i < size; ++i) words.letters[i] = Rule::text[i];
+  return words;
+}
+template <class Rule, class Recipe>
+struct generic_demand<Rule, false, Recipe> : broken_rule<whole_text<Rule>()> {};
+
+#endif
+
+template <class Rule, bool Holds, class Recipe>
+struct demand_by {
+  using type = generic_demand<Rule, Holds, Recipe>;
+};
+template <class Rule, bool Holds, class Recipe>
+requires requires { typename Rule::template demand<true, void>; }
+struct demand_by<Rule, Holds, Recipe> {
+  using type = typename Rule::template demand<Holds, Recipe>;
+};
+
+}  // namespace detail
+
+/// An error with the rule's text unless it holds; `Recipe` stands in the compiler's notes.
+template <class Rule, bool Holds, class Recipe>
+using demand = typename detail::demand_by<Rule, Holds, Recipe>::type;
+
+}  // namespace keel::rule
