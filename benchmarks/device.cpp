@@ -11,7 +11,7 @@
 
 #include <cmath>
 #include <keel/step/step.hpp>
-#include <keel/update/adam.hpp>
+#include <keel/optimizer/adam.hpp>
 #include <string>
 #include <vector>
 

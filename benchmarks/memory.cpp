@@ -6,8 +6,8 @@
 
 #include <atomic>
 #include <keel/memory/budget.hpp>
-#include <keel/memory/mapped_memory.hpp>
-#include <keel/update/adam.hpp>
+#include <keel/offload/mapped_memory.hpp>
+#include <keel/optimizer/adam.hpp>
 #include <string>
 #include <thread>
 #include <vector>

@@ -23,8 +23,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
-#include <keel/step/gradient_norm.hpp>
-#include <keel/update/adam.hpp>
+#include <keel/gradients/gradient_norm.hpp>
+#include <keel/optimizer/adam.hpp>
 #include <string>
 #include <string_view>
 #include <tuple>

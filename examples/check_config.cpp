@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <keel/config/load_config.hpp>
+#include <keel/json/load_config.hpp>
 #include <string>
 #include <vector>
 

@@ -1,8 +1,8 @@
 // Single parts of keel in a loop that knows nothing of recipes.
 // [single_parts]
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/step/clipping.hpp>
-#include <keel/step/grad_scaler.hpp>
+#include <keel/clip/clipping.hpp>
+#include <keel/loss_scale/grad_scaler.hpp>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 

@@ -8,7 +8,7 @@
 #include <csignal>
 #include <cstdio>
 #include <exception>
-#include <keel/memory/out_of_memory.hpp>
+#include <keel/core/out_of_memory.hpp>
 
 #include "text.hpp"
 #include "train.hpp"

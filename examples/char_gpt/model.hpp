@@ -11,9 +11,9 @@
 
 #include <cmath>
 #include <cstdint>
-#include <keel/memory/attention.hpp>
-#include <keel/memory/unit.hpp>
-#include <keel/step/token_range.hpp>
+#include <keel/attention/attention.hpp>
+#include <keel/recompute/unit.hpp>
+#include <keel/data/token_range.hpp>
 #include <memory>
 
 namespace char_gpt {

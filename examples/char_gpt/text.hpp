@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <string>
 #include <vector>
 

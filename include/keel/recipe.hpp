@@ -4,6 +4,7 @@
 // The rules before all that includes them: an error in one then names two files and not the chain between them.
 #include <keel/rule/accumulate.hpp>
 #include <keel/rule/attention.hpp>
+#include <keel/rule/catalogue.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/clip.hpp>
 #include <keel/rule/ema.hpp>
@@ -17,12 +18,11 @@
 #include <keel/rule/shard.hpp>
 #include <keel/rule/slot.hpp>
 #include <keel/rule/timeout.hpp>
-#include <keel/rule/catalogue.hpp>
 
+#include <keel/config/config.hpp>
+#include <keel/config/describe.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/check.hpp>
-#include <keel/recipe/config.hpp>
 #include <keel/recipe/config_of.hpp>
-#include <keel/recipe/describe.hpp>
 #include <keel/recipe/recipe.hpp>
 #include <keel/recipe/valid.hpp>

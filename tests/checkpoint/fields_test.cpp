@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 #include <keel/checkpoint/archive.hpp>
-#include <keel/loop/registered_state.hpp>
+#include <keel/trainer/registered_state.hpp>
 #include <keel/step/program_state.hpp>
 #include <limits>
 #include <map>

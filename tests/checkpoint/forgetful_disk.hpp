@@ -7,7 +7,7 @@
 
 #include <exception>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
+#include <keel/core/files.hpp>
 #include <map>
 #include <memory>
 #include <mutex>

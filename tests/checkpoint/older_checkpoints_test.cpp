@@ -107,7 +107,7 @@ void take_up(std::string const& name) {
 
 TEST_CASE("writes run directories for later versions", "[.write]") {
   char const* const named = std::getenv("KEEL_WRITE_OLDER");
-  REQUIRE(named != nullptr);
+  if (named == nullptr) return;  // a tag that selects the file selects this case, too
   std::filesystem::path const folder = named;
   for (char const* const name : {"many_settings", "own_policies", "judged", "at_milestones"}) std::filesystem::create_directories(folder / name);
   write<many_settings>(folder / "many_settings");

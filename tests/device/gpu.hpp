@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-#include "../memory/transformer.hpp"
+#include "../transformer.hpp"
 
 namespace keel_test {
 

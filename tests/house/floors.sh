@@ -1,27 +1,35 @@
 #!/usr/bin/env bash
-# floors.sh INCLUDE | floors.sh --self-test: keel's headers include only from their own floor or a lower one, the two lower floors
-# need a compiler and nothing else, talking to other ranks has its folder, no header brings torch/torch.h or a macro, and none has
-# more than 650 lines, which is where to ask whether it holds more than one thing. Before it judges INCLUDE, it shows on one bad
-# header after another that it can fail.
+# floors.sh INCLUDE | floors.sh --self-test: keel's headers include only from their own floor or a lower one, and no folder comes back
+# to itself by what it includes; the two lower floors need a compiler and nothing else, talking to other ranks has its folder, no
+# header brings torch/torch.h or a macro, and none has more than 650 lines, which is where to ask whether it holds more than one
+# thing. Prints the folders, each with those that it includes from. Before it judges INCLUDE, it shows on one bad header after another
+# that it can fail.
 set -euo pipefail
 longest=650
 
-# The floor of a path below INCLUDE; nothing for one that has no place in the house.
+# The floor of a path below INCLUDE; nothing for one that has no place in the house. On floor 4 a folder bears its slot's name.
 floor_of() {
   case $1 in
     keel/policy/*) echo 1 ;;
-    keel/rule/* | keel/recipe/* | keel/recipe.hpp) echo 2 ;;
-    keel/collective/* | keel/config/* | keel/update/* | keel/libtorch/* | keel/memory/* | keel/checkpoint/* | keel/step/* | keel/observe/* | keel/data/*) echo 3 ;;
-    keel/error.hpp | keel/version.hpp) echo 3 ;;
-    keel/loop/*) echo 4 ;;
-    keel/keel.hpp) echo 5 ;;
+    keel/config/* | keel/rule/* | keel/recipe/* | keel/recipe.hpp) echo 2 ;;
+    keel/libtorch/* | keel/core/*) echo 3 ;;
+    keel/step/*) echo 5 ;;
+    keel/trainer/*) echo 6 ;;
+    keel/diagnose/* | keel/rl/*) echo 7 ;;
+    keel/keel.hpp) echo 8 ;;
+    keel/collective/* | keel/gradients/* | keel/optimizer/* | keel/lora/* | keel/memory/* | keel/metrics/* | keel/json/*) echo 4 ;;
+    keel/*/*)
+      local folder=${1#keel/}
+      folder=${folder%%/*}
+      if [ -f "$2/keel/policy/$folder.hpp" ]; then echo 4; fi
+      ;;
   esac
 }
 
 # check_header INCLUDE HEADER: a line on standard output for each thing that is wrong.
 check_header() {
   local file=$1/$2 header=$2 floor target target_floor begins ends lines
-  floor=$(floor_of "$header")
+  floor=$(floor_of "$header" "$1")
   if [ -z "$floor" ]; then
     echo "$header: has no floor; put it on one, or name its directory in floors.sh"
     return
@@ -32,7 +40,7 @@ check_header() {
       '<keel/'*'>')
         target=${target#<}
         target=${target%>}
-        target_floor=$(floor_of "$target")
+        target_floor=$(floor_of "$target" "$1")
         if [ ! -f "$1/$target" ]; then
           echo "$header: includes $target, which does not exist"
         elif [ -n "$target_floor" ] && [ "$target_floor" -gt "$floor" ]; then
@@ -80,6 +88,12 @@ check_header() {
   if [ "$lines" -gt "$longest" ]; then echo "$header: has $lines lines, more than $longest; divide it"; fi
 }
 
+# folders INCLUDE: each arrow from a folder to one that it includes from.
+folders() {
+  (cd "$1" && grep -rEo '^[[:space:]]*#[[:space:]]*include[[:space:]]*<keel/[a-z_]+/' keel) |
+    sed -nE 's,^keel/([a-z_]+)/[^:]*:.*<keel/([a-z_]+)/$,\1 \2,p' | awk '$1 != $2' | sort -u
+}
+
 # check_tree INCLUDE: fails if anything is wrong, or if there is nothing to look at.
 check_tree() {
   local include=$1 header said count=0 wrong=0
@@ -103,6 +117,11 @@ check_tree() {
     echo "$wrong things are wrong in $count headers"
     return 1
   fi
+  local loop
+  if ! loop=$(folders "$include" | tsort 2>&1 >/dev/null); then
+    echo "folders that come back to themselves: $(printf '%s\n' "$loop" | sed -n 's/^tsort: \([a-z_]*\)$/\1/p' | tr '\n' ' ')"
+    return 1
+  fi
   echo "$count headers keep to their floors"
 }
 
@@ -116,16 +135,20 @@ self_test() {
   new_tree() {
     cases=$((cases + 1))
     tree=$folder/$cases
-    mkdir -p "$tree"/keel/{policy,rule/detail,recipe,step,loop}
+    mkdir -p "$tree"/keel/{policy,rule/detail,config,recipe,core,clip,memory,step,trainer}
     echo '#include <type_traits>' > "$tree/keel/policy/slot.hpp"
     echo '#define KEEL_RULE_TEXT(ID) ID' > "$tree/keel/rule/detail/text_begin.inc"
     echo '#undef KEEL_RULE_TEXT' > "$tree/keel/rule/detail/text_end.inc"
-    printf '#include <keel/%s>\n' rule/detail/text_begin.inc recipe/config.hpp rule/detail/text_end.inc > "$tree/keel/rule/rule.hpp"
-    printf '#include <keel/%s>\n' policy/slot.hpp > "$tree/keel/recipe/config.hpp"
-    printf '#include <%s>\n' ATen/core/Tensor.h keel/rule/rule.hpp keel/error.hpp > "$tree/keel/step/step.hpp"
-    echo '#include <string>' > "$tree/keel/error.hpp"
-    printf '#include <%s>\n' boost/hana/tuple.hpp keel/step/step.hpp > "$tree/keel/loop/trainer.hpp"
-    echo '#include <keel/loop/trainer.hpp>' > "$tree/keel/keel.hpp"
+    echo '#include <keel/policy/slot.hpp>' > "$tree/keel/policy/clip.hpp"
+    printf '#include <keel/%s>\n' rule/detail/text_begin.inc config/config.hpp rule/detail/text_end.inc > "$tree/keel/rule/rule.hpp"
+    echo '#include <keel/policy/slot.hpp>' > "$tree/keel/config/config.hpp"
+    echo '#include <keel/rule/rule.hpp>' > "$tree/keel/recipe/valid.hpp"
+    echo '#include <keel/core/error.hpp>' > "$tree/keel/clip/clip.hpp"
+    echo '#include <keel/clip/clip.hpp>' > "$tree/keel/memory/memory.hpp"
+    printf '#include <%s>\n' ATen/core/Tensor.h keel/rule/rule.hpp keel/core/error.hpp > "$tree/keel/step/step.hpp"
+    echo '#include <string>' > "$tree/keel/core/error.hpp"
+    printf '#include <%s>\n' boost/hana/tuple.hpp keel/step/step.hpp > "$tree/keel/trainer/trainer.hpp"
+    echo '#include <keel/trainer/trainer.hpp>' > "$tree/keel/keel.hpp"
   }
   accepts() {
     if ! said=$(check_tree "$tree"); then
@@ -150,29 +173,41 @@ self_test() {
   new_tree
   accepts
   refuses 'on floor 1 includes keel/rule/rule.hpp of floor 2' keel/policy/bad.hpp '#include <keel/rule/rule.hpp>'
-  refuses 'on floor 1 includes keel/error.hpp of floor 3' keel/policy/bad.hpp '  #  include <keel/error.hpp>'
-  refuses 'on floor 2 includes keel/step/step.hpp of floor 3' keel/recipe/bad.hpp '#include <keel/step/step.hpp>'
-  refuses 'on floor 2 includes keel/step/step.hpp of floor 3' keel/recipe.hpp '#include <keel/step/step.hpp>'
-  refuses 'on floor 3 includes keel/loop/trainer.hpp of floor 4' keel/observe/bad.hpp '#include <keel/loop/trainer.hpp>'
-  refuses 'on floor 4 includes keel/keel.hpp of floor 5' keel/loop/bad.hpp '#include <keel/keel.hpp>'
+  refuses 'on floor 1 includes keel/core/error.hpp of floor 3' keel/policy/bad.hpp '  #  include <keel/core/error.hpp>'
+  refuses 'on floor 2 includes keel/step/step.hpp of floor 5' keel/recipe/bad.hpp '#include <keel/step/step.hpp>'
+  refuses 'on floor 2 includes keel/step/step.hpp of floor 5' keel/recipe.hpp '#include <keel/step/step.hpp>'
+  refuses 'on floor 3 includes keel/clip/clip.hpp of floor 4' keel/core/bad.hpp '#include <keel/clip/clip.hpp>'
+  refuses 'on floor 4 includes keel/step/step.hpp of floor 5' keel/clip/bad.hpp '#include <keel/step/step.hpp>'
+  refuses 'on floor 5 includes keel/trainer/trainer.hpp of floor 6' keel/step/bad.hpp '#include <keel/trainer/trainer.hpp>'
+  refuses 'on floor 6 includes keel/keel.hpp of floor 8' keel/trainer/bad.hpp '#include <keel/keel.hpp>'
   refuses 'on floor 1 includes <torch/version.h>' keel/policy/bad.hpp '#include <torch/version.h>'
   refuses 'on floor 2 includes <ATen/ATen.h>' keel/rule/bad.hpp '#include <ATen/ATen.h>'
   refuses 'on floor 2 includes <c10/core/Device.h>' keel/recipe/bad.hpp '#include <c10/core/Device.h>'
   refuses 'on floor 2 includes <boost/hana.hpp>' keel/rule/bad.hpp '#include <boost/hana.hpp>'
   refuses 'on floor 2 includes <range/v3/all.hpp>' keel/rule/bad.hpp '#include <range/v3/all.hpp>'
   refuses 'on floor 2 includes <nlohmann/json.hpp>' keel/rule/detail/bad.inc '#include <nlohmann/json.hpp>'
-  refuses 'includes distributed headers' keel/checkpoint/bad.hpp '#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>'
+  refuses 'includes distributed headers' keel/memory/bad.hpp '#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>'
   refuses "clips with LibTorch's clip_grad" keel/step/bad.hpp '#include <torch/nn/utils/clip_grad.h>'
-  refuses 'includes <torch/torch.h>' keel/loop/bad.hpp '#include <torch/torch.h>'
+  refuses 'includes <torch/torch.h>' keel/trainer/bad.hpp '#include <torch/torch.h>'
   refuses 'includes "step.hpp"' keel/step/bad.hpp '#include "step.hpp"'
   refuses 'includes keel/step/gone.hpp, which does not exist' keel/step/bad.hpp '#include <keel/step/gone.hpp>'
   refuses 'has no floor' keel/attic/bad.hpp '#include <string>'
-  refuses 'defines the macro KEEL_BAD' keel/loop/bad.hpp '#define KEEL_BAD 1'
-  refuses 'defines the macro KEEL_BAD' keel/loop/bad.hpp $'#undef KEEL_BAD\n#define KEEL_BAD 1'
+  refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp '#define KEEL_BAD 1'
+  refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp $'#undef KEEL_BAD\n#define KEEL_BAD 1'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp '#include <keel/rule/detail/text_begin.inc>'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp \
     '#include <keel/rule/detail/text_end.inc>\n#include <keel/rule/detail/text_begin.inc>'
   refuses "has $((longest + 1)) lines" keel/step/bad.hpp "$(printf '//\\n%.0s' $(seq "$longest"))//"
+  # Of one floor, each fine alone: clip includes from memory, which includes from clip.
+  new_tree
+  echo '#include <keel/memory/memory.hpp>' > "$tree/keel/clip/bad.hpp"
+  if said=$(check_tree "$tree"); then
+    echo "self test: two folders that include from each other must be refused and are accepted"
+    misjudged=$((misjudged + 1))
+  elif [[ $said != *"come back to themselves: clip memory"* && $said != *"come back to themselves: memory clip"* ]]; then
+    echo "self test: two folders that include from each other must be refused by their names and not because of: $said"
+    misjudged=$((misjudged + 1))
+  fi
   mkdir -p "$folder/empty/keel"
   for tree in "$folder/empty" "$folder/nowhere"; do
     cases=$((cases + 1))
@@ -193,4 +228,7 @@ if [ $# -ne 1 ]; then
   exit 1
 fi
 self_test || exit 1
-if [ "$1" != --self-test ]; then check_tree "$1" || exit 1; fi
+if [ "$1" != --self-test ]; then
+  folders "$1" | awk '{ to[$1] = to[$1] " " $2 } END { for (one in to) print one " ->" to[one] }' | sort
+  check_tree "$1" || exit 1
+fi

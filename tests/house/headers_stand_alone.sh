@@ -17,7 +17,7 @@ trap 'rm -rf "$folder"' EXIT
 (cd "$include" && find keel -name '*.hpp' | sort) > "$folder/headers"
 seed=$(cd "$include" && cat $(cat "$folder/headers") | cksum | cut -d ' ' -f 1)
 awk -v one_in="$one_in" -v seed="$((seed % one_in))" '
-  /^keel\/(policy|rule|recipe)\// || n++ % one_in == seed' "$folder/headers" > "$folder/chosen"
+  /^keel\/(policy|config|rule|recipe)\// || n++ % one_in == seed' "$folder/headers" > "$folder/chosen"
 mv "$folder/chosen" "$folder/headers"
 count=$(wc -l < "$folder/headers")
 [ "$count" -gt 0 ] || {

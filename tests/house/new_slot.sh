@@ -12,9 +12,9 @@ cp -r "$root/include" "$folder/include"
 cp -r "$root/tests/rule" "$folder/tests/rule"
 cp -r "$root/tests/house/new_slot" "$folder/tests/house/new_slot"
 cp "$root/tests/house/new_slot/slot.hpp" "$folder/include/keel/policy/tempo.hpp"
-list=$folder/include/keel/recipe/config.hpp
+list=$folder/include/keel/config/config.hpp
 sed -i -e 's,^#include <keel/policy/timeout.hpp>,#include <keel/policy/tempo.hpp>\n&,' -e 's,EACH(timeout),& EACH(tempo),' "$list"
-if [ "$(diff "$root/include/keel/recipe/config.hpp" "$list" | grep -c '^>')" -ne 2 ]; then
+if [ "$(diff "$root/include/keel/config/config.hpp" "$list" | grep -c '^>')" -ne 2 ]; then
   echo "the list of slots is not where this test looks for it: $list"
   exit 1
 fi

@@ -21,7 +21,7 @@ mutate() {
 notices() {
   local id=$1 header=$2 copy=$folder/$1
   mkdir -p "$copy/keel"
-  cp -r "$root"/include/keel/{policy,recipe,rule,recipe.hpp} "$copy/keel/"
+  cp -r "$root"/include/keel/{policy,config,recipe,rule,recipe.hpp} "$copy/keel/"
   if ! mutate "$id" "$copy/keel/rule/$header"; then
     echo "$id: its predicate was not found in $header"
     return 1

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <keel/step/step.hpp>
-#include <keel/update/adam.hpp>
+#include <keel/optimizer/adam.hpp>
 #include <vector>
 
 #include "../../examples/char_gpt/model.hpp"

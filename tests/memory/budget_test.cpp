@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <thread>
 
-#include "transformer.hpp"
+#include "../transformer.hpp"
 
 using namespace keel_test;
 

@@ -1,4 +1,4 @@
-#include <keel/config/load_config.hpp>
+#include <keel/json/load_config.hpp>
 #include <keel/recipe.hpp>
 #include <set>
 #include <string>

@@ -19,8 +19,8 @@ static_assert(
     std::is_same_v<rule::catalogue,
                    typename rule::detail::joined<
                        rule::slot_rules, rule::given_twice_rules, rule::precision_rules, rule::clip_rules, rule::nonfinite_rules, rule::checkpoint_rules,
-                       rule::accumulate_rules, rule::recompute_rules, rule::shard_rules, rule::schedule_rules, rule::ema_rules,
-                       rule::evaluation_rules, rule::timeout_rules, rule::health_rules, rule::oom_rules>::type>);
+                       rule::accumulate_rules, rule::recompute_rules, rule::offload_rules, rule::shard_rules, rule::schedule_rules, rule::ema_rules,
+                       rule::evaluation_rules, rule::device_rules, rule::profile_rules, rule::data_rules, rule::timeout_rules, rule::health_rules, rule::oom_rules>::type>);
 static_assert(std::is_same_v<rule::accept_rules, rule::list<rule::D22, rule::D23, rule::D24>>);
 
 // The two doors judge alike.

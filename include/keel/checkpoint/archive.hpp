@@ -21,7 +21,7 @@
 #include <cstdio>
 #include <keel/checkpoint/fields.hpp>
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <keel/collective/agreed.hpp>
-#include <keel/step/finite.hpp>
+#include <keel/core/finite.hpp>
 #include <optional>
 #include <vector>
 

@@ -15,7 +15,7 @@
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <string>
 
 namespace keel {

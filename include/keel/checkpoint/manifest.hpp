@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstdint>
 #include <keel/checkpoint/checksum.hpp>
-#include <keel/config/json_text.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/json/text.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>

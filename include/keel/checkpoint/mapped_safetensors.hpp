@@ -11,9 +11,9 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
 #include <memory>
 #include <string>
 #include <utility>

@@ -5,7 +5,7 @@
 
 #include <functional>
 #include <keel/checkpoint/snapshot.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>

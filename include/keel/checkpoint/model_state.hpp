@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <string>
 #include <vector>
 

@@ -14,9 +14,9 @@
 #include <torch/optim/sgd.h>
 
 #include <keel/checkpoint/archive.hpp>
+#include <keel/core/parameters.hpp>
 #include <keel/libtorch/compatibility.hpp>
-#include <keel/step/parameters.hpp>
-#include <keel/update/engine.hpp>
+#include <keel/optimizer/engine.hpp>
 #include <memory>
 #include <string>
 #include <tuple>

@@ -6,12 +6,12 @@
 #include <cstdio>
 #include <filesystem>
 #include <keel/checkpoint/checksum.hpp>
-#include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/manifest.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/snapshot.hpp>
-#include <keel/config/json_text.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/json/text.hpp>
 #include <string>
 #include <utility>
 #include <vector>

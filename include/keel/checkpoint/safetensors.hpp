@@ -12,12 +12,12 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
-#include <keel/checkpoint/replace_file.hpp>
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/core/replace_file.hpp>
 #include <span>
 #include <string>
 #include <utility>

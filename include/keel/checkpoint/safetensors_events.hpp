@@ -8,8 +8,8 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <keel/config/json_text.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/json/text.hpp>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>

@@ -8,10 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/config/json_fields.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/json/fields.hpp>
 #include <map>
 #include <string>
 #include <string_view>

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <keel/checkpoint/safetensors_events.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>

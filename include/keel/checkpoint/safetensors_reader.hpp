@@ -13,8 +13,8 @@
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
-#include <keel/error.hpp>
-#include <keel/memory/out_of_memory.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <optional>
 #include <string>
 #include <string_view>

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_scalar_types.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <map>
 #include <string>
 #include <string_view>

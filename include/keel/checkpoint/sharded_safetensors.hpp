@@ -8,11 +8,11 @@
 #include <cstdio>
 #include <deque>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
-#include <keel/checkpoint/replace_file.hpp>
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/config/json_text.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/core/replace_file.hpp>
+#include <keel/json/text.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>

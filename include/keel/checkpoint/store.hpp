@@ -17,11 +17,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <iterator>
-#include <keel/checkpoint/files.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
 #include <limits>
 #include <map>
 #include <optional>

@@ -3,7 +3,7 @@
 
 #include <filesystem>
 #include <keel/checkpoint/read_checkpoint.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <string>
 #include <vector>
 

@@ -5,8 +5,8 @@
 
 #include <concepts>
 #include <keel/collective/world.hpp>
+#include <keel/core/finite.hpp>
 #include <keel/rule/refuse_call.hpp>
-#include <keel/step/finite.hpp>
 #include <optional>
 #include <type_traits>
 

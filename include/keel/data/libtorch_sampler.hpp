@@ -16,8 +16,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/core/error.hpp>
 #include <keel/data/shuffled_batches.hpp>
-#include <keel/error.hpp>
 #include <string>
 #include <utility>
 #include <vector>

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
 #include <string>

@@ -11,7 +11,7 @@
 #include <torch/csrc/autograd/saved_variable_hooks.h>
 
 #include <functional>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
 #include <memory>
 #include <utility>
 #include <vector>

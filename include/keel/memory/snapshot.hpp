@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <keel/checkpoint/files.hpp>
-#include <keel/error.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
 #include <keel/memory/counting_allocator.hpp>
 #include <map>
 #include <mutex>

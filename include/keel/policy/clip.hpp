@@ -87,7 +87,7 @@ struct slot::clip : slot_description {
              {"value", {keel::clip::kind::value}, " limit ", "limit", true},
              {"adaptive", {keel::clip::kind::adaptive}, " limit ", "limit", true},
              {"zscore", keel::clip::zscore_start(0.0), " limit window at_most ", "limit", true},
-             {"custom", {keel::clip::kind::custom}, " limit by_joint_norm name "}}};
+             {"custom", {keel::clip::kind::custom}, "*"}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.number("limit", s.limit);

@@ -18,7 +18,7 @@
 // `fields` calls, for each setting and in order, the member of `field` that suits its kind: number, truth, updates, seconds,
 // choice and the others that keel::detail::printed_fields lists.
 // The fold of a recipe into its configuration, the rule about a second policy, printing, JSON in both directions, the random
-// recipes of the tests and the table of slots in the README come from this description. keel/recipe/config.hpp lists the
+// recipes of the tests and the table of slots in the README come from this description. keel/config/config.hpp lists the
 // slots.
 #pragma once
 

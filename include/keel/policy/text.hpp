@@ -74,4 +74,29 @@ class text {
 using slot_text = text<512>;
 using recipe_text = text<4096>;
 
+namespace detail {
+
+constexpr int length(char const* text) {
+  int count = 0;
+  while (text[count] != '\0') ++count;
+  return count;
+}
+constexpr bool is_same(char const* one, char const* other) {
+  while (*one != '\0' && *one == *other) ++one, ++other;
+  return *one == *other;
+}
+constexpr bool begins_with(char const* text, char const* words) {
+  while (*words != '\0') {
+    if (*text++ != *words++) return false;
+  }
+  return true;
+}
+constexpr bool contains(char const* text, char const* words) {
+  for (; *text != '\0'; ++text) {
+    if (begins_with(text, words)) return true;
+  }
+  return false;
+}
+
+}  // namespace detail
 }  // namespace keel

@@ -1,8 +1,8 @@
 // The run-time door: judges a configuration value by the same predicates as the compiler.
 #pragma once
 
-#include <keel/recipe/judge.hpp>
 #include <keel/policy/text.hpp>
+#include <keel/recipe/judge.hpp>
 
 namespace keel {
 
@@ -23,7 +23,7 @@ class verdict {
   constexpr violation const* end() const { return broken_ + count_; }
   constexpr bool has(char const* id) const {
     for (violation const& one : *this) {
-      if (rule::detail::begins_with(one.id, id) && rule::detail::length(one.id) == rule::detail::length(id)) return true;
+      if (keel::detail::begins_with(one.id, id) && keel::detail::length(one.id) == keel::detail::length(id)) return true;
     }
     return false;
   }

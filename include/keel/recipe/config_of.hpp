@@ -1,6 +1,7 @@
 // Folds a recipe's list of types into one constexpr value.
 #pragma once
 
+#include <keel/config/describe.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/judge.hpp>
 #include <keel/recipe/recipe.hpp>
@@ -116,5 +117,11 @@ constexpr config fold(recipe<Entries...> const*) {
 /// The recipe as a value.
 template <class Recipe>
 inline constexpr config config_of = detail::fold(decltype(detail::list_of(static_cast<Recipe const*>(nullptr))){});
+
+/// The recipe as a table: `std::cout << keel::describe<mine>();`
+template <class Recipe>
+recipe_text describe(shown what = shown::all) {
+  return describe(config_of<Recipe>, what);
+}
 
 }  // namespace keel

@@ -1,8 +1,8 @@
 // One loop over all rules, behind every door: which rules does a configuration break, and which can it come to break?
 #pragma once
 
+#include <keel/config/reachable.hpp>
 #include <keel/rule/catalogue.hpp>
-#include <keel/rule/reachable.hpp>
 
 namespace keel::detail {
 

@@ -1,7 +1,7 @@
 // A recipe: the list of policies that describes a run, and the look-up of a slot's policy in it.
 #pragma once
 
-#include <keel/recipe/config.hpp>
+#include <keel/config/config.hpp>
 
 namespace keel {
 

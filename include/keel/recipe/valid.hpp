@@ -1,10 +1,10 @@
 // The compile-time doors: `valid` asks, `checked` demands.
 #pragma once
 
+#include <keel/policy/text.hpp>
 #include <keel/recipe/check.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/recipe/culprit.hpp>
-#include <keel/policy/text.hpp>
 #include <keel/rule/demand.hpp>
 #include <utility>
 

@@ -5,13 +5,17 @@
 #include <keel/rule/attention.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/clip.hpp>
+#include <keel/rule/data.hpp>
+#include <keel/rule/device.hpp>
 #include <keel/rule/ema.hpp>
 #include <keel/rule/evaluation.hpp>
 #include <keel/rule/given_twice.hpp>
 #include <keel/rule/health.hpp>
 #include <keel/rule/nonfinite.hpp>
+#include <keel/rule/offload.hpp>
 #include <keel/rule/oom.hpp>
 #include <keel/rule/precision.hpp>
+#include <keel/rule/profile.hpp>
 #include <keel/rule/recompute.hpp>
 #include <keel/rule/schedule.hpp>
 #include <keel/rule/shard.hpp>
@@ -33,8 +37,8 @@ struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., 
 
 /// Every rule that a configuration is judged by.
 using catalogue = typename detail::joined<slot_rules, given_twice_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
-                                          accumulate_rules, recompute_rules, shard_rules, schedule_rules, ema_rules,
-                                          evaluation_rules, timeout_rules, health_rules, oom_rules>::type;
+                                          accumulate_rules, recompute_rules, offload_rules, shard_rules, schedule_rules, ema_rules,
+                                          evaluation_rules, device_rules, profile_rules, data_rules, timeout_rules, health_rules, oom_rules>::type;
 
 /// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
 using call_order_rules =

@@ -30,7 +30,7 @@ struct generic_demand {};
 struct message {
   char const* letters;
   constexpr char const* data() const { return letters; }
-  constexpr decltype(sizeof 0) size() const { return static_cast<decltype(sizeof 0)>(length(letters)); }
+  constexpr decltype(sizeof 0) size() const { return static_cast<decltype(sizeof 0)>(keel::detail::length(letters)); }
 };
 template <class Rule, class Recipe>
 struct generic_demand<Rule, false, Recipe> {
@@ -71,7 +71,7 @@ struct generic_demand<Rule, false, Recipe> : std::remove_pointer_t<decltype(name
 
 template <class Rule>
 constexpr auto whole_text() {
-  constexpr int size = length(Rule::text) + 1;
+  constexpr int size = keel::detail::length(Rule::text) + 1;
   piece<size> words{};
   for (int i = 0; i < size; ++i) words.letters[i] = Rule::text[i];
   return words;

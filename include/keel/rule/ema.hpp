@@ -1,4 +1,4 @@
-// M: the moving average of the parameters, and quantised bases with adapters.
+// M: the moving average of the parameters.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -20,18 +20,6 @@ struct M04 {
   static constexpr auto decided = rule::decided::running;
 };
 
-struct M06 {
-  KEEL_RULE_TEXT("M06", "none known",
-                 "a quantised base cannot be trained without adapters. Fix: keel::model::has<keel::model::adapters>, or remove "
-                 "oom::quantize_base.");
-  static constexpr bool broken(config const& c) {
-    for (int i = 0; i < c.oom.count; ++i) {
-      if (c.oom.rungs[i].kind == oom::rung_kind::quantize_base && !c.model.adapters) return true;
-    }
-    return false;
-  }
-};
-
 struct M10 {
   KEEL_RULE_TEXT("M10", "", "the decay of a moving average must lie between 0 and 1. Fix: keel::ema<0.999>, or keel::no_ema.");
   static constexpr bool broken(config const& c) {
@@ -39,7 +27,7 @@ struct M10 {
   }
 };
 
-using ema_rules = list<M06, M10>;
+using ema_rules = list<M10>;
 using ema_order_rules = list<M03, M04>;
 
 }  // namespace keel::rule

@@ -18,7 +18,7 @@ constexpr text<320> sentence_on_two() {
   char const* before = "";
   for (auto const& policy : Slot::policies().all) {
     char const* const name = policy.typed != nullptr ? policy.typed : policy.name;
-    if (is_same(name, before) || is_same(name, "custom")) continue;
+    if (keel::detail::is_same(name, before) || keel::detail::is_same(name, "custom")) continue;
     words << (*before == '\0' ? "" : ", ") << name;
     before = name;
   }

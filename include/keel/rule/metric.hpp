@@ -1,4 +1,4 @@
-// Y: what is logged. The types of keel/observe/metric.hpp ask these.
+// Y: what is logged. The types of keel/metrics/metric.hpp ask these.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>

@@ -1,8 +1,8 @@
 // O: the out-of-memory ladder. What its rungs reach is judged by all rules: see reachable.hpp.
 #pragma once
 
+#include <keel/config/reachable.hpp>
 #include <keel/rule/detail/text_begin.inc>
-#include <keel/rule/reachable.hpp>
 #include <keel/rule/rule.hpp>
 
 namespace keel::rule {
@@ -180,7 +180,19 @@ struct O20 {
   static constexpr auto decided = rule::decided::running;
 };
 
-using oom_rules = list<O01, O02, O05, O06, O08, O10, O11, O13, O15, O21, O22, O23>;
+struct M06 {
+  KEEL_RULE_TEXT("M06", "none known",
+                 "a quantised base cannot be trained without adapters. Fix: keel::model::has<keel::model::adapters>, or remove "
+                 "oom::quantize_base.");
+  static constexpr bool broken(config const& c) {
+    for (int i = 0; i < c.oom.count; ++i) {
+      if (c.oom.rungs[i].kind == oom::rung_kind::quantize_base && !c.model.adapters) return true;
+    }
+    return false;
+  }
+};
+
+using oom_rules = list<M06, O01, O02, O05, O06, O08, O10, O11, O13, O15, O21, O22, O23>;
 using oom_order_rules = list<O03, O09, O20>;
 
 }  // namespace keel::rule

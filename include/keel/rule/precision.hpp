@@ -116,37 +116,12 @@ struct P19 {
   }
 };
 
-/// The slot whose policy has an option that nothing reads in this recipe; -1: none has.
-constexpr int slot_with_unread_option(config const& c) {
-  bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
-  bool const alone = declares_one_rank(c);
-  if ((c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) || (alone && !c.nonfinite.agreed)) {
-    return index_of<slot::nonfinite>;
-  }
-  if ((c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) || (alone && !c.spike.agreed)) return index_of<slot::spike>;
-  bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
-  if ((!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
-      (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
-    return index_of<slot::checkpoint>;
-  }
-  // A count of nothing is B21's.
-  bool const sums = c.accumulate.count != 1 || halves(c);
-  return c.accumulate.reduce_once && !(several_ranks(c) && sums) ? index_of<slot::accumulate> : -1;
-}
-
-struct P20 {
-  KEEL_RULE_TEXT("P20", "Lightning",
-                 "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy reads; "
-                 "reduce_once needs keel::shard, accumulate<2>.");
-  static constexpr bool broken(config const& c) { return slot_with_unread_option(c) >= 0; }
-};
-
 struct P21 {
   KEEL_RULE_TEXT("P21", "LibTorch",
                  "these gradients are already unscaled. Fix: call unscale() once, on what complete() returns.");
 };
 
-using precision_rules = list<P01, P02, P04, P06, P08, P09, P10, P11, P12, P14, P15, P19, P20>;
+using precision_rules = list<P01, P02, P04, P06, P08, P09, P10, P11, P12, P14, P15, P19>;
 using precision_order_rules = list<P21>;
 
 }  // namespace keel::rule

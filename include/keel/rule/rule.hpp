@@ -14,7 +14,8 @@
 #pragma once
 
 #include <concepts>
-#include <keel/recipe/config.hpp>
+#include <keel/config/config.hpp>
+#include <keel/policy/text.hpp>
 #include <type_traits>
 
 namespace keel::rule {
@@ -59,32 +60,6 @@ inline constexpr bool may_be_accepted = requires {
   requires Rule::may_be_accepted;
 };
 
-namespace detail {
-
-constexpr int length(char const* text) {
-  int count = 0;
-  while (text[count] != '\0') ++count;
-  return count;
-}
-constexpr bool is_same(char const* one, char const* other) {
-  while (*one != '\0' && *one == *other) ++one, ++other;
-  return *one == *other;
-}
-constexpr bool begins_with(char const* text, char const* words) {
-  while (*words != '\0') {
-    if (*text++ != *words++) return false;
-  }
-  return true;
-}
-constexpr bool contains(char const* text, char const* words) {
-  for (; *text != '\0'; ++text) {
-    if (begins_with(text, words)) return true;
-  }
-  return false;
-}
-
-}  // namespace detail
-
 /// Products and sums that end at the largest number: a file may hold any.
 constexpr long long product(long long a, long long b) {
   long long result = 0;
@@ -107,8 +82,8 @@ constexpr bool is_well_said(char const* id, char const* text) {
   int end = letters;
   while (id[end] >= '0' && id[end] <= '9') ++end;
   bool const id_is_sound = letters > 0 && end > letters && id[end] == '\0' && end < 8;
-  return id_is_sound && text[0] == '[' && detail::begins_with(text + 1, id) && detail::begins_with(text + 1 + end, "] ") &&
-         detail::contains(text, ". Fix: ") && detail::length(text) <= longest_text;
+  return id_is_sound && text[0] == '[' && keel::detail::begins_with(text + 1, id) && keel::detail::begins_with(text + 1 + end, "] ") &&
+         keel::detail::contains(text, ". Fix: ") && keel::detail::length(text) <= longest_text;
 }
 
 /// One letter and two digits are keel's, but for Q.

@@ -1,18 +1,10 @@
-// Z: sharding and offloading. W: the world.
+// Z: sharding. W: the world.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
 #include <keel/rule/rule.hpp>
 
 namespace keel::rule {
-
-struct Z02 {
-  KEEL_RUNG_RULE_TEXT("Z02", "none known",
-                      "this optimizer's kernels cannot read host memory. Fix: no offload, or keel::adamw.");
-  static constexpr bool broken(config const& c) {
-    return c.offload.kind == offload::kind::optimizer && c.optimizer.device_only;
-  }
-};
 
 struct Z06 {
   KEEL_RULE_TEXT("Z06", "PyTorch (FSDP1), Lightning, Accelerate",
@@ -67,7 +59,7 @@ struct W01 {
   }
 };
 
-using shard_rules = list<Z02, Z06, Z09, Z11, Z23, W01>;
+using shard_rules = list<Z06, Z09, Z11, Z23, W01>;
 using shard_order_rules = list<Z08, Z16>;
 
 }  // namespace keel::rule

@@ -18,9 +18,9 @@
 
 #include <cmath>
 #include <cstddef>
-#include <keel/step/gradient_norm.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/gradients/gradient_norm.hpp>
 #include <keel/step/gradients.hpp>
-#include <keel/step/outcome.hpp>
 #include <optional>
 #include <thread>
 #include <utility>

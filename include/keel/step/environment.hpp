@@ -10,7 +10,7 @@
 #include <keel/collective/world.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/memory/statistics.hpp>
-#include <keel/step/autocast.hpp>
+#include <keel/precision/autocast.hpp>
 
 namespace keel {
 

@@ -4,8 +4,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
-#include <keel/step/outcome.hpp>
 #include <optional>
 #include <span>
 #include <string>

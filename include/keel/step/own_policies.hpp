@@ -3,12 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <keel/clip/clipping.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/recipe.hpp>
 #include <keel/rule/refuse_call.hpp>
 #include <keel/rule/unbuilt.hpp>
-#include <keel/step/clipping.hpp>
-#include <keel/step/lr_schedule.hpp>
+#include <keel/schedule/lr_schedule.hpp>
 #include <type_traits>
 #include <utility>
 

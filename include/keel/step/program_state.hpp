@@ -14,7 +14,7 @@
 #include <cmath>
 #include <cstddef>
 #include <keel/checkpoint/fields.hpp>
-#include <keel/step/tensor_mark.hpp>
+#include <keel/core/tensor_mark.hpp>
 #include <string>
 #include <string_view>
 #include <type_traits>

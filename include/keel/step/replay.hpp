@@ -9,8 +9,8 @@
 #include <exception>
 #include <functional>
 #include <keel/collective/agreed.hpp>
-#include <keel/memory/out_of_memory.hpp>
-#include <keel/step/outcome.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/core/outcome.hpp>
 #include <optional>
 #include <string>
 #include <utility>

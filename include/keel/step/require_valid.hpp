@@ -3,11 +3,11 @@
 #pragma once
 
 #include <concepts>
-#include <keel/error.hpp>
+#include <keel/config/describe.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
 #include <keel/policy/facts.hpp>
 #include <keel/recipe/admitted.hpp>
-#include <keel/recipe/describe.hpp>
-#include <keel/step/batch.hpp>
 #include <string>
 #include <vector>
 

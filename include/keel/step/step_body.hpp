@@ -8,27 +8,27 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <keel/accumulate/cut_batch.hpp>
+#include <keel/accumulate/declared_batch.hpp>
 #include <keel/collective/agreed.hpp>
-#include <keel/error.hpp>
-#include <keel/memory/memory_ladder.hpp>
-#include <keel/memory/out_of_memory.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/ema/moving_average.hpp>
+#include <keel/gradients/interference.hpp>
+#include <keel/loss_scale/device_scale.hpp>
+#include <keel/loss_scale/grad_scaler.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
-#include <keel/step/batch.hpp>
-#include <keel/step/cut_batch.hpp>
-#include <keel/step/declared_batch.hpp>
-#include <keel/step/device_scale.hpp>
+#include <keel/schedule/lr_schedule.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/environment.hpp>
 #include <keel/step/event.hpp>
-#include <keel/step/grad_scaler.hpp>
 #include <keel/step/gradients.hpp>
-#include <keel/step/interference.hpp>
-#include <keel/step/lr_schedule.hpp>
-#include <keel/step/moving_average.hpp>
 #include <keel/step/observer.hpp>
 #include <keel/step/own_policies.hpp>
-#include <keel/step/parameters.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/replay.hpp>
 #include <keel/step/told_recipe.hpp>
@@ -298,7 +298,7 @@ class step_body : public update_counts {
   template <class Batch, class LossOf>
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
     observe_(event::micro_batch_begin{begun(), index});
-    loss_tally const tally = pass_.run(batch, loss_of, ladder_.relief());
+    loss_accumulator const tally = pass_.run(batch, loss_of, ladder_.relief());
     // A hook changes nothing of how an update is decided; on a device it costs a wait.
     bool const asks = losses_stay_on_device_ && reads_losses(observe_);
     double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();

@@ -8,10 +8,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <keel/core/batch.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/optimizer/optimizer_facts.hpp>
 #include <keel/recipe/valid.hpp>
-#include <keel/step/batch.hpp>
-#include <keel/step/optimizer_facts.hpp>
-#include <keel/step/parameters.hpp>
 #include <keel/step/require_valid.hpp>
 #include <limits>
 

@@ -2,10 +2,10 @@
 #pragma once
 
 #include <cstdint>
-#include <keel/recipe/config.hpp>
-#include <keel/step/nonfinite_guard.hpp>
-#include <keel/step/outcome.hpp>
-#include <keel/step/spike_guard.hpp>
+#include <keel/config/config.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/nonfinite/nonfinite_guard.hpp>
+#include <keel/spike/spike_guard.hpp>
 #include <optional>
 #include <string>
 #include <utility>

@@ -5,21 +5,21 @@
 
 #include <cmath>
 #include <cstdint>
-#include <keel/error.hpp>
+#include <keel/accumulate/cut_batch.hpp>
+#include <keel/attention/attention_scope.hpp>
+#include <keel/core/buffers.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/loss.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/gradients/gradient_versions.hpp>
+#include <keel/gradients/interference.hpp>
+#include <keel/gradients/mixed_dtypes.hpp>
 #include <keel/libtorch/random.hpp>
-#include <keel/memory/attention_scope.hpp>
-#include <keel/memory/ladder.hpp>
 #include <keel/memory/phase_watch.hpp>
-#include <keel/memory/unit_scope.hpp>
+#include <keel/oom/ladder.hpp>
 #include <keel/recipe/config_of.hpp>
-#include <keel/step/buffers.hpp>
-#include <keel/step/cut_batch.hpp>
-#include <keel/step/gradient_versions.hpp>
+#include <keel/recompute/unit_scope.hpp>
 #include <keel/step/gradients.hpp>
-#include <keel/step/interference.hpp>
-#include <keel/step/loss.hpp>
-#include <keel/step/mixed_dtypes.hpp>
-#include <keel/step/parameters.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/window_sums.hpp>
 #include <optional>
@@ -125,12 +125,12 @@ class window_pass {
   /// Forward and backward of one micro-batch, cut and shortened as `relief` says.
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   template <class Batch, class LossOf>
-  loss_tally run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
     constexpr bool more_to_come = configured.accumulate.count > 1;
     watch_.require_unchanged();
     // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
     if (!left_.empty()) program_->leave_changes(left_, taken_);
-    loss_tally const tally = run_shortened(whole, loss_of, relief);
+    loss_accumulator const tally = run_shortened(whole, loss_of, relief);
     watch_.take(more_to_come);
     if (more_to_come && has_program_state()) left_ = program_->take_marks();
     return tally;
@@ -144,7 +144,7 @@ class window_pass {
   }
 
   template <class Batch, class LossOf>
-  loss_tally run_shortened(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run_shortened(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
     if constexpr (shortens) {
       if (relief.length > 0) return run_pieces(shortened(whole, relief.length), loss_of, relief);
     }
@@ -152,10 +152,10 @@ class window_pass {
   }
 
   template <class Batch, class LossOf>
-  loss_tally run_pieces(Batch const& batch, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run_pieces(Batch const& batch, LossOf& loss_of, memory_relief const& relief) {
     sums_.rows += batch_traits<Batch>::rows(batch);
     sums_.tokens += batch_traits<Batch>::tokens(batch);
-    loss_tally tally;
+    loss_accumulator tally;
     bool const cut = relief.pieces > 1;
     for_each_piece(batch, relief.pieces, grain_of(batch, grain), [&](auto const& piece, std::int64_t rows) {
       name_mixed_dtypes(piece, parameters_.tensors.front().scalar_type(),
@@ -169,7 +169,7 @@ class window_pass {
 
   template <class Batch, class LossOf>
   void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_relief const& relief, bool cut,
-                 loss_tally& tally) {
+                 loss_accumulator& tally) {
     weighted_loss loss;
     versions_.take();
     memory_.enter(memory::phase::forward);

@@ -3,51 +3,19 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/core/loss_accumulator.hpp>
+#include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
-#include <keel/step/outcome.hpp>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 
 namespace keel::detail {
-
-/// The weighted sum of mean losses: on the host, or on the device for a window that is decided there.
-class loss_tally {
- public:
-  double weight = 0.0;
-
-  void add(double mean, double of) {
-    sum_ += mean * of;
-    weight += of;
-  }
-  void add_on_device(at::Tensor const& mean, double of) {
-    at::Tensor const part = mean.detach().to(at::kDouble).reshape({}) * of;
-    device_sum_ = device_sum_.defined() ? device_sum_ + part : part;
-    weight += of;
-  }
-  void add(loss_tally const& other) {
-    sum_ += other.sum_;
-    weight += other.weight;
-    if (!other.device_sum_.defined()) return;
-    device_sum_ = device_sum_.defined() ? device_sum_ + other.device_sum_ : other.device_sum_;
-  }
-
-  /// NaN where only the device knows.
-  double mean() const { return device_sum_.defined() ? std::numeric_limits<double>::quiet_NaN() : sum_ / weight; }
-  /// A double scalar.
-  at::Tensor mean_on_device() const { return device_sum_ / weight; }
-
- private:
-  double sum_ = 0.0;
-  at::Tensor device_sum_;
-};
 
 /// A flag that is up for as long as this lives.
 class raised {
@@ -65,7 +33,7 @@ class raised {
 struct window_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
-  loss_tally loss;
+  loss_accumulator loss;
 };
 
 /// What the host knows of a window when its update begins.

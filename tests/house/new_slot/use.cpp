@@ -1,7 +1,7 @@
 // The slot of slot.hpp in a recipe, in print, in a file, in random recipes, and twice.
 #include <cstdio>
-#include <keel/config/load_config.hpp>
-#include <keel/config/write_config.hpp>
+#include <keel/json/load_config.hpp>
+#include <keel/json/write_config.hpp>
 #include <string>
 
 #include "../../rule/random_config.hpp"

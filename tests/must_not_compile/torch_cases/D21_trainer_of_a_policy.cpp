@@ -2,7 +2,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <keel/loop/trainer.hpp>
+#include <keel/trainer/trainer.hpp>
 
 #ifdef KEEL_TWIN
 struct mine : keel::recipe<keel::clip::global_norm<1.0>> {};

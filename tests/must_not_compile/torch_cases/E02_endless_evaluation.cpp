@@ -3,7 +3,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <keel/loop/trainer.hpp>
+#include <keel/trainer/trainer.hpp>
 
 using namespace keel::literals;
 

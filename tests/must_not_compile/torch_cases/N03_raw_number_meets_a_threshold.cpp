@@ -1,5 +1,5 @@
 // expect: N03 N03 N03
-#include <keel/step/finite.hpp>
+#include <keel/core/finite.hpp>
 
 bool is_spike(double loss, float norm, double deviations) {
   auto const looked_at = keel::as_finite(loss);

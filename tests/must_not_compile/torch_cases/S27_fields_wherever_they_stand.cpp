@@ -1,7 +1,7 @@
 // Each type once, however many fields have it and whatever visits them.
 // expect: S27 S27 S27 S27 S27
 #include <keel/checkpoint/archive.hpp>
-#include <keel/loop/registered_state.hpp>
+#include <keel/trainer/registered_state.hpp>
 #include <keel/step/program_state.hpp>
 #include <optional>
 #include <vector>

@@ -2,7 +2,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
-#include <keel/loop/trainer.hpp>
+#include <keel/trainer/trainer.hpp>
 #include <range/v3/view/cache1.hpp>
 
 #ifdef KEEL_TWIN

@@ -3,7 +3,7 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/sgd.h>
 
-#include <keel/loop/trainer.hpp>
+#include <keel/trainer/trainer.hpp>
 
 using namespace keel::literals;
 

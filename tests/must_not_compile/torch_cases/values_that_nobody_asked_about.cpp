@@ -1,8 +1,8 @@
 // expect: N19 N26 E04 E05 M03 Y02
 #include <keel/checkpoint/best.hpp>
-#include <keel/observe/metric.hpp>
-#include <keel/observe/window_statistics.hpp>
-#include <keel/step/moving_average.hpp>
+#include <keel/metrics/metric.hpp>
+#include <keel/core/window_statistics.hpp>
+#include <keel/ema/moving_average.hpp>
 
 bool after_a_step(keel::outcome const& result, std::vector<at::Tensor> const& parameters, double loss) {
   keel::world_of_one const world;

@@ -1,17 +1,10 @@
-// E, X, T: evaluation, profiles, captured graphs, packed sequences.
+// E: evaluation.
 #include "typed.hpp"
 
 using namespace keel::literals;
-namespace data = keel::data;
 namespace evaluation = keel::evaluation;
-using captured = keel::device::cuda_with<keel::device::graph_captured>;
-using packed = data::is<data::packed>;
-using groups = keel::objective::grpo<8>;
-using halving = keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
 
 namespace fixed {
-
-inline constexpr keel::run_facts on_a_gpu{.device = keel::device::kind::cuda};
 
 template <>
 inline constexpr auto fixes<rule::E02> =
@@ -27,27 +20,6 @@ inline constexpr auto fixes<rule::E21> =
                                                                   evaluation::larger_is_better, evaluation::monitor<"accuracy">,
                                                                   keel::evaluation::early_stop<5>>),
          FIX("remove them", evaluation::every<1_steps>));
-template <>
-inline constexpr auto fixes<rule::X03> = said(FIX("keel::device::cuda", keel::device::cuda, data::is<data::ragged, data::token_weighted>),
-                                              FIX("keel::device::cuda", keel::device::cuda, halving),
-                                              FIX("padded data and no rung that halves", captured),
-                                              FIX("shortens", captured, keel::oom::raise));
-template <>
-inline constexpr auto fixes<rule::X10> = said(FIX_IN_RUN("model->to(device)", on_a_gpu, keel::device::cuda),
-                                              FIX_IN_RUN("keel::device::any", on_a_gpu, keel::device::any));
-template <>
-inline constexpr auto fixes<rule::X07> =
-    said(FIX("keel::profile::every<1000_steps, warmup<1>, active<3>>",
-             keel::profile::every<1000_steps, keel::profile::warmup<1>, keel::profile::active<3>>));
-template <>
-inline constexpr auto fixes<rule::T01> =
-    said(FIX("keel::model::has<keel::model::sequence_boundaries> if attention stops there", packed, keel::model::has<keel::model::sequence_boundaries>),
-         FIX("keel::accept<\"T01\">", packed, keel::accept<"T01">));
-template <>
-inline constexpr auto fixes<rule::T03> =
-    said(FIX("data that is not keel::data::packed", groups),
-         FIX("keel::objective::supervised", packed, keel::model::has<keel::model::sequence_boundaries>, keel::objective::supervised));
-
 template struct each_followed<rule::evaluation_rules>;
 
 }  // namespace fixed

@@ -6,6 +6,7 @@ namespace oom = keel::oom;
 using groups = keel::objective::grpo<8>;
 using captured = keel::device::cuda_with<keel::device::graph_captured>;
 using batch_norm = keel::model::has<keel::model::batch_norm>;
+using quantising = oom::ladder<oom::quantize_base, oom::give_up>;
 using profiled = keel::profile::every<1000_steps>;
 
 namespace {
@@ -66,6 +67,10 @@ inline constexpr auto fixes<rule::O23> =
     said(FIX("keel::oom::enable_recompute<keel::recompute::non_reentrant>",
              oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
          FIX("another of keel/policy/oom.hpp", oom::ladder<oom::fused_attention, oom::give_up>, keel::attention::math));
+
+template <>
+inline constexpr auto fixes<rule::M06> = said(FIX("keel::model::has<keel::model::adapters>", quantising, keel::model::has<keel::model::adapters>),
+                                              FIX("remove oom::quantize_base", keel::oom::ladder<keel::oom::give_up>));
 
 template struct each_followed<rule::oom_rules>;
 

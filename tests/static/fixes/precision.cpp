@@ -61,10 +61,6 @@ inline constexpr auto fixes<rule::P15> =
 template <>
 inline constexpr auto fixes<rule::P19> =
     said(FIX("remove keel::nonfinite::rank_local", fp16, keel::loss_scale::dynamic<>, keel::nonfinite::skip<10>, keel::shard::replicate));
-template <>
-inline constexpr auto fixes<rule::P20> = said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>),
-                                              FIX("reduce_once needs keel::shard, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
-
 template struct each_followed<rule::precision_rules>;
 
 }  // namespace fixed

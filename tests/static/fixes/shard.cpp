@@ -1,8 +1,7 @@
-// Z, W: sharding, offloading, ranks.
+// Z, W: sharding, ranks.
 #include "typed.hpp"
 
 namespace optimizer = keel::optimizer;
-using offloaded = keel::offload::optimizer;
 using tied = keel::model::has<keel::model::tied_weights>;
 
 namespace fixed {
@@ -14,9 +13,6 @@ template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::shard>> =
     said(FIX("keep one of keel::shard::{none, replicate, zero}", keel::shard::none), FIX("keep one of keel::shard::", keel::shard::replicate),
          FIX("keep one of keel::shard::", keel::shard::zero<2>));
-template <>
-inline constexpr auto fixes<rule::Z02> =
-    said(FIX("no offload", keel::offload::none, optimizer::is<optimizer::device_only>), FIX_BESIDE("keel::adamw", "keel::adamw", offloaded));
 template <>
 inline constexpr auto fixes<rule::Z06> =
     said(FIX_BESIDE("an element-wise optimizer such as torch::optim::AdamW", "torch::optim::AdamW", keel::shard::zero<1>),

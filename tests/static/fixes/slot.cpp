@@ -114,6 +114,10 @@ inline constexpr auto fixes<rule::D23> = said(FIX("remove the accept and follow 
 template <>
 inline constexpr auto fixes<rule::D24> = said(FIX("remove it", keel::accumulate<1>));
 
+template <>
+inline constexpr auto fixes<rule::P20> = said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>),
+                                              FIX("reduce_once needs keel::shard, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
+
 template struct each_followed<rule::slot_rules>;
 template struct each_followed<rule::accept_rules>;
 

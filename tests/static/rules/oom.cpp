@@ -198,6 +198,13 @@ constexpr config const& of_so_many(std::integer_sequence<int, Rung...>) {
 static_assert(keeps(of_so_many(std::make_integer_sequence<int, oom::max_rungs - 1>{})));
 static_assert(check(of_so_many(std::make_integer_sequence<int, oom::max_rungs>{})).has("O23"));
 
+template <>
+struct example<rule::M06>
+    : recipes<recipe<ladder<oom::quantize_base, oom::give_up>>, recipe<ladder<oom::quantize_base, oom::give_up>, adapters>> {};
+static_assert(breaks<rule::M06>(of<ladder<oom::quantize_base, oom::give_up>, keel::model::partly_frozen>));
+static_assert(breaks<rule::M06>(of<ladder<oom::offload_optimizer, oom::quantize_base, oom::give_up>>));
+static_assert(keeps(of<ladder<oom::offload_optimizer, oom::give_up>>));
+
 template struct each_shown<rule::oom_rules>;
 
 }  // namespace judged

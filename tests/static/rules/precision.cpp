@@ -130,37 +130,6 @@ static_assert(breaks<rule::N01>(of<fp16, fixed<1.0>, nonfinite::skip<10, nonfini
 static_assert(keeps(of<fp16, dynamic<>, nonfinite::skip<10, nonfinite::rank_local>>));
 static_assert(keeps(of<fp16, dynamic<>, nonfinite::raise_with<nonfinite::rank_local>>));
 
-template <>
-struct example<rule::P20>
-    : recipes<recipe<nonfinite::skip<10, nonfinite::attempts<1>>>, recipe<nonfinite::skip<10, nonfinite::attempts<0>>>> {};
-static_assert(breaks<rule::P20>(of<nonfinite::skip<10, nonfinite::reseed>>) &&
-              keeps(of<nonfinite::skip<10, nonfinite::change_nothing>>));
-static_assert(breaks<rule::P20>(of<nonfinite::raise_with<nonfinite::skip_data>>));
-static_assert(breaks<rule::P20>(of<nonfinite::warn<10, nonfinite::lower_lr>>));
-using saves = keel::checkpoint::every<500_steps>;
-static_assert(keeps(of<saves, nonfinite::rollback<10, nonfinite::reseed, nonfinite::attempts<1>>>));
-using failures = keel::checkpoint::mean_time_between_failures<1_s>;
-static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, failures>>));
-static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_s, failures>>));
-static_assert(keeps(of<keel::checkpoint::young_daly<failures>>));
-static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, keel::checkpoint::drop_when_busy>>));
-static_assert(keeps(of<keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::drop_when_busy>>));
-static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::attempts<3>>>));
-static_assert(breaks<rule::P20>(of<accumulate<2, keel::reduce_once>>) &&
-              keeps(of<accumulate<2, keel::reduce_once>, keel::shard::replicate>));
-static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>, keel::shard::replicate>));
-static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::rank_local>, keel::world::size<1>>) &&
-              keeps(of<keel::spike::skip<keel::spike::rank_local>>));
-// A ladder that cuts the micro-batch makes several of one.
-using halving = ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
-static_assert(keeps(of<accumulate<1, keel::reduce_once>, keel::shard::replicate, halving>));
-static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>, halving>));
-static_assert(breaks<rule::P20>(of<accumulate<2, keel::reduce_once>>));
-static_assert(keeps(of<accumulate<2, keel::reduce_once>, keel::shard::replicate>));
-static_assert(keeps(of<accumulate<2>, keel::shard::replicate>) && keeps(of<keel::shard::replicate>));
-static_assert(breaks<rule::W01>(in_run(of<accumulate<2, keel::reduce_once>>, {.world_size = 2})) &&
-              breaks<rule::P20>(in_run(of<accumulate<2, keel::reduce_once>>, {.world_size = 1})));
-
 template struct each_shown<rule::precision_rules>;
 
 }  // namespace judged

@@ -1,4 +1,4 @@
-// Z: sharding and offloading. W: the world.
+// Z: sharding. W: the world.
 #include "example.hpp"
 
 namespace judged {
@@ -10,11 +10,6 @@ using keel::world::size;
 
 template <>
 struct example<rule::given_twice<keel::slot::shard>> : recipes<recipe<shard::zero<2>, shard::replicate>, recipe<shard::zero<2>>> {};
-
-using device_only = optimizer::is<optimizer::device_only>;
-template <>
-struct example<rule::Z02> : recipes<recipe<offloaded, device_only>, recipe<offloaded>> {};
-static_assert(keeps(of<device_only>));
 
 using whole_tensors = optimizer::is<optimizer::whole_tensors>;
 template <>

@@ -1,0 +1,189 @@
+// How a batch is made smaller: cut along its rows into pieces that still add up to the same update, or shortened to its first
+// tokens, which is another experiment. A batch type of one's own may say more than batch.hpp asks for:
+//     std::int64_t grain() const;                       rows that stay together, such as a group of answers to one question
+//     mine shortened(std::int64_t tokens) const;        each row's first tokens, for oom::shorten_sequence
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <keel/config/config.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
+#include <numeric>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+/// Rows of a group stay together, unless the batch sees to that.
+constexpr std::int64_t window_grain(config const& c) {
+  return c.objective.kind == objective::kind::supervised || c.data.grouped ? 1 : c.objective.group;
+}
+
+}  // namespace detail
+
+/// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
+template <class Batch>
+std::int64_t grain_of(Batch const& batch, std::int64_t of_recipe = 1) {
+  std::int64_t grain = std::max<std::int64_t>(1, of_recipe);
+  if constexpr (requires {
+                  { batch.grain() } -> std::convertible_to<std::int64_t>;
+                }) {
+    grain = std::lcm(grain, std::max<std::int64_t>(1, batch.grain()));
+  }
+  return grain;
+}
+
+namespace detail {
+
+inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t member) {
+  if (rows == wanted) return;
+  throw data_error("E06", "member " + std::to_string(member + 1) + " of the batch has " + std::to_string(rows) +
+                              " rows and the first has " + std::to_string(wanted) +
+                              ", so that oom::halve_micro_batch would cut it at another place. Capture what is not a row in the loss "
+                              "function, give it a first dimension of rows, or give the batch type rows() and slice(begin, "
+                              "end).");
+}
+
+}  // namespace detail
+
+/// Throws data_error (E06) for a batch of which one member has another number of rows than the first, or none: cut along its
+/// rows it would be another batch. A type that brings its slice() is not looked into.
+template <class Batch>
+void require_same_rows(Batch const& batch) {
+  std::int64_t const rows = batch_traits<Batch>::rows(batch);
+  if constexpr (std::same_as<Batch, std::vector<at::Tensor>>) {
+    for (std::size_t i = 0; i < batch.size(); ++i) detail::require_rows(batch_traits<at::Tensor>::rows(batch[i]), rows, i);
+  } else if constexpr (detail::is_tuple_of_batches<Batch>()) {
+    std::size_t member = 0;
+    auto const require_one = [&]<class Member>(Member const& one) {
+      require_same_rows(one);
+      detail::require_rows(batch_traits<Member>::rows(one), rows, member++);
+    };
+    std::apply([&](auto const&... one) { (require_one(one), ...); }, batch);
+  } else if constexpr (requires { requires std::same_as<std::remove_cvref_t<decltype(batch.target)>, at::Tensor>; }) {
+    detail::require_rows(batch_traits<at::Tensor>::rows(batch.target), rows, 1);
+  }
+}
+
+/// Into how many pieces a batch can be cut.
+template <class Batch>
+std::int64_t most_pieces(Batch const& batch, std::int64_t grain) {
+  return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / grain);
+}
+
+/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its grain allow.
+template <class Batch, class Run>
+void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t grain, Run const& run) {
+  std::int64_t const rows = batch_traits<Batch>::rows(batch);
+  std::int64_t const units = most_pieces(batch, grain);
+  std::int64_t const pieces = std::min(wanted, units);
+  if constexpr (!sliceable_batch<Batch>) {
+    run(batch, rows);
+  } else if (pieces <= 1) {
+    run(batch, rows);
+  } else {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) {
+      std::int64_t const begin = units * piece / pieces * grain;
+      std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * grain;
+      run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
+    }
+  }
+}
+
+namespace detail {
+
+inline bool are_token_ids(at::Tensor const& tensor) {
+  return tensor.defined() && tensor.dim() > 1 && at::isIntegralType(tensor.scalar_type(), false);
+}
+/// Dimension 1, where it runs over the tokens.
+inline at::Tensor first_tokens(at::Tensor const& tensor, std::int64_t of, std::int64_t tokens) {
+  return tensor.defined() && tensor.dim() > 1 && tensor.size(1) == of ? tensor.slice(1, 0, std::min(of, tokens)) : tensor;
+}
+inline std::int64_t length_of(at::Tensor const& ids) {
+  if (are_token_ids(ids)) return ids.size(1);
+  throw data_error("E06", c10::str("oom::shorten_sequence cuts token ids of shape [rows, tokens], and this batch is ",
+                                   ids.defined() ? ids.sizes() : at::IntArrayRef(), " of ",
+                                   ids.defined() ? c10::toString(ids.scalar_type()) : "nothing",
+                                   ". Give the batch type shortened(tokens), which knows where its tokens are."));
+}
+
+template <class Tuple>
+constexpr bool is_tuple_of_tensors() {
+  if constexpr (requires { std::tuple_size<Tuple>::value; }) {
+    return []<std::size_t... Index>(std::index_sequence<Index...>) {
+      return sizeof...(Index) > 0 && (std::same_as<std::remove_cvref_t<std::tuple_element_t<Index, Tuple>>, at::Tensor> && ...);
+    }
+    (std::make_index_sequence<std::tuple_size<Tuple>::value>{});
+  } else {
+    return false;
+  }
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// How a batch type is shortened: as it says itself, or as its batch_traits say, or as what it is made of.
+template <class Batch>
+constexpr bool says_shortened = requires(Batch const& batch, std::int64_t tokens) {
+  { batch.shortened(tokens) } -> std::convertible_to<Batch>;
+};
+template <class Batch>
+constexpr bool traits_say_shortened = requires(Batch const& batch, std::int64_t tokens) {
+  { batch_traits<Batch>::shortened(batch, tokens) } -> std::convertible_to<Batch>;
+};
+template <class Batch>
+constexpr bool has_data_and_target = requires(Batch const& batch) {
+  Batch{batch.data, batch.target};
+  { batch.data } -> std::convertible_to<at::Tensor>;
+  { batch.target } -> std::convertible_to<at::Tensor>;
+};
+template <class Batch>
+constexpr bool is_made_of_tensors = std::same_as<Batch, at::Tensor> || std::same_as<Batch, std::vector<at::Tensor>> ||
+                                    is_tuple_of_tensors<Batch>() || has_data_and_target<Batch>;
+
+}  // namespace detail
+
+/// A batch that oom::shorten_sequence can shorten.
+template <class Batch>
+concept shortenable_batch =
+    detail::says_shortened<Batch> || detail::traits_say_shortened<Batch> || detail::is_made_of_tensors<Batch>;
+
+/// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
+/// is cut with them. Throws data_error (E06) for a batch without token ids.
+template <shortenable_batch Batch>
+Batch shortened(Batch const& batch, std::int64_t tokens) {
+  if constexpr (detail::says_shortened<Batch>) {
+    return batch.shortened(tokens);
+  } else if constexpr (detail::traits_say_shortened<Batch>) {
+    return batch_traits<Batch>::shortened(batch, tokens);
+  } else if constexpr (std::same_as<Batch, at::Tensor>) {
+    return detail::first_tokens(batch, detail::length_of(batch), tokens);
+  } else if constexpr (std::same_as<Batch, std::vector<at::Tensor>>) {
+    std::int64_t const length = detail::length_of(batch.empty() ? at::Tensor() : batch.front());
+    Batch result;
+    for (at::Tensor const& one : batch) result.push_back(detail::first_tokens(one, length, tokens));
+    return result;
+  } else if constexpr (detail::has_data_and_target<Batch>) {
+    std::int64_t const length = detail::length_of(batch.data);
+    Batch result = batch;
+    result.data = detail::first_tokens(batch.data, length, tokens);
+    result.target = detail::first_tokens(batch.target, length, tokens);
+    return result;
+  } else {
+    std::int64_t const length = detail::length_of(std::get<0>(batch));
+    return std::apply([&](auto const&... one) { return Batch{detail::first_tokens(one, length, tokens)...}; }, batch);
+  }
+}
+
+}  // namespace keel

@@ -1,0 +1,44 @@
+// Which kernel keel::attention uses on this thread, and how often it was called.
+#pragma once
+
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/policy/attention.hpp>
+#include <keel/rule/attention.hpp>
+#include <utility>
+
+namespace keel {
+
+/// keel::attention of this thread uses this kernel for as long as it lives; the scope counts its calls.
+class attention_scope {
+ public:
+  explicit attention_scope(attention_kind kind) : kind_(kind), outer_(std::exchange(innermost(), this)) {}
+  attention_scope(attention_scope const&) = delete;
+  attention_scope& operator=(attention_scope const&) = delete;
+  ~attention_scope() { innermost() = outer_; }
+
+  std::int64_t calls() const { return calls_; }
+  /// Throws recipe_error (A22) where a fused kernel was asked for and attention never called.
+  void require_any() const {
+    if (calls_ == 0) throw broken_rule<recipe_error, rule::A22>();
+  }
+
+  static attention_kind kind() { return innermost() == nullptr ? attention_kind::automatic : innermost()->kind_; }
+  /// Counts a call.
+  static attention_kind next() {
+    if (innermost() != nullptr) ++innermost()->calls_;
+    return kind();
+  }
+
+ private:
+  static attention_scope*& innermost() {
+    thread_local attention_scope* of_this_thread = nullptr;
+    return of_this_thread;
+  }
+
+  attention_kind kind_;
+  attention_scope* outer_;
+  std::int64_t calls_ = 0;
+};
+
+}  // namespace keel

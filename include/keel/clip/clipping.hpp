@@ -1,0 +1,257 @@
+// The mechanisms of keel::clip, on gradients that are unscaled and known to be finite.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+#include <c10/util/StringUtil.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/core/window_statistics.hpp>
+#include <keel/gradients/gradient_memory.hpp>
+#include <keel/gradients/gradient_norm.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/policy/clip.hpp>
+#include <keel/policy/state.hpp>
+#include <limits>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// A clip policy of your own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
+/// third argument.
+template <class Policy>
+concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) {
+  Policy::clip(gradients, norm);
+};
+template <class Policy>
+concept custom_stateful_clip = stateful<Policy> &&
+    requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
+  Policy::clip(gradients, norm, state);
+};
+
+/// What clip::zscore remembers: the norms that recent updates were applied with. A clipped one enters as what it was cut to, so
+/// that one outlier does not raise the limit for the next.
+class norm_history {
+ public:
+  explicit norm_history(clip::settings const& settings)
+      : settings_(settings), norms_(length(), std::max<std::size_t>(2, length() / 4)) {}
+
+  /// The largest norm that the next update may have; infinity where neither history nor at_most bounds it.
+  double limit() const {
+    double const bound = settings_.at_most > 0.0 ? settings_.at_most : std::numeric_limits<double>::infinity();
+    return std::min(bound, norms_.limit(settings_.limit));
+  }
+  /// An update was applied, with the limit that stood before it.
+  void accepted(outcome const& result) {
+    norms_.push(keel::accepted(result, std::min(result.get<outcome::updated>().gradient_norm, limit())));
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("norms", norms_);
+  }
+
+ private:
+  std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
+
+  clip::settings settings_;
+  window_statistics norms_;
+};
+
+struct no_state {
+  template <class Archive>
+  void visit(Archive& /*archive*/) {}
+};
+namespace detail {
+template <class Policy>
+struct state_type {
+  using type = no_state;
+};
+template <stateful Policy>
+struct state_type<Policy> {
+  using type = typename Policy::state;
+};
+template <class Policy>
+requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore) struct state_type<Policy> {
+  struct type : norm_history {
+    type() : norm_history(Policy::configured) {}
+  };
+};
+}  // namespace detail
+/// The state that a clip policy keeps; empty for most.
+template <class Policy>
+using state_of = typename detail::state_type<Policy>::type;
+
+/// Bounds a joint norm of another order than 2, which is measured once the gradients lie in memory as they are.
+template <class Policy>
+inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
+
+/// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
+template <class Policy>
+double norm_limit(state_of<Policy> const& state) {
+  if constexpr (has_other_order<Policy>) {
+    return std::numeric_limits<double>::infinity();
+  } else if constexpr (Policy::configured.kind == clip::kind::global_norm) {
+    return Policy::configured.limit;
+  } else if constexpr (Policy::configured.kind == clip::kind::zscore) {
+    return state.limit();
+  } else {
+    return std::numeric_limits<double>::infinity();
+  }
+}
+
+/// Bounds something else than the joint L2 norm, so that the gradients must lie in memory as they are.
+template <class Policy>
+inline constexpr bool looks_at_elements =
+    Policy::configured.kind == clip::kind::value || Policy::configured.kind == clip::kind::adaptive ||
+    Policy::configured.kind == clip::kind::custom || has_other_order<Policy>;
+
+/// Scales all gradients by limit / norm if their joint norm exceeds the limit.
+inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm, double limit) {
+  if (!(norm > limit)) return;
+  std::vector<at::Tensor> defined;
+  for (at::Tensor const& gradient : gradients) {
+    if (gradient.defined()) defined.push_back(gradient);
+  }
+  if (!defined.empty()) at::_foreach_mul_(defined, limit / norm);
+}
+
+namespace detail {
+
+/// Whether one of the bool scalars is true; the host reads one number, however many there are and wherever they lie.
+inline bool any_of(std::vector<at::Tensor> flags) {
+  if (flags.empty()) return false;
+  for (at::Tensor& flag : flags) flag = flag.to(flags.front().device());
+  return host_value(at::stack(flags).any()) != 0.0;
+}
+
+}  // namespace detail
+
+/// Clamps every element to [-limit, limit]; whether any was outside.
+inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
+  std::vector<at::Tensor> outside;
+  for (at::Tensor const& gradient : gradients) {
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    outside.push_back(gradient.abs().max().gt(limit));
+    gradient.clamp_(-limit, limit);
+  }
+  return detail::any_of(outside);
+}
+
+/// Adaptive clipping (Brock et al. 2021): the gradient of each unit, a row of a matrix, a filter of a convolution, or a whole
+/// vector, is scaled to at most `ratio` times the norm of the unit's weights, which counts as at least `least`. Whether any
+/// was.
+inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double ratio,
+                           double least = 1e-3) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> outside;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    at::Tensor const& gradient = gradients[i];
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    auto const norms_of = [&](at::Tensor const& tensor) {
+      std::vector<std::int64_t> within;
+      for (std::int64_t dimension = tensor.dim() > 1 ? 1 : 0; dimension < tensor.dim(); ++dimension)
+        within.push_back(dimension);
+      // In double: a finite fp32 gradient must not overflow its own norm.
+      at::Tensor const wide = tensor.to(at::kDouble);
+      return within.empty() ? wide.abs() : at::linalg_vector_norm(wide, 2, within, /*keepdim=*/true);
+    };
+    at::Tensor const limit = norms_of(parameters[i].detach()).clamp_min(least).mul_(ratio);
+    at::Tensor const norm = norms_of(gradient);
+    outside.push_back(norm.gt(limit).any());
+    gradient.mul_(at::where(norm.gt(limit), limit.div(norm), at::ones_like(norm)).to(gradient.scalar_type()));
+  }
+  return detail::any_of(outside);
+}
+
+/// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
+/// changed any; a policy of your own is taken to have.
+template <class Policy>
+bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
+                state_of<Policy>& state) {
+  at::NoGradGuard no_grad;
+  constexpr auto settings = Policy::configured;
+  if constexpr (custom_stateful_clip<Policy>) {
+    Policy::clip(gradients, norm, state);
+    return true;
+  } else if constexpr (custom_clip<Policy>) {
+    Policy::clip(gradients, norm);
+    return true;
+  } else if constexpr (has_other_order<Policy>) {
+    double const measured = joint_norm(gradients, settings.order);
+    std::vector<at::Tensor> values(gradients.begin(), gradients.end());
+    for (at::Tensor& gradient : values) {
+      if (gradient.defined() && gradient.is_sparse()) gradient = gradient._values();
+    }
+    clip_global_norm(values, measured, settings.limit);
+    return measured > settings.limit;
+  } else if constexpr (settings.kind == clip::kind::value) {
+    return clip_value(gradients, settings.limit);
+  } else if constexpr (settings.kind == clip::kind::adaptive) {
+    return clip_unit_wise(parameters, gradients, settings.limit);
+  } else {
+    return false;
+  }
+}
+
+/// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
+/// may be infinite, and returns the norm before. Unlike the library's own, it leaves the gradients alone where the norm is not
+/// finite, so that the caller can still tell which one it was; with `error_if_nonfinite` it throws nonfinite_error (E08) that
+/// says so. Throws error (E12) for a bound below 0 and for an order below 1.
+inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
+                              bool error_if_nonfinite = false) {
+  if (!(norm_type >= 1.0)) {
+    throw error("E12", c10::str("clip_grad_norm_ was called with a norm_type of ", norm_type,
+                                ", and a norm has an order of at least 1. Use 2, 1 or infinity."));
+  }
+  if (!(max_norm >= 0.0)) {
+    throw error("E12", c10::str("clip_grad_norm_ was called with a max_norm of ", max_norm,
+                                ", which is not a bound. Use a number from 0 on, or infinity to measure and not clip."));
+  }
+  separate_gradients(parameters);
+  std::vector<at::Tensor> gradients;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (!parameters[i].grad().defined()) continue;
+    gradients.push_back(parameters[i].grad());
+    places.push_back(i);
+  }
+  double const norm = joint_norm(gradients, norm_type);
+  if (std::isfinite(norm)) {
+    at::NoGradGuard no_grad;
+    for (at::Tensor& gradient : gradients) {
+      if (gradient.is_sparse()) gradient = gradient._values();
+    }
+    clip_global_norm(gradients, norm, max_norm);
+  } else if (error_if_nonfinite) {
+    std::string what = "the joint norm of the gradients overflows, although each of them is finite";
+    if (auto const first = measure_gradients(gradients).first_nonfinite; first >= 0) {
+      std::size_t const place = places[static_cast<std::size_t>(first)];
+      what = c10::str("the gradient of parameter ", place, " of ", parameters.size(), ", of shape ", parameters[place].sizes(),
+                      ", is not finite");
+    }
+    throw nonfinite_error("E08", what +
+                                     ". No gradient was clipped. Leave this update out and look at its batch, or leave "
+                                     "error_if_nonfinite out and judge the norm that is returned.");
+  }
+  return norm;
+}
+/// The same for one parameter.
+inline double clip_grad_norm_(at::Tensor const& parameter, double max_norm, double norm_type = 2.0,
+                              bool error_if_nonfinite = false) {
+  return clip_grad_norm_(std::span<at::Tensor const>(&parameter, 1), max_norm, norm_type, error_if_nonfinite);
+}
+
+}  // namespace keel

@@ -1,0 +1,44 @@
+// Adds up mean losses by their weight.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+
+#include <limits>
+
+namespace keel::detail {
+
+/// The weighted sum of mean losses: on the host, or on the device for a window that is decided there.
+class loss_accumulator {
+ public:
+  double weight = 0.0;
+
+  void add(double mean, double of) {
+    sum_ += mean * of;
+    weight += of;
+  }
+  void add_on_device(at::Tensor const& mean, double of) {
+    at::Tensor const part = mean.detach().to(at::kDouble).reshape({}) * of;
+    device_sum_ = device_sum_.defined() ? device_sum_ + part : part;
+    weight += of;
+  }
+  void add(loss_accumulator const& other) {
+    sum_ += other.sum_;
+    weight += other.weight;
+    if (!other.device_sum_.defined()) return;
+    device_sum_ = device_sum_.defined() ? device_sum_ + other.device_sum_ : other.device_sum_;
+  }
+
+  /// NaN where only the device knows.
+  double mean() const { return device_sum_.defined() ? std::numeric_limits<double>::quiet_NaN() : sum_ / weight; }
+  /// A double scalar.
+  at::Tensor mean_on_device() const { return device_sum_ / weight; }
+
+ private:
+  double sum_ = 0.0;
+  at::Tensor device_sum_;
+};
+
+}  // namespace keel::detail

@@ -1,0 +1,72 @@
+// Tells an out-of-memory from every other error. On a GPU it is a type of its own; on the CPU LibTorch throws a plain
+// c10::Error, which only its words tell apart. A retry after any other CUDA error would run on a corrupt context (O12).
+#pragma once
+
+#include <c10/util/Exception.h>
+
+#include <cstdint>
+#include <exception>
+#include <keel/core/error.hpp>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace keel {
+
+inline bool is_out_of_memory(std::exception const& thrown) {
+  if (dynamic_cast<c10::OutOfMemoryError const*>(&thrown) != nullptr) return true;
+  if (dynamic_cast<std::bad_alloc const*>(&thrown) != nullptr) return true;
+  auto const* const from_torch = dynamic_cast<c10::Error const*>(&thrown);
+  if (from_torch == nullptr) return false;
+  std::string_view const words = from_torch->what_without_backtrace();
+  return words.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
+         words.find("DefaultCPUAllocator: not enough memory") != std::string_view::npos;
+}
+
+/// The first line of an exception's message, without LibTorch's backtrace.
+inline std::string first_line(std::exception const& thrown) {
+  std::string_view const words = thrown.what();
+  return std::string(words.substr(0, words.find('\n')));
+}
+
+namespace detail {
+
+template <class Run>
+void name_out_of_memory(std::int64_t updates, char const* where, char const* way_out, Run const& run) {
+  try {
+    run();
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    throw out_of_memory_error(
+        "E09", "memory ran out in update " + std::to_string(updates + 1) + where + ": " + first_line(thrown) + ". " + way_out);
+  }
+}
+
+/// Runs a part of the update after so many; throws out_of_memory_error (E09) where LibTorch says that memory ran out.
+template <class Run>
+void name_out_of_memory(std::int64_t updates, Run const& run) {
+  name_out_of_memory(
+      updates, "", "Add keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>, or make the batch smaller.", run);
+}
+/// The same where the parameters are being changed, by one of keel's optimizers.
+template <class Run>
+void name_out_of_memory_inside_engine(std::int64_t updates, Run const& run) {
+  name_out_of_memory(
+      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      "Start again from the last checkpoint. Parameters that are not dense fp32, bf16 or fp16 on the CPU are updated by "
+      "LibTorch's operators, which take memory of a parameter's size: use such parameters, or a smaller batch.",
+      run);
+}
+/// The same where the parameters are being changed, by any other.
+template <class Run>
+void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
+  name_out_of_memory(
+      updates, " inside the optimizer's step, so that parameters may be half updated and only a checkpoint is whole",
+      "Start again from the last checkpoint with a smaller batch, or with keel::adamw, adam or sgd, which allocate before they "
+      "change anything.",
+      run);
+}
+
+}  // namespace detail
+
+}  // namespace keel

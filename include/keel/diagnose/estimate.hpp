@@ -1,0 +1,263 @@
+// keel::memory::estimate<Recipe>(model, batch, loss_of): what an update will take, before there is one.
+//     std::puts(keel::memory::estimate<recipe>(model, batch, loss_of).describe().c_str());
+// Parameters, gradients and moments are counted. Activations are measured: the loss is computed for one row and for two, and
+// what autograd keeps of them is counted by unit and drawn out to the batch's rows, so that a batch which would not fit can be
+// asked about. Nothing of it stays: gradients, buffers and random numbers are as before.
+//     peak = parameters + 2 buffers + gradients + optimizer + average + activations + backward
+//     backward = the larger of 2 logits and (the largest recomputed unit, if units are) + 2 of the largest tensor of a unit
+// because a backward pass holds the gradient that comes and the one that goes: those of the logits before anything of the model
+// is freed, and those of a unit while its activations are there. Memory inside of operators, and what the allocator rounds up,
+// is not in it.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/log_softmax.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <keel/accumulate/cut_batch.hpp>
+#include <keel/attention/attention_scope.hpp>
+#include <keel/core/buffers.hpp>
+#include <keel/core/loss.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/memory/saved_tensors.hpp>
+#include <keel/oom/ladder.hpp>
+#include <keel/optimizer/parameter_state.hpp>
+#include <keel/precision/autocast.hpp>
+#include <keel/recipe/config_of.hpp>
+#include <keel/recompute/unit_scope.hpp>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+namespace keel::memory {
+
+struct estimate_options {
+  /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
+  /// momentum.
+  int state_per_parameter = 2;
+};
+
+/// In bytes.
+struct breakdown {
+  std::int64_t trained = 0;     ///< numbers that require grad, and no bytes
+  int state_per_parameter = 0;  ///< as the options say
+  std::int64_t parameters = 0;
+  std::int64_t buffers = 0;
+  std::int64_t gradients = 0;
+  std::int64_t optimizer = 0;       ///< moments, and fp32 copies of narrow parameters; 0 where they are offloaded
+  std::int64_t average = 0;         ///< keel::ema's
+  std::vector<std::int64_t> units;  ///< what each unit keeps for the backward pass if it is not recomputed
+  std::int64_t outside = 0;         ///< what is kept outside of units: embeddings, the loss
+  std::int64_t activations = 0;     ///< what the recipe keeps of both, with its recompute
+  std::int64_t recomputed = 0;      ///< the largest unit, whose activations come back one at a time; 0 without recompute
+  std::int64_t logits = 0;          ///< the largest tensor that is kept outside of units
+  std::int64_t widest = 0;          ///< the largest tensor that a unit keeps
+  std::int64_t rows = 0;
+
+  std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
+  std::int64_t peak() const { return parameters + 2 * buffers + gradients + optimizer + average + activations + backward(); }
+
+  /// A table for people.
+  std::string describe() const {
+    std::string table;
+    auto const line = [&](char const* name, std::int64_t bytes, std::string const& words) {
+      char start[64];
+      std::snprintf(start, sizeof start, "%-12s %10.2f MiB  ", name, static_cast<double>(bytes) / (1024.0 * 1024.0));
+      table += start + words + "\n";
+    };
+    line("parameters", parameters, std::to_string(trained) + " trained numbers, and those that are frozen");
+    line("buffers", 2 * buffers, "and the copies that a window begins with");
+    line("gradients", gradients, "of trained parameters");
+    line("optimizer", optimizer,
+         optimizer == 0 ? "offloaded, or none"
+                        : std::to_string(state_per_parameter) + " x " + std::to_string(trained) +
+                              " numbers of fp32, and copies of narrow ones");
+    if (average > 0) line("average", average, "of trained parameters, fp32");
+    line("activations", activations, "of " + std::to_string(rows) + " rows, as the recipe keeps them");
+    for (std::size_t i = 0; i < units.size(); ++i) line("", units[i], "unit " + std::to_string(i) + " without recompute");
+    line("", outside, "outside of units");
+    line("backward", backward(), "the larger of:");
+    line("", 2 * logits, "logits and their gradient");
+    line("", recomputed + 2 * widest,
+         recomputed > 0 ? "the largest unit, computed again, with its gradients" : "gradients inside of a unit");
+    line("peak", peak(), "parameters to activations, and backward");
+    return table;
+  }
+};
+
+namespace detail {
+
+/// Counts what autograd keeps, each storage once, and leaves out what lives anyway.
+class kept_counter final : public unit_listener {
+ public:
+  explicit kept_counter(torch::nn::Module& model) {
+    for (auto const& one : model.parameters()) known_.insert(key_of(one));
+    for (auto const& one : model.buffers()) known_.insert(key_of(one));
+  }
+  void begin_unit() override {
+    if (depth_++ == 0) units.push_back(0);
+  }
+  void end_unit() override { --depth_; }
+
+  std::unique_ptr<torch::autograd::SavedVariableHooks> hooks() { return std::make_unique<kept>(*this); }
+
+  std::vector<std::int64_t> units;
+  std::int64_t outside = 0;
+  std::int64_t largest = 0;  ///< outside of units
+  std::int64_t widest = 0;   ///< inside of one
+  std::int64_t all() const {
+    std::int64_t sum = outside;
+    for (std::int64_t const one : units) sum += one;
+    return sum;
+  }
+
+ private:
+  class kept final : public torch::autograd::SavedVariableHooks {
+   public:
+    explicit kept(kept_counter& counter) : counter_(counter) {}
+    void call_pack_hook(at::Tensor const& tensor) override {
+      // With its graph it would hold the node that holds it.
+      tensor_ = tensor.detach();
+      counter_.count(tensor_);
+    }
+    at::Tensor call_unpack_hook() override { return tensor_; }
+
+   private:
+    kept_counter& counter_;
+    at::Tensor tensor_;
+  };
+
+  static void const* key_of(at::Tensor const& tensor) {
+    return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl()
+                                : static_cast<void const*>(tensor.unsafeGetTensorImpl());
+  }
+  void count(at::Tensor const& tensor) {
+    if (!known_.insert(key_of(tensor)).second) return;
+    // The address of a storage that goes may come again; those that are counted stay until the counting ends.
+    alive_.push_back(tensor);
+    auto const bytes = static_cast<std::int64_t>(tensor.has_storage() ? tensor.storage().nbytes() : tensor.nbytes());
+    if (depth_ > 0) {
+      units.back() += bytes;
+      widest = std::max(widest, bytes);
+    } else {
+      outside += bytes;
+      largest = std::max(largest, bytes);
+    }
+  }
+
+  std::unordered_set<void const*> known_;
+  std::vector<at::Tensor> alive_;
+  int depth_ = 0;
+};
+
+/// Random numbers and buffers go back to what they were, also after an exception.
+class put_back {
+ public:
+  put_back(torch::nn::Module& model, at::DeviceType device) : random_(random_snapshot::take(device)), buffers_(model) {
+    buffers_.take();
+  }
+  put_back(put_back const&) = delete;
+  put_back& operator=(put_back const&) = delete;
+  ~put_back() {
+    random_.restore();
+    buffers_.restore();
+  }
+
+ private:
+  random_snapshot random_;
+  buffer_snapshot buffers_;
+};
+
+template <class Recipe>
+struct counted_passes {
+  kept_counter without;  ///< without recompute
+  kept_counter as_told;
+
+  template <class Batch, class LossOf>
+  counted_passes(torch::nn::Module& model, at::DeviceType device, Batch const& batch, LossOf& loss_of)
+      : without(model), as_told(model) {
+    constexpr config configured = config_of<Recipe>;
+    auto const pass = [&](kept_counter& counter, recompute_kind recompute) {
+      at::Tensor loss;
+      autocast_scope const autocast(device, configured.precision.kind);
+      attention_scope const attention(ladder_position(configured).relief().attention);
+      unit_scope const units(recompute, &counter);
+      saved_tensor_scope const saved([&counter] { return counter.hooks(); });
+      loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch)).mean;
+    };
+    pass(without, recompute_kind::none);
+    if (configured.recompute.kind != recompute_kind::none) pass(as_told, configured.recompute.kind);
+  }
+};
+
+}  // namespace detail
+
+/// `model` and `loss_of` as a step takes them; the batch is a micro-batch. Throws what the loss throws.
+template <class Recipe, class Model, sliceable_batch Batch, class LossOf>
+requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of,
+                                                         estimate_options const& options = {}) {
+  constexpr config configured = config_of<Recipe>;
+  torch::nn::Module& module = as_module(model);
+  breakdown result;
+  result.state_per_parameter = options.state_per_parameter;
+  at::DeviceType device = at::kCPU;
+  for (at::Tensor const& one : module.parameters()) {
+    device = one.device().type();
+    auto const bytes = static_cast<std::int64_t>(one.nbytes());
+    result.parameters += bytes;
+    if (!one.requires_grad()) continue;
+    result.trained += one.numel();
+    bool const narrow = keel::detail::is_narrow(one);
+    std::int64_t const wide = 4 * one.numel();
+    // Summed up in fp32 once there is a second micro-batch.
+    result.gradients += narrow && configured.accumulate.count > 1 ? wide : bytes;
+    bool const offloaded = configured.offload.kind == offload::kind::optimizer;
+    if (!offloaded) result.optimizer += options.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
+    if (configured.ema.decay > 0.0) result.average += std::max(wide, bytes);
+  }
+  for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());
+
+  std::int64_t const grain = grain_of(batch, keel::detail::window_grain(configured));
+  std::int64_t const rows = result.rows = batch_traits<Batch>::rows(batch);
+  detail::put_back const afterwards(module, device);
+  auto const of = [&](std::int64_t grains) {
+    return detail::counted_passes<Recipe>(module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, grains * grain)),
+                                          loss_of);
+  };
+  auto const one = of(1);
+  auto const two = of(rows >= 2 * grain ? 2 : 1);
+  auto const all = [&](std::int64_t at_one, std::int64_t at_two) {
+    return rows >= 2 * grain ? at_one + (at_two - at_one) * (rows - grain) / grain : at_one;
+  };
+
+  bool const recomputes = configured.recompute.kind != recompute_kind::none;
+  for (std::size_t i = 0; i < one.without.units.size() && i < two.without.units.size(); ++i) {
+    result.units.push_back(all(one.without.units[i], two.without.units[i]));
+    if (recomputes) result.recomputed = std::max(result.recomputed, result.units.back());
+  }
+  result.outside = all(one.without.outside, two.without.outside);
+  result.widest = all(one.without.widest, two.without.widest);
+  result.logits = all(one.without.largest, two.without.largest);
+  result.activations = recomputes ? all(one.as_told.all(), two.as_told.all()) : all(one.without.all(), two.without.all());
+  return result;
+}
+
+/// The same for a model whose forward(batch) returns logits, under a cross entropy.
+template <class Recipe, class Model, sliceable_batch Batch>
+requires requires(Model& model, Batch const& batch) {
+  { model->forward(batch) } -> std::convertible_to<at::Tensor>;
+}
+breakdown estimate(Model& model, Batch const& batch, estimate_options const& options = {}) {
+  auto const loss_of = [&](Batch const& rows) { return at::log_softmax(model->forward(rows), -1).sum(); };
+  return estimate<Recipe>(model, batch, loss_of, options);
+}
+
+}  // namespace keel::memory

@@ -1,0 +1,182 @@
+// An exponential moving average of parameters, usable alone:
+//     keel::moving_average average(parameters, 0.999);
+//     average.update(step(batch, loss_of));                   a skipped step leaves it as it is (M03)
+//     { auto averaged = average.swap_in(); evaluate(); }      the parameters come back at the end of the scope (M04)
+// average <- average + (1 - decay) * (parameter - average), once an applied update, in fp32 for fp16 and bf16 parameters.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isfinite.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/optimizer/parameter_state.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class moving_average {
+ public:
+  /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
+  class averaged_scope {
+   public:
+    averaged_scope(averaged_scope&& other) noexcept : average_(std::exchange(other.average_, nullptr)) {}
+    averaged_scope& operator=(averaged_scope&&) = delete;
+    ~averaged_scope() {
+      if (average_ != nullptr) average_->put_back();
+    }
+
+   private:
+    friend moving_average;
+    explicit averaged_scope(moving_average& average) : average_(&average) { average_->put_averages(); }
+    moving_average* average_;
+  };
+
+  /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
+  /// `names` are what a checkpoint calls the averages; without them it counts.
+  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {})
+      : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
+    if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
+    at::NoGradGuard no_grad;
+    for (at::Tensor const& one : parameters_) {
+      averages_.push_back(detail::is_narrow(one) ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
+    }
+  }
+  moving_average(moving_average const&) = delete;
+  moving_average& operator=(moving_average const&) = delete;
+
+  /// Until the first update the average is the parameters as they are, such as those that a checkpoint without an average left.
+  void begin() {
+    if (taken_ > 0) return;
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
+  }
+
+  /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
+  void update(outcome const& result) {
+    if (!result.is<outcome::updated>()) return;
+    require_parameters_in_place();
+    at::NoGradGuard no_grad;
+    ++taken_;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) {
+      at::Tensor const parameter = parameters_[i].detach();
+      if (!detail::is_narrow(parameter)) {
+        averages_[i].lerp_(parameter, 1.0 - decay_);
+      } else if (parameter.is_cpu() && detail::are_plain_memory(parameter, parameter.scalar_type(), {&parameter}) &&
+                 detail::are_plain_memory(parameter, at::kFloat, {&averages_[i]})) {
+        // The parameters have changed already: this must not run out of memory.
+        detail::lerp_narrow(averages_[i], parameter, static_cast<float>(1.0 - decay_));
+      } else {
+        averages_[i].lerp_(parameter.to(at::kFloat), 1.0 - decay_);
+      }
+    }
+  }
+  /// Refused (M03): only an outcome says whether the parameters moved.
+  template <class... Arguments>
+  void update(Arguments const&...) {
+    detail::refuse_call<rule::M03, Arguments...>();
+  }
+
+  /// Puts the average into the parameters until the returned value goes. Throws error (M04) if it is there already.
+  [[nodiscard]] averaged_scope swap_in() {
+    require_parameters_in_place();
+    return averaged_scope(*this);
+  }
+  bool is_swapped_in() const { return !held_.empty(); }
+  /// Throws error (M04) while the average is in the model.
+  void require_parameters_in_place() const {
+    if (is_swapped_in()) throw broken_rule<error, rule::M04>();
+  }
+
+  /// One tensor a parameter, in their order.
+  std::vector<at::Tensor> const& averages() const { return averages_; }
+
+  /// Throws checkpoint_error (E05) for averages of other shapes or dtypes.
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("taken", taken_);
+    for (std::size_t i = 0; i < averages_.size(); ++i) {
+      std::string const name = i < names_.size() ? names_[i] : std::to_string(i);
+      at::Tensor average = averages_[i];
+      archive(name.c_str(), average);
+      bool const fits =
+          average.defined() && average.sizes() == averages_[i].sizes() && average.scalar_type() == averages_[i].scalar_type();
+      if (!fits) {
+        throw checkpoint_error("E05", "the moving average of " + name +
+                                          " has another shape or dtype than its parameter. Take an older checkpoint.");
+      }
+      averages_[i] = average.to(averages_[i].device());
+    }
+  }
+
+ private:
+  void put_averages() {
+    at::NoGradGuard no_grad;
+    // All copies first: an out-of-memory must not leave half of the average in the model.
+    std::vector<at::Tensor> held;
+    for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
+    held_ = std::move(held);
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(averages_[i]);
+  }
+  void put_back() {
+    at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
+    held_.clear();
+  }
+
+  std::vector<at::Tensor> parameters_;
+  std::vector<std::string> names_;
+  std::vector<at::Tensor> averages_;
+  std::vector<at::Tensor> held_;  ///< the parameters while the average is in their place
+  double decay_;
+  std::int64_t taken_ = 0;  ///< updates
+};
+
+namespace detail {
+
+/// A mask of minus infinity would become NaN.
+inline bool is_averaged_buffer(at::Tensor const& buffer) {
+  return buffer.defined() && buffer.is_floating_point() && buffer.layout() == at::kStrided &&
+         host_value(at::isfinite(buffer).all()) != 0.0;
+}
+/// What an average is of: the parameters that are trained, and with `buffers` every floating-point buffer after them.
+inline std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<at::Tensor> tensors = parameters.tensors;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) tensors.push_back(item.value());
+  }
+  return tensors;
+}
+inline std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<std::string> names = parameters.names;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) names.push_back(item.key());
+  }
+  return names;
+}
+
+/// Of a recipe without keel::ema.
+struct no_average {
+  no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
+  void begin() {}
+  void update(outcome const&) {}
+  void require_parameters_in_place() const {}
+};
+template <bool Kept>
+using average_if = std::conditional_t<Kept, moving_average, no_average>;
+
+}  // namespace detail
+
+}  // namespace keel

@@ -1,0 +1,69 @@
+// The mechanism of evaluation::early_stop and its like: when an evaluation ends the run, and why.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <keel/checkpoint/best.hpp>
+#include <keel/collective/agreed.hpp>
+#include <keel/core/finite.hpp>
+#include <keel/policy/evaluation.hpp>
+#include <string>
+
+namespace keel {
+
+class early_stop {
+ public:
+  explicit early_stop(evaluation::settings const& settings)
+      : settings_(settings), best_({settings.larger, settings.min_delta}) {}
+
+  /// One more evaluation; what is not finite is not better. True if it ends the run.
+  bool evaluated(agreed<double> const& value, std::int64_t update) {
+    bool const better = best_.offer(as_finite(value), update);
+    without_ = better ? 0 : without_ + 1;
+    evaluations_ = true;
+    update_ = update;
+    finite_ = std::isfinite(value.value());
+    last_ = finite_ ? value.value() : 0.0;
+    return is_over();
+  }
+  /// It did, in this process or before a resume.
+  bool is_over() const { return is_nonfinite() || has_reached() || has_stalled(); }
+  std::string why() const {
+    if (is_nonfinite()) return "an evaluation is not finite";
+    if (has_reached()) return "an evaluation reached what stop_at asks for";
+    return std::to_string(without_) + " evaluations in a row without a better value";
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("best", best_);
+    archive("without", without_);
+    // Older checkpoints have none of these.
+    archive.added("evaluations", evaluations_);
+    archive.added("update", update_);
+    archive.added("finite", finite_);
+    archive.added("last", last_);
+  }
+
+ private:
+  // By the settings of now: a program that asks for more goes on from where an earlier one stopped.
+  bool is_nonfinite() const { return evaluations_ && settings_.stop_on_nonfinite && !finite_; }
+  bool has_reached() const {
+    return evaluations_ && finite_ && settings_.has_stop_at &&
+           (settings_.larger ? last_ >= settings_.stop_at : last_ <= settings_.stop_at);
+  }
+  bool has_stalled() const {
+    bool const may = !evaluations_ || update_ >= settings_.not_before;
+    return settings_.early_stop > 0 && without_ >= settings_.early_stop && may;
+  }
+
+  evaluation::settings settings_;
+  best_so_far best_;
+  std::int64_t without_ = 0;
+  bool evaluations_ = false;  ///< there was one, and the rest is of the last of them
+  std::int64_t update_ = 0;
+  bool finite_ = true;
+  double last_ = 0.0;  ///< 0 where it is not finite
+};
+
+}  // namespace keel

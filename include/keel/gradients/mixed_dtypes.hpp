@@ -1,0 +1,64 @@
+// What a loss function meets when the batch and the model are of two floating-point dtypes. LibTorch's words for it name
+// neither.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <vector>
+
+namespace keel::detail {
+
+/// The dtype of the batch's first floating-point tensor that is not of `dtype`.
+template <class Batch>
+std::optional<at::ScalarType> floating_dtype_other_than(Batch const& batch, at::ScalarType dtype) {
+  if constexpr (std::is_same_v<Batch, at::Tensor>) {
+    bool const differs = batch.defined() && batch.is_floating_point() && batch.scalar_type() != dtype;
+    return differs ? std::optional(batch.scalar_type()) : std::nullopt;
+  } else if constexpr (std::is_same_v<Batch, std::vector<at::Tensor>>) {
+    for (at::Tensor const& one : batch) {
+      if (auto const found = floating_dtype_other_than(one, dtype)) return found;
+    }
+    return std::nullopt;
+  } else if constexpr (requires { std::tuple_size<Batch>::value; }) {
+    std::optional<at::ScalarType> found;
+    std::apply([&](auto const&... one) { ((found = found ? found : floating_dtype_other_than(one, dtype)), ...); }, batch);
+    return found;
+  } else if constexpr (requires { requires std::is_same_v<std::remove_cvref_t<decltype(batch.data)>, at::Tensor>; }) {
+    if (auto const found = floating_dtype_other_than(batch.data, dtype)) return found;
+    if constexpr (requires { requires std::is_same_v<std::remove_cvref_t<decltype(batch.target)>, at::Tensor>; }) {
+      return floating_dtype_other_than(batch.target, dtype);
+    } else {
+      return std::nullopt;
+    }
+  } else {
+    return std::nullopt;
+  }
+}
+
+/// Runs the passes over a batch. Throws data_error (E07) where LibTorch rejects dtypes and the batch is of another
+/// floating-point dtype than the parameters.
+template <class Batch, class Run>
+void name_mixed_dtypes(Batch const& batch, at::ScalarType parameters, Run const& run) {
+  try {
+    run();
+  } catch (c10::Error const& thrown) {
+    std::string const words = first_line(thrown);
+    bool const is_about_dtypes = words.find("dtype") != std::string::npos || words.find("scalar type") != std::string::npos;
+    auto const found = floating_dtype_other_than(batch, parameters);
+    if (!is_about_dtypes || !found) throw;
+    throw data_error("E07", std::string("the batch is of ") + c10::toString(*found) + " and the model of " +
+                                c10::toString(parameters) + ", which the loss function mixes (" + words +
+                                "). Convert one of them: the batch with to(torch::kFloat), or the model with "
+                                "model->to(torch::kDouble) before its optimizer is made.");
+  }
+}
+
+}  // namespace keel::detail

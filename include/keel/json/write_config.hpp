@@ -1,0 +1,125 @@
+// A configuration as JSON, in the words that load_config reads: every slot, each with all settings of its policy, so that a later
+// default changes nothing. What a run directory holds as recipe.json.
+#pragma once
+
+#include <keel/config/describe.hpp>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace keel {
+
+namespace detail {
+
+template <class Description, class Settings>
+nlohmann::json policy_to_json(Settings settings, bool is_single);
+
+/// The fields of a policy in one JSON object.
+class json_writer {
+ public:
+  /// `taken`: the fields that the policy takes, between blanks, or "*".
+  explicit json_writer(char const* taken) : taken_(taken) {}
+
+  void truth(char const* name, bool value) { put(name, value); }
+  void number(char const* name, auto value) { put(name, value); }
+  void number_between(char const* name, int value, int /*least*/, int /*most*/) { put(name, value); }
+  void number_or_infinity(char const* name, double value) {
+    if (value > std::numeric_limits<double>::max() || value < std::numeric_limits<double>::lowest()) {
+      put(name, value > 0 ? "infinity" : "-infinity");
+    } else {
+      put(name, value);
+    }
+  }
+  void optional_number(char const* name, double value, bool given) {
+    if (given) number_or_infinity(name, value);
+  }
+  void updates(char const* name, long long value) { put(name, with_unit(value, "_steps")); }
+  void optional_updates(char const* name, long long value, bool given) {
+    if (given) updates(name, value);
+  }
+  void epochs(char const* name, long long value) { put(name, with_unit(value, "_epochs")); }
+  void tokens(char const* name, long long value) { put(name, with_unit(value, "_tokens")); }
+  void seconds(char const* name, long long value) { put(name, with_unit(value, "_s")); }
+  template <int Size>
+  void list_of_updates(char const* name, long long const (&values)[Size], int count) {
+    nlohmann::json list = nlohmann::json::array();
+    for (int i = 0; i < count && i < Size; ++i) list.push_back(with_unit(values[i], "_steps"));
+    put(name, list);
+  }
+  void name(char const* name, char const* letters) {
+    if (*letters != '\0') put(name, letters);
+  }
+  template <class Enum, int Size>
+  void choice(char const* name, Enum value, char const* const (&names)[Size]) {
+    put(name, names[static_cast<int>(value)]);
+  }
+  template <class Settings, int Size, class Description>
+  void list(char const* name, Settings const (&values)[Size], int count, Description /*description*/) {
+    nlohmann::json list = nlohmann::json::array();
+    for (int i = 0; i < count && i < Size; ++i) list.push_back(policy_to_json<Description>(values[i], false));
+    put(name, list);
+  }
+
+  nlohmann::json const& object() const { return object_; }
+
+ private:
+  template <class Value>
+  void put(char const* name, Value const& value) {
+    if (takes(taken_, name)) object_[name] = value;
+  }
+  /// A number where the reader takes no other: a unit stands after digits.
+  static nlohmann::json with_unit(long long value, char const* unit) {
+    bool const is_read_with_unit = value >= 0 && value < 1'000'000'000'000;
+    return is_read_with_unit ? nlohmann::json(std::to_string(value) + unit) : nlohmann::json(value);
+  }
+
+  char const* taken_;
+  nlohmann::json object_ = nlohmann::json::object();
+};
+
+template <class Description, class Settings>
+nlohmann::json policy_to_json(Settings settings, bool is_single) {
+  auto const policies = Description::policies();
+  auto const* const policy = policy_of_settings<Description>(policies, settings);
+  if (policy == nullptr) return nullptr;
+  if (*policy->fields == '\0') return policy->name;
+  json_writer fields(policy->fields);
+  Description::fields(settings, fields);
+  return is_single ? fields.object() : nlohmann::json{{policy->name, fields.object()}};
+}
+
+template <class Slot>
+nlohmann::json slot_to_json(config const& value) {
+  return policy_to_json<Slot>(value.*place<Slot>, Slot::is_single);
+}
+
+template <class... Slots>
+nlohmann::json slots_to_json(config const& value, slot_list<Slots...>) {
+  nlohmann::json written = nlohmann::json::object();
+  ((written[Slots::name] = slot_to_json<Slots>(value)), ...);
+  return written;
+}
+
+}  // namespace detail
+
+/// The configuration as the JSON object that parse_config reads. A policy of a program's own is "custom" with its name, which no
+/// file can bring back; rules of a recipe's own are types and not in its configuration.
+inline nlohmann::json to_json(config const& value) {
+  nlohmann::json written = detail::slots_to_json(value, slots{});
+  for (int i = 0; i < value.accepted_count && i < max_accepted; ++i) {
+    std::string id;
+    for (int shift = 56; shift >= 0; shift -= 8) {
+      char const letter = static_cast<char>(value.accepted[i].packed >> shift & 0xff);
+      if (letter != '\0') id += letter;
+    }
+    written["accept"].push_back(id);
+  }
+  if (value.run.known) {
+    written["run"] = {{"world_size", value.run.world_size},     {"updates", value.run.updates},
+                      {"learning_rate", value.run.learning_rate}, {"half_kernels", value.run.half_kernels},
+                      {"bfloat16_kernels", value.run.bfloat16_kernels}};
+  }
+  return written;
+}
+
+}  // namespace keel

@@ -1,0 +1,219 @@
+// Where a run stands on its oom::ladder: which rungs it took, what they ask of a step, and which one comes next or back.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
+#include <keel/policy/attention.hpp>
+#include <keel/policy/oom.hpp>
+#include <keel/policy/recompute.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// What the recipe, and the rungs that were taken, ask of a step.
+struct memory_relief {
+  std::int64_t pieces = 1;  ///< into which each micro-batch is cut
+  recompute_kind recompute = recompute_kind::none;
+  attention_kind attention = attention_kind::automatic;
+  bool offload = false;     ///< of the optimizer's state
+  bool quantized = false;   ///< the frozen base of the model's adapters
+  std::int64_t length = 0;  ///< tokens a row; 0: all
+  friend bool operator==(memory_relief const&, memory_relief const&) = default;
+};
+
+class ladder_position {
+ public:
+  explicit ladder_position(config const& recipe)
+      : ladder_(recipe.oom),
+        begin_{.recompute = recipe.recompute.kind,
+               // The fused kernels have no second derivative.
+               .attention = recipe.attention.kind == attention_kind::automatic && recipe.model.inner_gradients
+                                ? attention_kind::math
+                                : recipe.attention.kind,
+               .offload = recipe.offload.kind == offload::kind::optimizer} {
+    fold();
+  }
+
+  memory_relief const& relief() const { return relief_; }
+  /// Rungs that were taken and not given back.
+  std::size_t taken() const { return taken_.size(); }
+
+  /// Takes the next rung that still frees something; give_up where none is left. `most_pieces`: into how many a micro-batch can
+  /// be cut at all. A rung that changes the experiment is for runs that have not begun, and passed over after the first of
+  /// `updates` (O07). `can_take(index)` says whether a rung can do anything here, and may do it: it is asked for each rung once
+  /// its turn has come.
+  template <class CanTake>
+  oom::rung_kind take_next(std::int64_t most_pieces, std::int64_t updates, CanTake const& can_take) {
+    for (int index = first_candidate(); index < ladder_.count; ++index) {
+      auto const& rung = ladder_.rungs[index];
+      if (rung.kind == oom::rung_kind::give_up) break;
+      if (rung.disturbance == oom::disturbance::semantic && updates > 0) continue;
+      if (!frees_something(rung, most_pieces) || !can_take(index)) continue;
+      push(rung);
+      calm_ = 0;
+      // Given back too early, and here it is again.
+      if (given_back_ == static_cast<std::int64_t>(rung.kind)) patience_ = std::min<std::int64_t>(2 * patience_, 1 << 20);
+      given_back_ = -1;
+      return rung.kind;
+    }
+    return oom::rung_kind::give_up;
+  }
+
+  /// An update took place without trouble. Gives the last rung back where the recipe says that it was long enough.
+  std::optional<oom::rung_kind> updated() {
+    if (ladder_.climb_back == 0 || taken_.empty()) return std::nullopt;
+    auto const last = static_cast<oom::rung_kind>(taken_.back());
+    bool const stays =
+        last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
+    // A product of the two may not fit.
+    if (stays || ++calm_ / patience_ < ladder_.climb_back) return std::nullopt;
+    calm_ = 0;
+    given_back_ = taken_.back();
+    taken_.pop_back();
+    arguments_.pop_back();
+    fold();
+    return last;
+  }
+
+  /// By what the rungs do and not by their places, so that a run may be resumed with another ladder. Throws checkpoint_error
+  /// (E05) for a number of updates that no run counts.
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("taken", taken_);
+    archive("arguments", arguments_);
+    archive("calm", calm_);
+    archive("patience", patience_);
+    archive("given_back", given_back_);
+    // A damaged checkpoint must not become rungs that there are not.
+    auto const is_rung = [](std::int64_t kind) {
+      return kind > static_cast<std::int64_t>(oom::rung_kind::none) &&
+             kind <= static_cast<std::int64_t>(oom::rung_kind::custom);
+    };
+    arguments_.resize(taken_.size());
+    for (std::size_t i = taken_.size(); i-- > 0;) {
+      if (is_rung(taken_[i])) continue;
+      taken_.erase(taken_.begin() + static_cast<std::ptrdiff_t>(i));
+      arguments_.erase(arguments_.begin() + static_cast<std::ptrdiff_t>(i));
+    }
+    patience_ = std::clamp<std::int64_t>(patience_, 1, 1 << 20);
+    if (calm_ < 0 || calm_ > std::int64_t{1} << 62)
+      throw checkpoint_error("E05", "the checkpoint counts " + std::to_string(calm_) +
+                                        " updates since the ladder's last change. Take an older checkpoint, and look at the "
+                                        "disk.");
+    fold();
+  }
+
+ private:
+  /// The rung that was taken last, because halving may come again, or the one after it.
+  int first_candidate() const {
+    if (taken_.empty()) return 0;
+    for (int index = 0; index < ladder_.count; ++index) {
+      auto const& rung = ladder_.rungs[index];
+      bool const same = static_cast<std::int64_t>(rung.kind) == taken_.back() && argument_of(rung) == arguments_.back();
+      if (!same) continue;
+      // Of a program's own rungs nothing tells which one it was, so that all are asked again.
+      bool const may_come_again = rung.kind == oom::rung_kind::halve_micro_batch || rung.kind == oom::rung_kind::custom;
+      return may_come_again ? index : index + 1;
+    }
+    return 0;
+  }
+
+  bool frees_something(oom::rung_settings const& rung, std::int64_t most_pieces) const {
+    switch (rung.kind) {
+      case oom::rung_kind::halve_micro_batch:
+        return relief_.pieces < most_pieces;
+      case oom::rung_kind::enable_recompute:
+        return relief_.recompute != rung.recompute;
+      case oom::rung_kind::fused_attention:
+        return relief_.attention != attention_kind::fused;
+      case oom::rung_kind::offload_optimizer:
+        return !relief_.offload;
+      case oom::rung_kind::quantize_base:
+        return !relief_.quantized;
+      case oom::rung_kind::shorten_sequence:
+        return relief_.length == 0 || rung.length < relief_.length;
+      default:
+        return true;
+    }
+  }
+
+  static std::int64_t argument_of(oom::rung_settings const& rung) {
+    if (rung.kind == oom::rung_kind::enable_recompute) return static_cast<std::int64_t>(rung.recompute);
+    return rung.kind == oom::rung_kind::shorten_sequence ? rung.length : 0;
+  }
+  void push(oom::rung_settings const& rung) {
+    taken_.push_back(static_cast<std::int64_t>(rung.kind));
+    arguments_.push_back(argument_of(rung));
+    fold();
+  }
+
+  void fold() {
+    relief_ = begin_;
+    for (std::size_t i = 0; i < taken_.size(); ++i) {
+      switch (static_cast<oom::rung_kind>(taken_[i])) {
+        case oom::rung_kind::halve_micro_batch:
+          if (relief_.pieces < std::int64_t{1} << 40) relief_.pieces *= 2;
+          break;
+        case oom::rung_kind::enable_recompute:
+          if (arguments_[i] >= 0 && arguments_[i] <= static_cast<std::int64_t>(recompute_kind::non_reentrant))
+            relief_.recompute = static_cast<recompute_kind>(arguments_[i]);
+          break;
+        case oom::rung_kind::fused_attention:
+          relief_.attention = attention_kind::fused;
+          break;
+        case oom::rung_kind::offload_optimizer:
+          relief_.offload = true;
+          break;
+        case oom::rung_kind::quantize_base:
+          relief_.quantized = true;
+          break;
+        case oom::rung_kind::shorten_sequence:
+          relief_.length = std::max<std::int64_t>(arguments_[i], 0);
+          break;
+        default:
+          break;
+      }
+    }
+  }
+
+  oom::settings ladder_;
+  memory_relief begin_;
+  memory_relief relief_;
+  std::vector<std::int64_t> taken_;      ///< kinds of rungs, in their order
+  std::vector<std::int64_t> arguments_;  ///< the mode or length of each
+  std::int64_t calm_ = 0;                ///< updates without trouble since the last change
+  std::int64_t patience_ = 1;            ///< doubles where a rung that was given back is taken again
+  std::int64_t given_back_ = -1;         ///< the kind of the rung that was given back last
+};
+
+/// As it is typed, for people.
+inline char const* to_string(oom::rung_kind kind) {
+  switch (kind) {
+    case oom::rung_kind::none:
+      return "none";
+    case oom::rung_kind::halve_micro_batch:
+      return "halve_micro_batch";
+    case oom::rung_kind::enable_recompute:
+      return "enable_recompute";
+    case oom::rung_kind::offload_optimizer:
+      return "offload_optimizer";
+    case oom::rung_kind::fused_attention:
+      return "fused_attention";
+    case oom::rung_kind::quantize_base:
+      return "quantize_base";
+    case oom::rung_kind::shorten_sequence:
+      return "shorten_sequence";
+    case oom::rung_kind::give_up:
+      return "give_up";
+    case oom::rung_kind::custom:
+      return "a rung of the program's own";
+  }
+  return "unknown";
+}
+
+}  // namespace keel

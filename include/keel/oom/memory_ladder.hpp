@@ -1,0 +1,228 @@
+// The rungs of an oom::ladder, as they are done to a model and its optimizer. Cutting batches, recomputing and attention are
+// the step's, which asks relief() before every pass; moving the optimizer's state, quantizing, and a program's own rungs are
+// done here.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <torch/nn/module.h>
+
+#include <bit>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <filesystem>
+#include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/lora/lora.hpp>
+#include <keel/offload/mapped_memory.hpp>
+#include <keel/oom/ladder.hpp>
+#include <keel/optimizer/engine.hpp>
+#include <keel/rule/oom.hpp>
+#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/unbuilt.hpp>
+#include <memory>
+#include <optional>
+#include <utility>
+
+namespace keel {
+
+/// A rung of a program's own.
+template <class Rung>
+concept own_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
+  { Rung::take(model) } -> std::convertible_to<bool>;
+};
+
+namespace detail {
+
+/// The rungs of a program's own, by their place on the ladder.
+template <class Policy>
+struct own_rungs {
+  static constexpr void require_callable() {}
+  static bool take(int, torch::nn::Module&) { return false; }
+};
+template <class... Entries>
+struct own_rungs<oom::ladder<Entries...>> {
+  /// Does not compile (U35) where one of them cannot be taken.
+  static constexpr void require_callable() { (require<Entries>(), ...); }
+  /// False if the rung of this place is none of them, or frees nothing.
+  static bool take(int index, torch::nn::Module& model) {
+    int place = 0;
+    bool taken = false;
+    (take_if<Entries>(place, index, model, taken), ...);
+    return taken;
+  }
+
+ private:
+  template <class Entry>
+  static constexpr bool is_own() {
+    if constexpr (oom::rung<Entry>) {
+      return Entry::rung.kind == oom::rung_kind::custom;
+    } else {
+      return false;
+    }
+  }
+  template <class Entry>
+  static constexpr void require() {
+    if constexpr (is_own<Entry>() && !own_rung<Entry>) refuse_call<rule::U35, Entry>();
+  }
+  template <class Entry>
+  static void take_if(int& place, int index, torch::nn::Module& model, bool& taken) {
+    if constexpr (oom::rung<Entry>) {
+      if constexpr (is_own<Entry>() && own_rung<Entry>) {
+        if (place == index) taken = Entry::take(model);
+      }
+      ++place;
+    }
+  }
+};
+
+}  // namespace detail
+
+/// `Policy`: the recipe's, for rungs of the program's own.
+template <class Policy>
+class memory_ladder {
+ public:
+  /// `engine`: the optimizer, if it is one of keel's. Throws recipe_error where a rung can never be taken: O20, U33.
+  memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device)
+      : ladder_(recipe.oom),
+        position_(recipe),
+        model_(model),
+        engine_(engine),
+        device_(device),
+        differentiates_twice_(recipe.model.inner_gradients) {
+    detail::own_rungs<Policy>::require_callable();
+    if (oom::has_rung(ladder_, oom::rung_kind::quantize_base) && lora_layers(model).empty())
+      throw broken_rule<recipe_error, rule::O20>();
+    require_engine();
+  }
+
+  memory_relief const& relief() const { return position_.relief(); }
+  std::size_t taken() const { return position_.taken(); }
+  /// Where offloaded state of parameters on the CPU goes; empty, or a directory in memory: see memory::mapped_memory.
+  void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
+
+  /// Stands where another one stands, for a trial: nothing that changes the experiment is taken from here on.
+  void begin_like(memory_ladder const& other) {
+    position_ = other.position_;
+    directory_ = other.directory_;
+    is_trial_ = true;
+  }
+
+  /// Before a window. Throws file_error (E02) where a recipe that offloads has no disk to offload to; recipe_error (U33) where
+  /// a checkpoint brought a rung that this optimizer cannot take.
+  void prepare() {
+    require_engine();
+    if (relief().offload && !offloaded_) offload();
+    if (!relief().offload && offloaded_) bring_back();
+  }
+
+  /// Takes the next rung; see ladder_position::take_next.
+  oom::rung_kind take_next(std::int64_t most_pieces, std::int64_t updates) {
+    return position_.take_next(most_pieces, updates, [&](int index) { return can_take(index); });
+  }
+
+  /// An update took place; the rung that it gave back, if it did.
+  std::optional<oom::rung_kind> updated() { return position_.updated(); }
+
+  /// An update whose allocator had to give its cache back and try again, or had not: time is lost without an error. True in the
+  /// third of ten such updates, and then not before three more (O14).
+  bool thrashes(std::int64_t retries) {
+    if (seen_retries_ < 0) seen_retries_ = retries;
+    history_ = (history_ << 1 | (retries > seen_retries_ ? 1U : 0U)) & 0x3FFU;
+    seen_retries_ = retries;
+    if (std::popcount(history_) < 3) return false;
+    history_ = 0;
+    return true;
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    position_.visit(archive);
+  }
+
+ private:
+  bool may_offload() const { return relief().offload || oom::has_rung(ladder_, oom::rung_kind::offload_optimizer); }
+  std::shared_ptr<state_home> make_home() const {
+    if (device_ != at::kCPU) return std::make_shared<memory::host_memory>();
+    if (!directory_.empty() && !memory::is_kept_in_memory(directory_))
+      return std::make_shared<memory::mapped_memory>(directory_);
+    return std::make_shared<memory::mapped_memory>();
+  }
+  void require_engine() const {
+    if (may_offload() && engine_ == nullptr) throw broken_rule<recipe_error, rule::U33>();
+  }
+  void offload() {
+    if (home_ == nullptr) home_ = make_home();
+    offloaded_ = true;  // in part at least, whatever happens
+    engine_->keep_state_in(home_);
+  }
+  /// Where there is no room for it, it stays where it is, and is tried again some updates later.
+  void bring_back() {
+    if (wait_ > 0) {
+      --wait_;
+      return;
+    }
+    try {
+      engine_->keep_state_in(nullptr);
+      offloaded_ = false;
+      return;
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+    }
+    engine_->keep_state_in(home_);
+    wait_ = ladder_.climb_back;
+  }
+
+  /// Takes the rung, where taking it is done here. One that needs memory to be taken, and does not get it, cannot be.
+  bool can_take(int index) {
+    // What a trial could not undo.
+    auto const& rung = ladder_.rungs[index];
+    if (is_trial_ && !oom::is_given_back(rung)) return false;
+    try {
+      return take(index);
+    } catch (file_error const&) {
+      // No disk, or none with room: the ladder goes on without it.
+      if (rung.kind != oom::rung_kind::offload_optimizer) throw;
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+    }
+    // What was moved already: the engine must not go on moving.
+    if (offloaded_ && !relief().offload) bring_back();
+    return false;
+  }
+  bool take(int index) {
+    switch (ladder_.rungs[index].kind) {
+      case oom::rung_kind::fused_attention:
+        return libtorch::has_fused_attention && relief().attention == attention_kind::math && !differentiates_twice_;
+      case oom::rung_kind::offload_optimizer:
+        offload();
+        return true;
+      case oom::rung_kind::quantize_base:
+        return quantize_base(model_) > 0;
+      case oom::rung_kind::custom:
+        return detail::own_rungs<Policy>::take(index, model_);
+      default:
+        return true;
+    }
+  }
+
+  oom::settings ladder_;
+  ladder_position position_;
+  torch::nn::Module& model_;
+  update_engine* engine_;
+  at::DeviceType device_;
+  bool differentiates_twice_;  ///< which fused kernels cannot
+  std::filesystem::path directory_;
+  std::shared_ptr<state_home> home_;
+  bool offloaded_ = false;
+  bool is_trial_ = false;
+  long long wait_ = 0;              ///< updates before state that had no room is brought back
+  unsigned history_ = 0;            ///< bit i: the allocator tried again in the update so many ago
+  std::int64_t seen_retries_ = -1;  ///< none yet
+};
+
+}  // namespace keel

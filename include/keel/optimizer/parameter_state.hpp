@@ -1,0 +1,231 @@
+// What the engines share: which tensors the vector kernels may walk through as plain memory, and copies in fp32 of parameters
+// that are narrower.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <keel/core/error.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/optimizer/chunks.hpp>
+#include <keel/optimizer/narrow_kernels.hpp>
+#include <keel/optimizer/state_home.hpp>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+namespace keel::detail {
+
+inline bool is_narrow(at::Tensor const& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+/// All are of that type and on the device of the first, without holes, and lie in memory in the same order as it.
+inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors) {
+  for (at::Tensor const* const one : tensors) {
+    if (one->scalar_type() != type || one->device() != first.device() || one->layout() != at::kStrided) return false;
+    if (!one->is_non_overlapping_and_dense() || one->sizes() != first.sizes() || one->strides() != first.strides())
+      return false;
+  }
+  return true;
+}
+
+/// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
+inline bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state) {
+  at::ScalarType const type = parameter.scalar_type();
+  at::ScalarType const gradient_type = parameter.grad().scalar_type() == at::kFloat ? at::kFloat : type;
+  return (type == at::kFloat || is_narrow(parameter)) && parameter.device().is_cpu() &&
+         are_plain_memory(parameter, type, {&parameter}) && are_plain_memory(parameter, gradient_type, {&parameter.grad()}) &&
+         are_plain_memory(parameter, at::kFloat, {&worked}) && are_plain_memory(parameter, at::kFloat, state);
+}
+
+inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
+  return {parameter.scalar_type(), parameter.grad().scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
+          is_narrow(parameter) ? parameter.data_ptr() : nullptr};
+}
+
+/// average + weight (parameter - average) for an fp32 average of a bf16 or fp16 parameter, both plain memory; allocates
+/// nothing.
+inline void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, float weight) {
+  auto const run = [&]<class Narrow>(Narrow const* from) {
+    auto* const to = average.data_ptr<float>();
+    at::parallel_for(0, average.numel(), chunk_elements, [&](std::int64_t begin, std::int64_t end) {
+      float block[narrow_block];
+      for (std::int64_t at = begin; at < end; at += narrow_block) {
+        std::int64_t const count = std::min(narrow_block, end - at);
+        widen(from + at, block, count);
+        for (std::int64_t i = 0; i < count; ++i) {
+          float const difference = block[i] - to[at + i];
+          // As LibTorch's lerp: exact at both ends.
+          to[at + i] = weight < 0.5F ? to[at + i] + weight * difference : block[i] - difference * (1.0F - weight);
+        }
+      }
+    });
+  };
+  if (parameter.scalar_type() == at::kHalf) {
+    run(parameter.data_ptr<c10::Half>());
+  } else {
+    run(parameter.data_ptr<c10::BFloat16>());
+  }
+}
+
+/// Whether a parameter comes for the first time in one pass over an optimizer's groups: a group made of model->parameters()
+/// holds one that two modules share twice, and two threads would update it.
+class each_once {
+ public:
+  bool operator()(at::Tensor const& parameter) { return seen_.insert(parameter.unsafeGetTensorImpl()).second; }
+
+ private:
+  std::unordered_set<c10::TensorImpl const*> seen_;
+};
+
+inline void refuse_sparse(at::Tensor const& gradient) {
+  if (gradient.layout() == at::kStrided) return;
+  throw error("E11",
+              "a gradient is sparse, and keel::adamw, adam and sgd walk through every element. Use an embedding with sparse = "
+              "false, or "
+              "an optimizer made for sparse gradients.");
+}
+
+/// Where state lives: beside its parameters, or in a home of its own.
+class state_place {
+ public:
+  /// `move_all(moved)` puts `moved(tensor, parameter)` in the place of each state tensor; null: back beside the parameters.
+  template <class MoveAll>
+  void change_to(std::shared_ptr<state_home> home, MoveAll const& move_all) {
+    if (home == nullptr) {
+      move_all([this](at::Tensor const& tensor, at::Tensor const& parameter) { return brought_out(tensor, parameter); });
+      home_ = nullptr;
+    } else {
+      home_ = std::move(home);
+      move_all([this](at::Tensor const& tensor, at::Tensor const&) { return settled(tensor); });
+    }
+  }
+  /// Calls `work(index, piece)` for every piece; of state that lives elsewhere a few at a time, and `release(piece)` after
+  /// them.
+  template <class Work, class Release>
+  void sweep(chunk_list const& chunks, Work const& work, Release const& release) const {
+    if (home_ == nullptr) return chunks.for_each(work);
+    for (std::size_t first = 0; first < chunks.size(); first += chunks_at_home) {
+      std::size_t const last = std::min(chunks.size(), first + chunks_at_home);
+      chunks.for_each(first, last, work);
+      // Neighbours at once: each release is a write to wherever it lives.
+      for (std::size_t i = first; i < last;) {
+        chunk together = chunks[i];
+        while (++i < last && chunks[i].tensor == together.tensor) together.count += chunks[i].count;
+        release(together);
+      }
+    }
+  }
+
+  at::Tensor zeros(at::Tensor const& like) const {
+    return home_ == nullptr ? at::zeros_like(like) : home_->zeros(like, like.scalar_type());
+  }
+  /// As it is if it lives there already, or moved in; an undefined tensor stays one.
+  at::Tensor settled(at::Tensor const& tensor) const {
+    return home_ == nullptr || !tensor.defined() || home_->holds(tensor) ? tensor : home_->move_in(tensor);
+  }
+  /// These elements of an fp32 tensor are not needed any more.
+  void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) const {
+    if (home_ != nullptr && tensor.defined())
+      home_->release(tensor, begin * static_cast<std::int64_t>(sizeof(float)), end * static_cast<std::int64_t>(sizeof(float)));
+  }
+  void release(at::Tensor const& tensor) const {
+    if (home_ != nullptr && tensor.defined()) home_->release(tensor, 0, static_cast<std::int64_t>(tensor.nbytes()));
+  }
+
+ private:
+  /// Pieces after which state that lives elsewhere is released: 2 MiB of Adam's moments.
+  static constexpr std::size_t chunks_at_home = 8;
+
+  /// Out of the home, beside the parameter.
+  at::Tensor brought_out(at::Tensor const& tensor, at::Tensor const& parameter) const {
+    bool const inside = home_ != nullptr && tensor.defined() && home_->holds(tensor);
+    return inside ? tensor.to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : tensor;
+  }
+
+  std::shared_ptr<state_home> home_;
+};
+
+/// The tensor on the device of `like`, which is where operators work on it.
+inline at::Tensor beside(at::Tensor const& like, at::Tensor const& tensor) {
+  return tensor.defined() && tensor.device() != like.device() ? tensor.to(like.device()) : tensor;
+}
+/// What operators left in it, back to where it lives.
+inline void return_to(at::Tensor const& home, at::Tensor const& used) {
+  if (home.defined() && !used.is_same(home)) home.copy_(used);
+}
+
+/// fp32 copies of bf16 and fp16 parameters: an update of one part in a thousand is lost in eight bits. What the program writes
+/// into a parameter goes into its copy before the next update; writing by a raw pointer or through `.data()` is not seen.
+class master_weights {
+ public:
+  /// Makes the copy of a narrow parameter that has none, and brings one up to date whose parameter something else changed.
+  void prepare(at::Tensor const& parameter, state_place const& place) {
+    if (!is_narrow(parameter)) return;
+    entry& of = masters_[parameter.unsafeGetTensorImpl()];
+    bool const changed = of.version != parameter._version() || of.data != parameter.data_ptr();
+    if (!of.master.defined()) {
+      of.master = parameter.detach().to(at::kFloat);
+    } else if (changed) {
+      take_over(parameter, of.master);
+    }
+    of.master = place.settled(of.master);
+    remember(parameter, of);
+  }
+  /// The parameter has the copy's values now.
+  void updated(at::Tensor const& parameter) {
+    if (is_narrow(parameter)) remember(parameter, masters_.at(parameter.unsafeGetTensorImpl()));
+  }
+  /// Puts `moved(copy, parameter)` in the place of the copy.
+  template <class Moved>
+  void move(at::Tensor const& parameter, Moved const& moved) {
+    auto const found = masters_.find(parameter.unsafeGetTensorImpl());
+    if (found != masters_.end()) found->second.master = moved(found->second.master, parameter);
+  }
+  /// What an update works on: the copy of a narrow parameter, or the parameter itself.
+  at::Tensor const& of(at::Tensor const& parameter) const {
+    return is_narrow(parameter) ? masters_.at(parameter.unsafeGetTensorImpl()).master : parameter;
+  }
+  /// The copy as a checkpoint holds it; undefined where there is none.
+  at::Tensor saved(at::Tensor const& parameter) const {
+    auto const found = masters_.find(parameter.unsafeGetTensorImpl());
+    return found == masters_.end() ? at::Tensor() : found->second.master;
+  }
+  /// A loaded copy; the parameter's own values may come later.
+  void put(at::Tensor const& parameter, at::Tensor master) {
+    masters_[parameter.unsafeGetTensorImpl()] = {std::move(master), nullptr, 0};
+  }
+
+ private:
+  struct entry {
+    at::Tensor master;
+    void const* data = nullptr;  ///< of the parameter, as it was last written from the copy
+    std::int64_t version = 0;
+  };
+
+  static void remember(at::Tensor const& parameter, entry& of) {
+    of.version = parameter._version();
+    of.data = parameter.data_ptr();
+  }
+  /// Only elements that differ: the others keep the digits that the parameter cannot hold.
+  static void take_over(at::Tensor const& parameter, at::Tensor const& master) {
+    at::Tensor const held = beside(parameter, master);
+    at::Tensor const same = held.to(parameter.scalar_type()).eq(parameter.detach());
+    return_to(master, at::where(same, held, parameter.detach().to(at::kFloat)));
+  }
+
+  std::unordered_map<c10::TensorImpl const*, entry> masters_;
+};
+
+}  // namespace keel::detail

@@ -1,0 +1,71 @@
+// How units of this thread are treated for as long as a scope lives, and how many there were. keel::unit is the door to it.
+#pragma once
+
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/policy/recompute.hpp>
+#include <keel/rule/recompute.hpp>
+#include <optional>
+#include <utility>
+
+namespace keel {
+
+/// Who hears where each unit begins and ends, such as an estimate of what they hold.
+class unit_listener {
+ public:
+  virtual void begin_unit() = 0;
+  virtual void end_unit() = 0;
+
+ protected:
+  ~unit_listener() = default;
+};
+
+/// Units of this thread are recomputed this way for as long as it lives; it counts them.
+class unit_scope {
+ public:
+  explicit unit_scope(recompute_kind kind, unit_listener* listener = nullptr)
+      : kind_(kind), listener_(listener), outer_(std::exchange(innermost(), this)) {}
+  unit_scope(unit_scope const&) = delete;
+  unit_scope& operator=(unit_scope const&) = delete;
+  ~unit_scope() { innermost() = outer_; }
+
+  std::int64_t units() const { return units_; }
+  /// Throws recipe_error (A21) where units should have been recomputed and none was called.
+  void require_any() const {
+    if (units_ == 0) throw broken_rule<recipe_error, rule::A21>();
+  }
+
+  /// How a unit of this thread would be recomputed now.
+  static recompute_kind kind() { return innermost() == nullptr ? recompute_kind::none : innermost()->kind_; }
+
+  /// A unit that is being called.
+  class call {
+   public:
+    call() : scope_(innermost()) {
+      if (scope_ == nullptr) return;
+      ++scope_->units_;
+      if (scope_->listener_ != nullptr) scope_->listener_->begin_unit();
+    }
+    call(call const&) = delete;
+    call& operator=(call const&) = delete;
+    ~call() {
+      if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->end_unit();
+    }
+
+   private:
+    unit_scope* scope_;
+  };
+
+ private:
+  static unit_scope*& innermost() {
+    thread_local unit_scope* of_this_thread = nullptr;
+    return of_this_thread;
+  }
+
+  recompute_kind kind_;
+  unit_listener* listener_;
+  unit_scope* outer_;
+  std::int64_t units_ = 0;
+};
+
+}  // namespace keel

@@ -1,0 +1,28 @@
+// T: packed sequences.
+#pragma once
+
+#include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
+
+namespace keel::rule {
+
+struct T01 {
+  KEEL_RULE_TEXT("T01", "LibTorch, Megatron-LM, TRL (warns), Axolotl (warns)",
+                 "packed sequences attend to each other. Fix: keel::model::has<keel::model::sequence_boundaries> if attention "
+                 "stops there, or keel::accept<\"T01\">.");
+  static constexpr bool may_be_accepted = true;
+  static constexpr bool broken(config const& c) { return c.data.packed && !c.model.sequence_boundaries; }
+};
+
+struct T03 {
+  KEEL_RULE_TEXT("T03", "none known",
+                 "packing loses which completion a reward belongs to. Fix: data that is not keel::data::packed, or "
+                 "keel::objective::supervised.");
+  static constexpr bool broken(config const& c) { return c.data.packed && c.objective.kind != objective::kind::supervised; }
+};
+
+using data_rules = list<T01, T03>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

@@ -1,0 +1,23 @@
+// X: the profiler.
+#pragma once
+
+#include <keel/rule/detail/text_begin.inc>
+#include <keel/rule/rule.hpp>
+
+namespace keel::rule {
+
+struct X07 {
+  KEEL_RULE_TEXT("X07", "none known",
+                 "a profile longer than its period records nothing complete. Fix: keel::profile::every<1000_steps, warmup<1>, "
+                 "active<3>>.");
+  static constexpr bool broken(config const& c) {
+    auto const& p = c.profile;
+    return p.kind == profile::kind::every && (p.active < 1 || p.warmup < 0 || p.period < sum(p.warmup, p.active));
+  }
+};
+
+using profile_rules = list<X07>;
+
+}  // namespace keel::rule
+
+#include <keel/rule/detail/text_end.inc>

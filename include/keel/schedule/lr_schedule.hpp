@@ -1,0 +1,294 @@
+// The learning rate by applied updates. The schedule is a factor on each parameter group's own rate; it can be saved, and it
+// moves only when an update was applied.
+//
+// Who owns the rates: without a schedule policy they are the program's, and are only read: set_lr(), torch::optim::StepLR and
+// hooks count, and the rates are saved and resumed as they stand. Under a schedule policy they are the schedule's, and a rate
+// that something else wrote is an error (E18), because one of the two would be lost. No update takes place with a rate that is
+// negative, infinite or NaN.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <torch/optim/optimizer.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <keel/core/error.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/policy/schedule.hpp>
+#include <limits>
+#include <numbers>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+/// How much of its cycle of warm restarts has passed before update number `update`, from 0, after the warm-up; below 1.
+inline double cycle_progress(schedule::settings const& s, std::int64_t update) {
+  std::int64_t length = std::max<std::int64_t>(1, s.cycle);
+  std::int64_t const factor = std::max<std::int64_t>(1, s.cycle_factor);
+  if (factor == 1) return static_cast<double>(update % length) / static_cast<double>(length);
+  while (update >= length) {
+    update -= length;
+    // No run sees the end of a longer cycle.
+    if (length > std::numeric_limits<std::int64_t>::max() / factor) return 0.0;
+    length *= factor;
+  }
+  return static_cast<double>(update) / static_cast<double>(length);
+}
+
+/// How often a schedule that lowers the rate by a factor has done so before update number `update`; not whole where it does so
+/// smoothly. `after_warmup` counts from the end of the warm-up.
+inline double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup) {
+  std::int64_t const interval = std::max<std::int64_t>(1, s.interval);
+  switch (s.kind) {
+    case schedule::kind::exponential:
+      return static_cast<double>(after_warmup) / static_cast<double>(interval);
+    case schedule::kind::step_decay:
+      return static_cast<double>(after_warmup / interval);
+    case schedule::kind::multi_step: {
+      auto const* const end = s.milestones + std::clamp(s.milestone_count, 0, schedule::max_milestones);
+      return static_cast<double>(std::upper_bound(s.milestones, end, update) - s.milestones);
+    }
+    default:
+      return 0.0;
+  }
+}
+
+}  // namespace detail
+
+/// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up;
+/// `min` is the lowest rate over the highest. `total` 0 means a run without a known length, which only schedules that fall to
+/// their end need; they keep the last factor from `total` on.
+inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
+  double const at = static_cast<double>(update);
+  double const length = static_cast<double>(total);
+  double const warmup = static_cast<double>(schedule::warmup_updates(s, total));
+  auto const half_cosine = [](double progress) { return 0.5 * (1.0 - std::cos(std::numbers::pi * progress)); };
+  if (s.kind == schedule::kind::one_cycle) {
+    // Its last rising update has the highest rate, and the run's last one the lowest.
+    double const peak = std::max(0.0, warmup - 1.0);
+    if (at < peak) return s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / peak);
+    double const fall = length - 1.0 - peak;
+    return 1.0 - (1.0 - min) * half_cosine(fall > 0.0 ? std::min(1.0, (at - peak) / fall) : 1.0);
+  }
+  if (at < warmup) return (at + 1.0) / warmup;
+  std::int64_t const after_warmup = update - static_cast<std::int64_t>(warmup);
+  switch (s.kind) {
+    case schedule::kind::inverse_root:
+      // Its updates count from 1, so that the warm-up's last one is the first of the fall too.
+      return std::max(min, std::sqrt(std::max(1.0, warmup) / (at + 1.0)));
+    case schedule::kind::exponential:
+    case schedule::kind::step_decay:
+    case schedule::kind::multi_step:
+      return std::max(min, std::pow(s.lowered_by, detail::times_lowered(s, update, after_warmup)));
+    case schedule::kind::warm_restarts:
+      return 1.0 - (1.0 - min) * half_cosine(detail::cycle_progress(s, after_warmup));
+    default:
+      break;
+  }
+  if (!schedule::falls_to_its_end(s.kind)) return 1.0;
+  double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
+  double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
+  if (s.kind == schedule::kind::cosine) return 1.0 - (1.0 - min) * half_cosine(progress);
+  if (s.kind == schedule::kind::polynomial) return min + (1.0 - min) * std::pow(1.0 - progress, s.power);
+  return 1.0 - (1.0 - min) * progress;
+}
+
+/// A policy that brings its own factor: `static double factor(std::int64_t update, std::int64_t total)`.
+template <class Policy>
+concept custom_schedule = requires(std::int64_t update) {
+  { Policy::factor(update, update) } -> std::convertible_to<double>;
+};
+
+class lr_schedule {
+ public:
+  /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
+  /// `factor` replaces the settings' own shape if it is set.
+  lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
+              std::function<double(std::int64_t, std::int64_t)> factor = {})
+      : optimizer_(&optimizer),
+        settings_(settings),
+        total_(settings.total > 0 ? settings.total : run_length),
+        custom_(std::move(factor)) {
+    for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
+    written_ = highest_;
+  }
+
+  /// Updates applied so far.
+  std::int64_t position() const { return position_; }
+  /// The recipe has a schedule, which writes the rates; otherwise the program does.
+  bool writes() const { return custom_ || schedule::changes_the_rate(settings_); }
+
+  /// A group's own rate, which the schedule multiplies.
+  double highest(std::size_t group) const { return writes() ? highest_.at(group) : present(group); }
+  /// The learning rate of a group for the next update.
+  double rate(std::size_t group = 0) const {
+    if (!writes()) return present(group);
+    double const highest = highest_.at(group) * lowered_;
+    if (highest == 0.0) return 0.0;
+    if (custom_) return highest * custom_(position_, total_);
+    double const min = settings_.min_lr > 0.0 ? std::min(1.0, settings_.min_lr / highest) : settings_.min_ratio;
+    double const factor = schedule_factor(settings_, position_, total_, min);
+    return settings_.kind == schedule::kind::plateau ? highest * factor * std::max(min, plateau_.factor) : highest * factor;
+  }
+
+  /// Throws learning_rate_error (E18), before anything has changed, for a rate of the next update that is negative, infinite or
+  /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
+  void require_sound(std::int64_t update) {
+    if (loaded_) take_loaded_rates();
+    if (!applied_) take_base_rates();
+    for (std::size_t group = 0; group < highest_.size(); ++group) {
+      if (writes() && present(group) != written_[group]) {
+        throw learning_rate_error(
+            "E18", "the learning rate of group " + std::to_string(group) + " is " + text_of(present(group)) + " before update " +
+                       std::to_string(update) + " and the schedule wrote " + text_of(written_[group]) +
+                       ": something else changes it too. Leave it to the recipe's schedule, or remove that policy and "
+                       "change the rate yourself.");
+      }
+      double const next = rate(group);
+      if (std::isfinite(next) && next >= 0.0) continue;
+      throw learning_rate_error("E18", "the learning rate of group " + std::to_string(group) + " for update " +
+                                           std::to_string(update) + " is " + text_of(next) +
+                                           ". The parameters are as they were before it. Look at " +
+                                           (custom_ ? "the schedule's factor()" : "what sets the rate") +
+                                           ": it must be finite and not negative.");
+    }
+  }
+
+  /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
+  void apply(torch::optim::Optimizer& optimizer) {
+    applied_ = true;
+    if (!writes()) return;
+    auto& groups = optimizer.param_groups();
+    for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) {
+      written_[i] = rate(i);
+      groups[i].options().set_lr(written_[i]);
+    }
+  }
+  /// The optimizer's rates were loaded from where the schedule wrote them.
+  void take_loaded_rates() {
+    loaded_ = false;
+    applied_ = true;
+    for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);
+  }
+
+  /// What rollbacks made of the rate so far: a factor of at most 1.
+  double lowered() const { return lowered_; }
+
+  /// Every rate of every group is `factor` times what it was, from now on.
+  void lower(double factor) {
+    lowered_ *= factor;
+    if (writes()) return;
+    for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
+  }
+
+  /// Goes on by one if the step was applied; a plateau takes its loss in.
+  void advance(outcome const& result) {
+    auto const* const updated = result.get_if<outcome::updated>();
+    if (updated == nullptr) return;
+    ++position_;
+    bool const warm = position_ > schedule::warmup_updates(settings_, total_);
+    bool const judges_losses = settings_.kind == schedule::kind::plateau && !schedule::judges_evaluations(settings_);
+    if (judges_losses && warm) plateau_.take(settings_, updated->loss);
+  }
+
+  /// An evaluation of the parameters as they are came to `value`; a plateau that judges evaluations takes it in, after the
+  /// warm-up. One that is NaN or infinite is not better than any.
+  void evaluated(double value, bool larger_is_better) {
+    bool const warm = position_ >= schedule::warmup_updates(settings_, total_);
+    if (schedule::judges_evaluations(settings_) && warm) plateau_.take_evaluation(settings_, value, larger_is_better);
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("position", position_);
+    archive("highest_lr", highest_);
+    archive("lowered", lowered_);
+    if constexpr (requires { Archive::reads; }) loaded_ = true;
+    if (settings_.kind == schedule::kind::plateau) archive("plateau", plateau_);
+  }
+
+ private:
+  /// A rate that is set before the first update is what the schedule multiplies.
+  void take_base_rates() {
+    for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);
+  }
+
+  /// Compares the mean loss of one patience, or an evaluation, with the best one's.
+  struct plateau_state {
+    double factor = 1.0;
+    double best = std::numeric_limits<double>::infinity();
+    double sum = 0.0;
+    std::int64_t count = 0;
+    double best_evaluation = std::numeric_limits<double>::infinity();  ///< infinite: there was none
+    std::int64_t evaluations_without_better = 0;
+
+    void take(schedule::settings const& s, double loss) {
+      sum += loss;
+      if (++count < s.patience) return;
+      double const mean = sum / static_cast<double>(count);
+      if (mean < best - s.threshold * std::abs(best) || std::isinf(best)) {
+        best = mean;
+      } else {
+        factor *= s.lowered_by;
+      }
+      sum = 0.0;
+      count = 0;
+    }
+    void take_evaluation(schedule::settings const& s, double value, bool larger_is_better) {
+      double const by = s.threshold * std::abs(best_evaluation);
+      bool const first = std::isinf(best_evaluation);
+      bool const better = first || (larger_is_better ? value > best_evaluation + by : value < best_evaluation - by);
+      if (std::isfinite(value) && better) {
+        best_evaluation = value;
+        evaluations_without_better = 0;
+      } else if (++evaluations_without_better >= s.evaluations) {
+        factor *= s.lowered_by;
+        evaluations_without_better = 0;
+      }
+    }
+    template <class Archive>
+    void visit(Archive& archive) {
+      archive("factor", factor);
+      archive("best", best);
+      archive("sum", sum);
+      archive("count", count);
+      // What only looks at state or copies it knows no older versions.
+      if constexpr (requires { archive.added("best_evaluation", best_evaluation); }) {
+        archive.added("best_evaluation", best_evaluation);
+        archive.added("evaluations_without_better", evaluations_without_better);
+      } else {
+        archive("best_evaluation", best_evaluation);
+        archive("evaluations_without_better", evaluations_without_better);
+      }
+    }
+  };
+
+  double present(std::size_t group) const { return optimizer_->param_groups().at(group).options().get_lr(); }
+  static std::string text_of(double rate) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.9g", rate);
+    return text;
+  }
+
+  torch::optim::Optimizer* optimizer_;
+  schedule::settings settings_;
+  std::int64_t total_;
+  std::function<double(std::int64_t, std::int64_t)> custom_;
+  std::vector<double> highest_;  ///< a group's rate when this was built
+  std::vector<double> written_;  ///< what apply left in the optimizer
+  bool loaded_ = false;          ///< and the optimizer's rates are about to be
+  bool applied_ = false;         ///< an update has begun with a rate from here
+  double lowered_ = 1.0;  ///< by rollbacks
+  std::int64_t position_ = 0;
+  plateau_state plateau_;
+};
+
+}  // namespace keel

@@ -1,0 +1,84 @@
+// The mechanism of keel::spike: is this update's loss or gradient norm far above the recent ones, and when does a row of such
+// updates end the run. Only the values of applied updates enter the history (N19), so a spike cannot widen its own limit.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/core/finite.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/core/window_statistics.hpp>
+#include <keel/policy/spike.hpp>
+#include <optional>
+#include <string>
+
+namespace keel {
+
+class spike_guard {
+ public:
+  explicit spike_guard(spike::settings const& settings)
+      : settings_(settings), loss_(length(), least()), gradient_norm_(length(), least()) {}
+
+  /// What the next update's loss may be at most; infinity while there is no history, or where the policy ignores spikes.
+  double loss_limit() const { return limit(loss_, settings_.loss_above); }
+  double gradient_norm_limit() const { return limit(gradient_norm_, settings_.gradient_norm_above); }
+
+  /// Why the update should be left out, if it should. What is not finite is no spike, and another guard's business.
+  std::optional<reason> judge(double loss, double gradient_norm) const {
+    if (settings_.kind == spike::kind::ignore) return std::nullopt;
+    auto const finite_loss = as_finite(loss);
+    auto const finite_norm = as_finite(gradient_norm);
+    if (finite_loss && exceeds(*finite_loss, loss_limit())) return reason::loss_spike;
+    if (finite_norm && exceeds(*finite_norm, gradient_norm_limit())) return reason::gradient_spike;
+    return std::nullopt;
+  }
+
+  void accepted(outcome const& result) {
+    if (settings_.kind == spike::kind::ignore) return;
+    auto const& updated = result.get<outcome::updated>();
+    loss_.push(keel::accepted(result, updated.loss));
+    gradient_norm_.push(keel::accepted(result, updated.gradient_norm));
+    in_a_row_ = 0;
+  }
+
+  /// One more update is left out. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
+  /// returns what happened instead. `update` counts from 1.
+  std::optional<std::string> left_out(reason why, double value, std::int64_t update) {
+    if (++in_a_row_ < settings_.limit) return std::nullopt;
+    double const bound = why == reason::loss_spike ? loss_limit() : gradient_norm_limit();
+    std::string const what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " +
+                             std::to_string(value) + " above " + std::to_string(bound) + ": the " + std::to_string(in_a_row_) +
+                             ". in a row";
+    if (settings_.kind == spike::kind::rollback) return what;
+    throw diverged_error("E14", what +
+                                    ", which is this recipe's limit. The parameters are those of the last good "
+                                    "update. Lower the learning rate, or look at the data from here on.");
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("loss", loss_);
+    archive("gradient_norm", gradient_norm_);
+    archive("in_a_row", in_a_row_);
+  }
+
+ private:
+  std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
+  /// A deviation of two values says little.
+  std::size_t least() const { return std::max<std::size_t>(2, length() / 4); }
+  double limit(window_statistics const& history, double above) const {
+    double lowest = std::numeric_limits<double>::infinity();
+    if (settings_.kind == spike::kind::ignore) return lowest;
+    if (above > 0.0) lowest = above;
+    lowest = std::min(lowest, history.limit(settings_.zscore));
+    auto const mean = settings_.ratio > 0.0 ? history.mean() : std::nullopt;
+    return mean && *mean > 0.0 ? std::min(lowest, settings_.ratio * *mean) : lowest;
+  }
+
+  spike::settings settings_;
+  window_statistics loss_;
+  window_statistics gradient_norm_;
+  std::int64_t in_a_row_ = 0;
+};
+
+}  // namespace keel

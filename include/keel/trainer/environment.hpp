@@ -1,0 +1,24 @@
+// The seams of a trainer: clock, files, signals and autocast as types. A test derives from environment and replaces one.
+#pragma once
+
+#include <keel/core/files.hpp>
+#include <keel/step/environment.hpp>
+#include <keel/trainer/stop.hpp>
+#include <random>
+#include <string>
+
+namespace keel {
+
+struct environment : step_environment {
+  using files = posix_files;
+  using stop = signal_listener;
+  /// What tells the checkpoints of one run from those of every other: 16 letters.
+  static std::string new_run_id() {
+    std::random_device chance;
+    std::string id;
+    for (int i = 0; i < 16; ++i) id += "0123456789abcdef"[chance() % 16];
+    return id;
+  }
+};
+
+}  // namespace keel

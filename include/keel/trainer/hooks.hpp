@@ -1,0 +1,75 @@
+// The functions that a user hangs on events. One is accepted if it can be called with at least one event; a signature that is
+// nearly right is a compile error (U17) and never a hook that stays silent.
+#pragma once
+
+#include <boost/hana/any_of.hpp>
+#include <boost/hana/bool.hpp>
+#include <boost/hana/for_each.hpp>
+#include <boost/hana/unpack.hpp>
+#include <concepts>
+#include <functional>
+#include <keel/rule/unbuilt.hpp>
+#include <keel/trainer/event.hpp>
+#include <memory>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class hooks {
+  // One list of functions an event, made from the list of events.
+  using lists = decltype(boost::hana::unpack(event::all, [](auto... type) {
+    return std::tuple<std::vector<std::function<void(typename decltype(type)::type const&)>>...>{};
+  }));
+
+  template <class Hook>
+  static constexpr bool takes_any() {
+    return decltype(boost::hana::any_of(event::all, [](auto type) {
+      return boost::hana::bool_c<std::invocable<Hook&, typename decltype(type)::type const&>>;
+    }))::value;
+  }
+
+ public:
+  /// Adds a hook to every event that it can be called with; `[](auto const& e)` hears all of them.
+  template <class Hook>
+  void add(Hook hook) {
+    if constexpr (!takes_any<Hook>()) {
+      [[maybe_unused]] rule::U17::demand<false, Hook> said;
+    } else {
+      // One hook that hears several events is one object, so that it may count in the one and report in the other.
+      auto const shared = std::make_shared<Hook>(std::move(hook));
+      boost::hana::for_each(event::all, [&](auto type) {
+        using Event = typename decltype(type)::type;
+        if constexpr (std::invocable<Hook&, Event const&>) {
+          list_of<Event>().push_back([shared](Event const& event) { std::invoke(*shared, event); });
+        }
+      });
+    }
+  }
+
+  /// Some hook is called with this event.
+  template <class Event>
+  bool hears() {
+    return !list_of<Event>().empty();
+  }
+
+  template <class Event>
+  void operator()(Event const& event) {
+    // By index and by copy, because a hook may add another one.
+    for (std::size_t i = 0; i < list_of<Event>().size(); ++i) {
+      auto const hook = list_of<Event>()[i];
+      hook(event);
+    }
+  }
+
+ private:
+  template <class Event>
+  auto& list_of() {
+    return std::get<std::vector<std::function<void(Event const&)>>>(lists_);
+  }
+
+  lists lists_;
+};
+
+}  // namespace keel

@@ -1,0 +1,123 @@
+// What a trainer is told at run time; everything else is in the recipe.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <keel/core/error.hpp>
+#include <keel/metrics/console.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+struct trainer_options {
+  /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is refused.
+  std::filesystem::path run_directory = {};
+  /// Length of the run in updates; 0: until the data ends.
+  std::int64_t updates = 0;
+  /// Passes over the data; 0: as many as `updates` needs, or one.
+  std::int64_t epochs = 0;
+  /// Micro-batches of an epoch, as keel::shuffled_batches::size() says: with `epochs` and without `updates` they give the run's
+  /// length, which schedules need. 0: not known.
+  std::int64_t batches_per_epoch = 0;
+  /// Continue from the newest checkpoint in the run directory.
+  bool resume = true;
+  /// Continue from the checkpoint of this update and not from the newest, with this program's learning rates. Newer checkpoints
+  /// step aside as `abandoned-step-..`. Started again with the same number and rate, the program goes on from the newest.
+  std::optional<std::int64_t> resume_at = {};
+  /// A run directory without checkpoints begins with this one, of any run with this recipe: its directory `step-..`.
+  std::filesystem::path resume_from = {};
+  /// A run directory without checkpoints begins with these weights, and everything else at its beginning: whatever
+  /// keel::load_weights takes.
+  std::filesystem::path weights_from = {};
+  /// What may differ from the checkpoint, by name, and is then this program's: "lr" and other options of the optimizer, or
+  /// slots of the recipe, such as "clip".
+  std::vector<std::string> accept = {};
+  /// Take a checkpoint although this recipe, the length of the run or the optimizer's options differ from those that wrote it.
+  /// This program's learning rates and options then count.
+  bool accept_changed_recipe = false;
+  /// Stop at the next update boundary on SIGTERM, SIGINT, SIGHUP or SIGUSR1; SIGUSR2 asks for a checkpoint, also before fit.
+  bool stop_on_signals = true;
+  /// Record what memory each phase of an update takes: on the CPU where the process has a keel::memory::budget; on a GPU the
+  /// peak of LibTorch's allocator is reset for it.
+  bool watch_memory = true;
+  /// Where progress goes; nullptr: nowhere.
+  std::FILE* console = stdout;
+  console_mode mode = console_mode::automatic;
+  /// Without a terminal: a line each so many windows.
+  std::int64_t console_every = 1;
+};
+
+namespace detail {
+
+struct any_value {
+  any_value() = default;
+  template <class Value>
+  any_value(Value&&) {}
+};
+
+/// The members of trainer_options and, beside each, what is typed in its place: a trainer that is given one of these says so (U40).
+/// Braces with any other name are no argument at all, and the compiler says no more than that.
+struct mistyped_options {
+  any_value run_directory = {}, directory = {}, run_dir = {}, output_directory = {}, output_dir = {}, checkpoint_directory = {}, path = {};
+  any_value updates = {}, update = {}, steps = {}, step = {}, max_steps = {}, max_updates = {}, total_steps = {}, iterations = {}, length = {};
+  any_value epochs = {}, epoch = {}, max_epochs = {}, num_epochs = {};
+  any_value batches_per_epoch = {}, batches = {}, steps_per_epoch = {};
+  any_value resume = {}, resumes = {}, restart = {};
+  any_value resume_at = {}, resume_from_update = {};
+  any_value resume_from = {}, checkpoint = {}, resume_from_checkpoint = {};
+  any_value weights_from = {}, weights = {}, pretrained = {};
+  any_value accept = {}, accepts = {};
+  any_value accept_changed_recipe = {}, accept_changed = {};
+  any_value stop_on_signals = {}, stop_on_signal = {}, signals = {};
+  any_value watch_memory = {}, memory = {};
+  any_value console = {}, log = {}, verbose = {};
+  any_value mode = {}, console_mode = {};
+  any_value console_every = {}, log_every = {}, print_every = {}, every = {};
+};
+
+}  // namespace detail
+
+/// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
+inline std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
+  if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
+  std::int64_t batches = 0;
+  if (__builtin_mul_overflow(options.epochs, options.batches_per_epoch, &batches))
+    throw error("E12", "options.epochs times options.batches_per_epoch is more than 2^63. Look at both.");
+  return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
+}
+
+/// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
+inline char const* in_place_of(trainer_options const& options) {
+  return options.weights_from.empty() ? ", in place of the parameters that the program gave"
+                                      : ", in place of options.weights_from, which is for a run that begins";
+}
+
+/// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
+inline void require_sound(trainer_options const& options, bool saves) {
+  if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
+    throw error(
+        "E12",
+        "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them out for no limit.");
+  }
+  if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
+    throw error(
+        "E12",
+        "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
+        "and stands without resume_at and weights_from. Leave one of them out.");
+  }
+  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
+    throw error("E12",
+                "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
+                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave it out.");
+  }
+  if (saves && options.run_directory.empty()) {
+    throw error("E12",
+                "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
+                "keel::checkpoint::never.");
+  }
+}
+
+}  // namespace keel

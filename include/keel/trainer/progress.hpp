@@ -1,0 +1,110 @@
+// Where a run stands: the data cursor, counters, and the statistics that the record needs. All of it is part of a checkpoint.
+#pragma once
+
+#include <cstdint>
+#include <keel/core/window_statistics.hpp>
+#include <keel/libtorch/random.hpp>
+#include <string>
+
+namespace keel {
+
+/// The position in the data: what was consumed, not what was fetched.
+struct data_cursor {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;       ///< micro-batches of this epoch
+  std::int64_t consumed = 0;       ///< micro-batches of the run
+  bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order
+  std::string order;               ///< what the source says of its order; empty: nothing
+  random_snapshot at_epoch_begin;  ///< so that a loader that shuffles at its begin() shuffles the same again
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("epoch", epoch);
+    archive("position", position);
+    archive("consumed", consumed);
+    archive("in_epoch", in_epoch);
+    archive("order", order);
+    archive("random", at_epoch_begin);
+  }
+};
+
+/// Moves a data cursor by windows: what a window that is dropped had taken was not consumed.
+class window_cursor {
+ public:
+  /// The cursor outlives this.
+  explicit window_cursor(data_cursor& cursor) : cursor_(cursor) {}
+  void begin() {
+    began_at_ = cursor_;
+    closed_ = false;
+  }
+  /// A window was applied or left out; `late`: it is the one before this.
+  void close(bool late) { closed_ = closed_ || !late; }
+  /// One micro-batch was taken.
+  void advance() {
+    ++cursor_.position;
+    ++cursor_.consumed;
+  }
+  /// The window is dropped.
+  void rewind() { cursor_ = began_at_; }
+  /// Runs what takes a micro-batch. What throws after the window was closed has consumed it.
+  template <class Run>
+  auto taking(Run const& run) {
+    return watched(run, [this] { advance(); });
+  }
+  /// Runs what closes the open window and takes nothing.
+  template <class Run>
+  auto closing(Run const& run) {
+    return watched(run, [] {});
+  }
+
+ private:
+  template <class Run, class AfterClosing>
+  auto watched(Run const& run, AfterClosing const& after_closing) {
+    try {
+      return run();
+    } catch (...) {
+      if (closed_) {
+        after_closing();
+      } else {
+        rewind();
+      }
+      throw;
+    }
+  }
+
+  data_cursor& cursor_;
+  data_cursor began_at_;
+  bool closed_ = true;
+};
+
+/// What the record of a run remembers from update to update.
+struct run_record {
+  std::int64_t attempts = 0;  ///< windows, the skipped ones included
+  std::int64_t age = 0;    ///< of a checkpoint: windows until its parameters were reached, also where a rollback saved it again
+  std::int64_t lines = 0;  ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
+  std::int64_t tokens = 0;
+  std::int64_t rungs = 0;             ///< rungs taken
+  std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
+  std::int64_t saved_units = 0;       ///< epochs or tokens at the last save by them
+  double first_loss = 0.0;
+  double last_loss = 0.0;
+  window_statistics loss;
+  window_statistics gradient_norm;
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("attempts", attempts);
+    archive("age", age);
+    archive("lines", lines);
+    archive("tokens", tokens);
+    archive("rungs", rungs);
+    archive.added("evaluated_epochs", evaluated_epochs);
+    archive.added("saved_units", saved_units);
+    archive("first_loss", first_loss);
+    archive("last_loss", last_loss);
+    archive("loss", loss);
+    archive("gradient_norm", gradient_norm);
+  }
+};
+
+}  // namespace keel

@@ -1,0 +1,184 @@
+// The program's state that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
+// registered is in every checkpoint by construction and comes back with it, and an update that is skipped, or begins again
+// because memory ran out, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/ops/isfinite.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/core/error.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/policy/state.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/step/program_state.hpp>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// What registered state goes back with. Putting it back needs a copy of it before every update, which a replay buffer of
+/// gigabytes is better without.
+enum class state_scope : unsigned char {
+  updates,     ///< also an update that does not take place leaves it as it was
+  checkpoints  ///< only a resume and a rollback bring it back
+};
+
+namespace detail {
+
+/// The places of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
+template <class State>
+std::set<std::string> unsound_fields(State& state) {
+  std::set<std::string> found;
+  for_each_leaf(state, "", [&]<class Leaf>(auto const& path, Leaf& leaf) {
+    if constexpr (std::is_same_v<Leaf, at::Tensor>) {
+      bool const looked_at =
+          leaf.defined() && (leaf.is_floating_point() || leaf.is_complex()) && leaf.layout() == at::kStrided && !leaf.is_meta();
+      if (!looked_at) return;
+      // LibTorch cannot ask this of a float8.
+      at::Tensor const values = leaf.element_size() == 1 ? leaf.to(at::kFloat) : leaf;
+      if (host_value(at::isfinite(values).all()) == 0.0) found.insert(path());
+    } else if constexpr (std::is_floating_point_v<Leaf>) {
+      if (std::isnan(leaf)) found.insert(path());
+    }
+  });
+  return found;
+}
+
+/// Throws data_error (E05) that names the first tensor which no checkpoint can hold.
+template <class State>
+void require_tensors_can_be_saved(State& state, std::string const& name) {
+  for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {
+    if constexpr (std::is_same_v<Leaf, at::Tensor>) {
+      if (!leaf.defined()) return;
+      tensor_map const one{{path(), saved_form(leaf)}};
+      static_cast<void>(safetensors_writer(one, {}));
+    }
+  });
+}
+
+}  // namespace detail
+
+class registered_states final : public program_state {
+ public:
+  /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty,
+  /// data_error (E05) for a tensor that no checkpoint can hold.
+  template <saveable State>
+  void add(std::string name, State& state, state_scope scope = state_scope::updates) {
+    for (auto const& one : states_) {
+      if (one.name == name)
+        throw error("E12", "the state " + name + " is registered already. Give the second one another name.");
+    }
+    if (name.empty() || name.find('.') != std::string::npos)
+      throw error("E12", "a registered state needs a name, without a dot. Call it as the checkpoint shall: \"curriculum\".");
+    detail::require_tensors_can_be_saved(state, name);
+    states_.push_back(
+        {.name = std::move(name),
+         .scope = scope,
+         .write = [&state](state_writer& archive) { state.visit(archive); },
+         .read = [&state](state_reader& archive) { state.visit(archive); },
+         .take = [&state] { return field_copies::of(state); },
+         .put_back = [&state](field_copies const& copies) { copies.put_back(state); },
+         .take_marks = [&state] { return field_marks::of(state); },
+         .leave_changed = [&state](field_marks const& marks, field_copies& copies) { copies.leave_changed(marks, state); },
+         .unsound = [&state] { return detail::unsound_fields(state); },
+         .unsound_from_the_start = detail::unsound_fields(state)});
+  }
+
+  /// Nothing that an update would have to put back.
+  bool empty() const override {
+    return std::none_of(states_.begin(), states_.end(), [](entry const& one) { return one.scope == state_scope::updates; });
+  }
+  std::vector<field_copies> take() override {
+    std::vector<field_copies> copies;
+    for_each_undone([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
+    return copies;
+  }
+  void put_back(std::vector<field_copies> const& copies) override {
+    for_each_undone([&](entry const& one, std::size_t i) {
+      if (i < copies.size()) one.put_back(copies[i]);
+    });
+  }
+  std::vector<field_marks> take_marks() override {
+    std::vector<field_marks> marks;
+    for_each_undone([&](entry const& one, std::size_t) { marks.push_back(one.take_marks()); });
+    return marks;
+  }
+  void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) override {
+    for_each_undone([&](entry const& one, std::size_t i) {
+      if (i < marks.size() && i < copies.size()) one.leave_changed(marks[i], copies[i]);
+    });
+  }
+
+  /// Throws nonfinite_error (N13) for a NaN, or an infinity in a tensor, that was not there when the state was registered.
+  void require_finite() const {
+    for (auto const& one : states_) {
+      for (std::string const& field : one.unsound()) {
+        if (one.unsound_from_the_start.count(field) == 0)
+          throw broken_rule<nonfinite_error, rule::N13>(one.name + "." + field + " is not finite");
+      }
+    }
+  }
+
+  /// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered.
+  void require_same(nlohmann::json const& saved, std::string const& source) const {
+    for (auto const& one : states_) {
+      if (!saved.contains(one.name))
+        throw checkpoint_error("E04", source + " holds no state " + one.name +
+                                          ", which this program registers. Leave it out, use another run directory, or "
+                                          "options.accept_changed_recipe, with which it stays as it is now.");
+    }
+    for (auto const& [name, value] : saved.items()) {
+      if (std::none_of(states_.begin(), states_.end(), [&wanted = name](auto const& one) { return one.name == wanted; }))
+        throw checkpoint_error("E04", source + " holds the state " + name +
+                                          ", which this program does not register. Call trainer::keep_state(\"" + name +
+                                          "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
+    }
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    for (auto& one : states_) archive(one.name.c_str(), one);
+  }
+
+ private:
+  struct entry {
+    std::string name;
+    state_scope scope;
+    std::function<void(state_writer&)> write;
+    std::function<void(state_reader&)> read;
+    std::function<field_copies()> take;
+    std::function<void(field_copies const&)> put_back;
+    std::function<field_marks()> take_marks;
+    std::function<void(field_marks const&, field_copies&)> leave_changed;
+    std::function<std::set<std::string>()> unsound;
+    std::set<std::string> unsound_from_the_start;  ///< a mask of minus infinity, a number that is not known yet
+
+    template <class Archive>
+    void visit(Archive& archive) const {
+      if constexpr (std::is_same_v<Archive, state_writer>) {
+        write(archive);
+      } else {
+        read(archive);
+      }
+    }
+  };
+  template <class Use>
+  void for_each_undone(Use const& use) const {
+    std::size_t index = 0;
+    for (auto const& one : states_) {
+      if (one.scope == state_scope::updates) use(one, index++);
+    }
+  }
+
+  std::vector<entry> states_;
+};
+
+}  // namespace keel

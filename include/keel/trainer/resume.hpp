@@ -1,0 +1,361 @@
+// Between a run and a snapshot: what a checkpoint of a recipe holds, and how a run is put back to it. The schema is the list of
+// parts that the trainer hands in, so a part cannot be saved and then forgotten on load.
+#pragma once
+
+#include <torch/version.h>
+
+#include <algorithm>
+#include <boost/hana/for_each.hpp>
+#include <cstdint>
+#include <keel/attention/attention.hpp>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/model_state.hpp>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/checkpoint/store.hpp>
+#include <keel/config/describe.hpp>
+#include <keel/core/version.hpp>
+#include <keel/json/load_config.hpp>
+#include <keel/json/write_config.hpp>
+#include <keel/lora/lora.hpp>
+#include <keel/trainer/words_of_0_1.hpp>
+#include <set>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace keel {
+
+/// A named part of a run's state; `state` lists its fields with `visit`.
+template <class State>
+struct state_part {
+  char const* name;
+  State* state;
+};
+
+/// What may differ between a checkpoint and the program that takes it; what does is then the program's.
+struct accepted_changes {
+  bool all = false;
+  std::vector<std::string> names = {};
+  bool own_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
+  /// Beside the learning rate, whose change brings no mechanism.
+  bool accepts_a_policy() const {
+    return std::any_of(names.begin(), names.end(), [](std::string const& name) { return name != "lr"; });
+  }
+  bool operator()(std::string const& name) const { return all || std::find(names.begin(), names.end(), name) != names.end(); }
+};
+
+namespace detail {
+
+/// Slots that decide what the parameters become. The others may change between a run and its resume.
+inline bool shapes_the_result(std::string const& slot) {
+  static std::set<std::string> const others = {"checkpoint", "oom",   "recompute", "offload", "health", "evaluation", "profile",
+                                               "timeout",    "model", "optimizer", "data",    "device", "world"};
+  return others.count(slot) == 0;
+}
+
+inline bool depends_on_length(config const& value) {
+  bool const own = value.schedule.kind == schedule::kind::custom;
+  return value.schedule.total == 0 && (own || schedule::depends_on_length(value.schedule));
+}
+
+/// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
+inline void require_rungs_fit(config const& value, nlohmann::json const& state, std::string const& source) {
+  nlohmann::json const taken = state.value(nlohmann::json::json_pointer("/run/step/ladder/taken"), nlohmann::json::array());
+  bool shortened = false;
+  for (auto const& kind : taken) shortened |= kind == static_cast<int>(oom::rung_kind::shorten_sequence);
+  if (!shortened || oom::has_rung(value.oom, oom::rung_kind::shorten_sequence)) return;
+  throw checkpoint_error("E03", source +
+                                    " is of a run whose ladder had come to oom::shorten_sequence, and this recipe has no such "
+                                    "rung, so that rows would be longer again. Put it back, use another run directory, or "
+                                    "options.accept_changed_recipe.");
+}
+
+/// The slots of a checkpoint; none where what stands there is no list of slots.
+inline nlohmann::json saved_recipe(nlohmann::json const& state) {
+  auto const found = state.find("recipe");
+  return found != state.end() && found->is_object() ? *found : nlohmann::json::object();
+}
+
+/// What an attention policy comes to here: the default may be the kernel that an older recipe named.
+inline attention_kind kernel_of(attention_settings const& policy, config const& value) {
+  if (policy.kind == attention_kind::fused) return attention_kernel(attention_kind::fused);
+  bool const automatic = policy.kind == attention_kind::automatic && !value.model.inner_gradients;
+  return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
+}
+
+/// True for settings by which the parameters become the same.
+template <class Slot>
+bool comes_to_the_same(typename Slot::settings before, typename Slot::settings now, config const& value) {
+  if constexpr (std::is_same_v<Slot, slot::attention>) return kernel_of(before, value) == kernel_of(now, value);
+  if constexpr (std::is_same_v<Slot, slot::schedule>) {
+    for (schedule::settings* one : {&before, &now}) {
+      if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0) one->warmup_ratio = schedule::one_cycle_warmup;
+    }
+  }
+  return before == now;
+}
+
+/// True for a recipe whose words keel 0.1 wrote.
+template <class Slot>
+bool has_words(std::string const& before, config const& value) {
+  std::string const now = words_of_0_1<Slot>(value);
+  if (before == now) return true;
+  if constexpr (std::is_same_v<Slot, slot::attention>) {
+    for (attention_kind const kind : {attention_kind::automatic, attention_kind::math, attention_kind::fused}) {
+      config other = value;
+      other.attention.kind = kind;
+      if (before == words_of_0_1<Slot>(other)) return kernel_of(other.attention, value) == kernel_of(value.attention, value);
+    }
+  }
+  // Its first checkpoints have no name of a policy of your own.
+  if constexpr (requires { (value.*place<Slot>).own; }) {
+    short_name const& own = (value.*place<Slot>).own;
+    return !own.empty() && before + ", " + own.letters == now;
+  }
+  return false;
+}
+
+/// A slot's settings of a checkpoint beside those of the recipe: nothing where they come to the same, or what the checkpoint's are.
+template <class Slot>
+std::string other_settings(nlohmann::json const& saved, config const& value) {
+  if (saved.is_null()) return "nothing";
+  if (saved == slot_to_json<Slot>(value)) return "";
+  if (saved.is_string()) {
+    auto const before = saved.get<std::string>();
+    if (has_words<Slot>(before, value)) return "";
+    return before.empty() ? "nothing" : printable(before, 200);
+  }
+  try {
+    config before;
+    before.*place<Slot> = read_slot<Slot>(saved, "");
+    if (comes_to_the_same<Slot>(before.*place<Slot>, value.*place<Slot>, value)) return "";
+    return print_slot<Slot>(before, shown::set).c_str();
+  } catch (config_error const&) {
+    // A custom policy, settings of another version, or no settings at all: not the same.
+  }
+  return printable(saved.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), 200);
+}
+
+template <class... Slots, class Visit>
+void for_each_described_slot(slot_list<Slots...>, Visit&& visit) {
+  (visit.template operator()<Slots>(), ...);
+}
+
+/// Throws checkpoint_error (E03) that names every slot that differs.
+inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source,
+                                accepted_changes const& accepts) {
+  nlohmann::json const saved = saved_recipe(state);
+  std::string differences;
+  for_each_described_slot(slots{}, [&]<class Slot>() {
+    std::string const name = Slot::name;
+    bool const by_evaluations = name == "evaluation" && schedule::judges_evaluations(value.schedule);
+    if ((!shapes_the_result(name) && !by_evaluations) || accepts(name)) return;
+    // A migration takes any.
+    if (saved.contains(name) && saved[name].is_null()) return;
+    std::string const before = other_settings<Slot>(saved.value(name, nlohmann::json()), value);
+    if (before.empty()) return;
+    differences += (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::set).c_str();
+  });
+  std::int64_t const length =
+      state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
+  if (depends_on_length(value) && length != value.run.updates && !accepts("schedule")) {
+    differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
+                   " updates and now over " + std::to_string(value.run.updates);
+  }
+  if (!differences.empty()) {
+    throw checkpoint_error("E03", source + " is of another recipe: " + differences +
+                                      ". Use that recipe, another run directory, options.accept with these names, or "
+                                      "options.accept_changed_recipe for all.");
+  }
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
+/// would otherwise win without a word. The present rate is the schedule's business and left out.
+inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, std::string const& source) {
+  auto const options_of = [](nlohmann::json const& state, std::size_t group) {
+    auto options = state.value(nlohmann::json::json_pointer("/optimizer/groups/" + std::to_string(group) + "/options"),
+                               nlohmann::json::object());
+    auto const rates = state.value(nlohmann::json::json_pointer("/run/step/schedule/highest_lr"), nlohmann::json::array());
+    if (options.is_object()) options["lr"] = rates.is_array() && group < rates.size() ? rates[group] : nlohmann::json();
+    return options;
+  };
+  // Another kind of optimizer is load_optimizer's business, which says so.
+  if (saved.value(nlohmann::json::json_pointer("/optimizer/kind"), nlohmann::json()) != live.at("optimizer").at("kind")) return;
+  std::string differences;
+  std::size_t const groups = live.at("optimizer").at("groups").size();
+  for (std::size_t group = 0; group < groups; ++group) {
+    auto const before = options_of(saved, group);
+    auto const now = options_of(live, group);
+    for (auto const& [name, value] : now.items()) {
+      if (!before.is_object() || !before.contains(name) || before[name] == value) continue;
+      if (!differences.empty()) differences += "; ";
+      differences += name + " of group " + std::to_string(group) + " was " + before[name].dump() + " and is " + value.dump();
+    }
+  }
+  if (differences.empty()) return;
+  throw checkpoint_error("E03", source + " is of an optimizer with other options: " + differences +
+                                    ". Use those options, another run directory, or options.accept with these names, such as "
+                                    "{\"lr\"}, to use the program's values.");
+}
+
+/// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
+/// schedules and rollbacks made of the old one is forgotten.
+inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
+                             accepted_changes const& accepts) {
+  using pointer = nlohmann::json::json_pointer;
+  // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
+  nlohmann::json const schedule_before = saved_recipe(saved).value("schedule", nlohmann::json());
+  bool const had_schedule = !schedule::changes_the_rate(value.schedule) && !schedule_before.is_null() &&
+                            !other_settings<slot::schedule>(schedule_before, value).empty();
+  std::size_t const groups = live.at("optimizer").at("groups").size();
+  for (std::size_t group = 0; group < groups; ++group) {
+    pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
+    pointer const rate("/run/step/schedule/highest_lr/" + std::to_string(group));
+    if (!saved.contains(place) || !saved[place].is_object()) continue;
+    nlohmann::json const& own = live.at(place);
+    if (had_schedule && saved.contains(rate) && saved[place].contains("lr")) saved[place]["lr"] = saved[rate];
+    for (auto const& [name, option] : own.items()) {
+      if (!accepts(name) || !saved[place].contains(name)) continue;
+      if (name != "lr") {
+        saved[place][name] = option;
+      } else if (saved.contains(rate) && saved[rate] != live.at(rate)) {
+        saved[rate] = live.at(rate);
+        saved[place][name] = option;
+        saved[pointer("/run/step/schedule/lowered")] = 1.0;
+      }
+    }
+  }
+}
+
+}  // namespace detail
+
+namespace detail {
+
+/// Throws checkpoint_error (E04) that names a parameter which was frozen and is not, or the other way about.
+inline void require_same_frozen(torch::nn::Module& model, snapshot const& content, std::string const& source) {
+  nlohmann::json const saved = content.state.value("frozen", nlohmann::json::array());
+  auto const fail = [&](std::string const& name, char const* now) {
+    throw checkpoint_error("E04", source + ": " + name + " is " + now +
+                                      " frozen in this program. Freeze the same parameters, or use another run directory.");
+  };
+  std::set<std::string> const before = saved.is_array() ? saved.get<std::set<std::string>>() : std::set<std::string>();
+  for (auto const& item : model.named_parameters()) {
+    // What a rung of the ladder has in eight bits is no parameter there.
+    auto const found = content.model.find(item.key());
+    if (found == content.model.end() || found->second.scalar_type() != item.value().scalar_type()) continue;
+    bool const was = before.count(item.key()) > 0;
+    bool const is = !item.value().requires_grad();
+    if (was != is) fail(item.key(), is ? "now" : "no longer");
+  }
+}
+
+}  // namespace detail
+
+/// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
+template <class Parts>
+snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                       parameter_list const& parameters, Parts const& parts) {
+  snapshot content;
+  content.model = model_tensors(model);
+  content.state["frozen"] = nlohmann::json::array();
+  for (auto const& item : model.named_parameters()) {
+    if (item.value().requires_grad()) {
+      content.finite.push_back(item.key());
+    } else {
+      content.state["frozen"].push_back(item.key());
+    }
+  }
+  content.state["keel"] = version;
+  content.state["libtorch"] = TORCH_VERSION;
+  content.state["recipe"] = detail::slots_to_json(value, slots{});
+  content.state["updates"] = value.run.updates;
+  save_optimizer(optimizer, parameters, content.state["optimizer"], content.optimizer);
+  boost::hana::for_each(parts, [&](auto part) {
+    state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".");
+    part.state->visit(writer);
+  });
+  return content;
+}
+
+/// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
+/// Parameters are written last, after everything else was found good.
+template <class Parts>
+void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                    parameter_list const& parameters, Parts const& parts, std::string const& source,
+                    accepted_changes const& accepts) {
+  if (!content.state.is_object())
+    throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
+  if (!accepts.own_run) detail::require_same_recipe(value, content.state, source, accepts);
+  if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
+  // What a rung of the ladder did before the run's first update is no other model.
+  auto const to_quantize = quantized_in(content.model, model);
+  tensor_map expected = model_tensors(model);
+  for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
+  require_same_model(expected, content.model, source);
+  if (!accepts.all) detail::require_same_frozen(model, content, source);
+  snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
+  detail::take_own_options(content.state, live.state, value, accepts);
+  if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, source);
+  nlohmann::json const run = content.state.value("run", nlohmann::json::object());
+  boost::hana::for_each(parts, [&](auto part) {
+    nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
+    // A mechanism that a changed recipe brings begins anew.
+    bool const is_step = std::string_view(part.name) == "step";
+    bool const brings = accepts.all || accepts.own_run || (is_step && accepts.accepts_a_policy());
+    state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
+    part.state->visit(reader);
+  });
+  // Room for all of them first; the values come with the model's.
+  std::vector<at::Tensor> rooms;
+  for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
+  for (std::size_t i = 0; i < rooms.size(); ++i) to_quantize[i].second->put(rooms[i], to_quantize[i].second->scale.detach());
+  load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);
+  load_model(model, content.model, source);
+}
+
+/// Calls `apply(content, source)` with the newest checkpoint that is whole, and `passed_over(update, words)` for each damaged
+/// one before it; false if there are none at all. A checkpoint of another recipe or model is not passed over: the directory
+/// belongs to somebody else. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
+template <class Store, class Apply, class PassedOver>
+bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
+  auto const found = store.newest_first();
+  std::string damage;
+  std::vector<checkpoint_id> damaged;
+  for (checkpoint_id const& id : found) {
+    std::string const source = store.path_of(id).string();
+    try {
+      apply(store.load(id), source);
+      store.remove_abandoned(id);
+      // Where none is whole, all stay where they were.
+      for (checkpoint_id const& one : damaged) store.set_aside(one);
+      return true;
+    } catch (nlohmann::json::exception const& thrown) {
+      // Its checksum was right: something else than a run of keel's wrote it.
+      throw checkpoint_error("E04", source + " does not hold what a run needs (" + thrown.what() +
+                                        "). Use another run directory, or carry it over with trainer::migrate.");
+    } catch (error const& thrown) {
+      // A file that cannot be read now may be whole: passing it over would end in its removal.
+      if (thrown.id() != "E05") throw;
+      damage = thrown.what();
+    }
+    damaged.push_back(id);
+    passed_over(id.update, damage);
+  }
+  if (damage.empty()) return false;
+  throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.back()).string() +
+                                    " is whole; the oldest says: " + damage +
+                                    " Restore the directory from a copy, or begin anew in another one.");
+}
+
+/// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
+inline void require_work_left(std::int64_t updates, std::int64_t length) {
+  if (updates <= length) return;
+  throw broken_rule<error, rule::S19>("checkpoint at update " + std::to_string(updates) + ", options.updates " +
+                                      std::to_string(length));
+}
+
+}  // namespace keel

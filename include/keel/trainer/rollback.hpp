@@ -1,0 +1,109 @@
+// Going back: which checkpoint a run returns to, and how often it did.
+#pragma once
+
+#include <cstdint>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/store.hpp>
+#include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
+#include <keel/policy/nonfinite.hpp>
+#include <keel/step/update_guards.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that
+/// a kill does not make them endless.
+struct rollback_history {
+  std::vector<std::int64_t> from;
+  std::vector<std::int64_t> to;
+  std::vector<std::int64_t> restarted_at;
+  std::vector<double> restarted_with;  ///< learning rate of the first group
+  std::int64_t before_restart = 0;     ///< rollbacks that the last restart made up for
+
+  std::int64_t count() const { return static_cast<std::int64_t>(to.size()); }
+  /// Rollbacks that count towards the recipe's limit.
+  std::int64_t attempts() const { return count() - before_restart; }
+  std::int64_t generation() const { return count() + static_cast<std::int64_t>(restarted_at.size()); }
+  /// The last restart was this one, and the program is only started again.
+  bool was_restarted(std::int64_t update, double rate) const {
+    return !restarted_at.empty() && restarted_at.back() == update && restarted_with.back() == rate;
+  }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("from", from);
+    archive("to", to);
+    archive.added("restarted_at", restarted_at);
+    archive.added("restarted_with", restarted_with);
+    archive.added("before_restart", before_restart);
+  }
+};
+
+inline char const* to_string(nonfinite::change change) {
+  switch (change) {
+    case nonfinite::change::nothing:
+      return "nothing changed";
+    case nonfinite::change::skip_data:
+      return "data skipped";
+    case nonfinite::change::lower_lr:
+      return "learning rate halved";
+    case nonfinite::change::reseed:
+      return "reseeded";
+  }
+  return "unknown";
+}
+
+/// What a wish comes to under a recipe.
+struct rollback_plan {
+  nonfinite::change change;
+  std::int64_t attempts;  ///< in one run
+  std::int64_t behind;    ///< the fault may be so many windows old
+};
+
+constexpr rollback_plan plan_of(config const& recipe, bool spike) {
+  if (spike) return {nonfinite::change::skip_data, recipe.spike.attempts, recipe.spike.window + recipe.spike.limit};
+  return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
+}
+
+/// Throws what ends a run that cannot go back any more: nonfinite_error (E08) or diverged_error (E14), with all that was tried.
+[[noreturn]] inline void give_up_rolling_back(rollback_wish const& wish, rollback_history const& history,
+                                              std::string const& why) {
+  std::string tried;
+  for (std::size_t i = 0; i < history.to.size(); ++i)
+    tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
+             std::to_string(history.to[i]);
+  std::string const sentence = wish.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
+                               " Look at the data from here on, lower the learning rate, or move the newer folders out of "
+                               "checkpoints/ to begin from an older one.";
+  if (wish.spike) throw diverged_error("E14", sentence);
+  throw nonfinite_error("E08", sentence);
+}
+
+/// The newest whole checkpoint, of those that were saved in their turn, of at most `attempts` windows and, where there is one,
+/// older than `before`; a damaged one is told to `passed_over` and left out. Nothing if all are too young.
+template <class Store, class PassedOver>
+std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
+                                                                    std::optional<std::int64_t> before,
+                                                                    PassedOver const& passed_over) {
+  std::optional<std::pair<checkpoint_id, snapshot>> second;
+  for (checkpoint_id const& id : store.newest_first()) {
+    try {
+      snapshot content = store.load(id);
+      if (store.is_extra(id)) continue;
+      auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
+      if (windows > attempts) continue;
+      if (!before || id.update < *before) return std::pair(id, std::move(content));
+      if (!second) second.emplace(id, std::move(content));
+    } catch (checkpoint_error const& thrown) {
+      if (thrown.id() != "E05") throw;
+      passed_over(id.update, std::string(thrown.what()));
+    }
+  }
+  return second;
+}
+
+}  // namespace keel

@@ -1,0 +1,180 @@
+// One run's directory: a lock against a second run in it, checkpoints, recipe.json, metrics.jsonl and events.jsonl.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/store.hpp>
+#include <keel/core/error.hpp>
+#include <keel/json/lines.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+template <class Files = posix_files>
+class run_directory {
+ public:
+  /// Makes the directory; a relative one is of where the process stands now. Throws file_error: E01 if another run holds it,
+  /// E02 if it cannot be written.
+  run_directory(std::filesystem::path const& root, Files files)
+      : root_(std::filesystem::absolute(root)),
+        files_(std::move(files)),
+        lock_(make_and_lock()),
+        store_(root_ / "checkpoints", files_),
+        metrics_(root_ / "metrics.jsonl", files_),
+        events_(root_ / "events.jsonl", files_) {
+    sign_lock();
+  }
+
+  std::filesystem::path const& root() const { return root_; }
+  checkpoint_store<Files>& checkpoints() { return store_; }
+  json_lines<Files>& metrics() { return metrics_; }
+
+  /// Replaces a small file of the directory. Throws file_error (E02) if it cannot be written.
+  void write(char const* name, std::string const& content) {
+    auto const target = root_ / name;
+    auto const beside = root_ / (std::string(name) + ".new");
+    try {
+      {
+        auto const file = files_.create(beside);
+        files_.write(file, beside, content.data(), content.size());
+        files_.sync(file, beside);
+      }
+      files_.rename(beside, target);
+    } catch (file_error const&) {
+      if (files_.exists(beside)) files_.remove_file(beside);
+      throw;
+    }
+  }
+
+  /// Adds a line to events.jsonl: what happened, after how many updates, and when.
+  void event(char const* name, std::int64_t update, nlohmann::ordered_json details = nlohmann::ordered_json::object()) {
+    using namespace std::chrono;
+    nlohmann::ordered_json line;
+    line["event"] = name;
+    line["update"] = update;
+    line["time"] = duration<double>(system_clock::now().time_since_epoch()).count();
+    line.update(details);
+    events_.add(line);
+  }
+
+  /// True once for a file `save` that a person made here, which then goes. A directory of that name, or a file that is too long
+  /// for a note, holds data and is not a request.
+  bool take_save_request() {
+    constexpr std::uint64_t longest_note = 4096;
+    auto const name = root_ / "save";
+    if (files_.kind(name) != file_kind::file || files_.size(name) > longest_note) return false;
+    files_.remove_file(name);
+    return true;
+  }
+
+  /// Where the file `lock` was removed, another process may have taken the directory. Takes it again, and returns true then.
+  /// Throws file_error (E01) if another process has it: what this one saved would mix with the other's.
+  bool require_lock() {
+    auto const name = root_ / "lock";
+    // A forked process shares its parent's lock, and is not who took it.
+    if (process_ == ::getpid() && files_.is_named(lock_.handle, name)) return false;
+    lock_result again = files_.try_lock(name);
+    if (!again.handle)
+      throw file_error("E01", root_.string() + " is used by another run" + holder() +
+                                  ", which began after its file `lock` was removed, or is the process that this one was forked "
+                                  "from. This run saves nothing more: stop one of the two, and resume in a directory that only "
+                                  "one has.");
+    lock_ = std::move(again);
+    process_ = ::getpid();
+    sign_lock();
+    return true;
+  }
+
+  /// Why promises of this directory are weaker than usual, a sentence each, since the last call.
+  std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
+  void warn(std::string sentence) {
+    if (!sentence.empty()) warnings_.push_back(std::move(sentence));
+  }
+
+  /// A run that begins would remove the checkpoints of the one before it in time. `saves`: this one keeps checkpoints itself,
+  /// so that a record without any is of an attempt that never came so far, or its checkpoints were moved away. Throws
+  /// file_error (E01).
+  void require_unused(bool saves) {
+    bool const has_checkpoints = !store_.updates().empty();
+    bool const has_record = !saves && metrics_.size() > 0;
+    if (!has_checkpoints && !has_record) return;
+    throw file_error("E01", root_.string() +
+                                " holds another run, which this one would overwrite. Use another run "
+                                "directory, or a recipe with keel::checkpoint::every and options.resume to continue it.");
+  }
+
+ private:
+  lock_result make_and_lock() {
+    files_.make_directories(root_);
+    // Without a slash at its end, after which a path has itself for its parent.
+    auto const root = root_.lexically_normal();
+    auto const parent = root.has_filename() ? root.parent_path() : root.parent_path().parent_path();
+    if (!parent.empty()) warn(files_.sync_directory(parent));
+    lock_result lock = files_.try_lock(root_ / "lock");
+    if (!lock.handle)
+      throw file_error("E01", "another run" + holder() + " is using " + root_.string() +
+                                  ". Wait for it, stop it, or use another run directory.");
+    if (!lock.unsupported.empty())
+      warn("the file system of " + root_.string() + " has no locks (" + lock.unsupported +
+           "), so that a second run in this directory would not be noticed");
+    return lock;
+  }
+
+  /// Writes into the lock who holds it. Only people read that.
+  void sign_lock() {
+    auto const name = root_ / "lock";
+    try {
+      // A file of that name that keel did not write stays as it is.
+      if (files_.kind(name) != file_kind::file || (files_.size(name) > 0 && holder().empty())) return;
+      std::string const process = std::to_string(::getpid()) + "\n";
+      files_.truncate(name, 0);
+      files_.write(lock_.handle, name, process.data(), process.size());
+    } catch (file_error const& thrown) {
+      // The lock holds without it.
+      warn(std::string("the lock does not say which process has it: ") + thrown.what());
+    }
+  }
+  /// " (process 1234)" by the lock's text; empty where it says nothing of that kind.
+  std::string holder() {
+    try {
+      std::string text = files_.read(root_ / "lock");
+      text.erase(std::min(text.find('\n'), text.size()));
+      bool const is_number = !text.empty() && text.size() < 12 && text.find_first_not_of("0123456789") == std::string::npos;
+      return is_number ? " (process " + text + ")" : "";
+    } catch (file_error const&) {
+      // The sentence that asks for it stands without it.
+      return "";
+    }
+  }
+
+  std::filesystem::path root_;
+  Files files_;
+  std::vector<std::string> warnings_;
+  lock_result lock_;
+  pid_t process_ = ::getpid();  ///< that took it
+  checkpoint_store<Files> store_;
+  json_lines<Files> metrics_;
+  json_lines<Files> events_;
+};
+
+namespace detail {
+
+/// Throws file_error (E02) for a directory that holds a run, where one of its checkpoints is asked for.
+inline void require_no_run_directory(std::filesystem::path const& directory) {
+  if (!posix_files().exists(directory / "checkpoints")) return;
+  checkpoint_store<> of_run(directory / "checkpoints");
+  auto const saved = of_run.updates();
+  throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
+                              (saved.empty() ? "This run has none yet."
+                                             : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
+}
+
+}  // namespace detail
+
+}  // namespace keel

@@ -1,0 +1,18 @@
+// Which exceptions leave a state that no run should go on from, so that none is saved after them.
+#pragma once
+
+#include <exception>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+
+namespace keel::detail {
+
+/// The state behind it is not what training made of it, is not finite, or cannot be written.
+inline bool spoils_the_run(std::exception const& thrown) {
+  return dynamic_cast<interference_error const*>(&thrown) != nullptr || dynamic_cast<file_error const*>(&thrown) != nullptr ||
+         dynamic_cast<nonfinite_error const*>(&thrown) != nullptr || dynamic_cast<diverged_error const*>(&thrown) != nullptr ||
+         dynamic_cast<out_of_memory_error const*>(&thrown) != nullptr || is_out_of_memory(thrown) ||
+         dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,40 @@
+// Turns the end of a window into its line of the record, and lets the record remember it.
+#pragma once
+
+#include <cstdint>
+#include <keel/metrics/metrics.hpp>
+#include <keel/step/event.hpp>
+#include <keel/trainer/progress.hpp>
+#include <string>
+
+namespace keel {
+
+/// The figures that the event and the record know. Scores are against the history before this window; only an applied window
+/// enters it.
+inline update_metrics metrics_of(event::update_end const& event, run_record& record, std::int64_t epoch) {
+  update_metrics m;
+  m.update = event.update;
+  m.attempt = ++record.attempts;
+  m.epoch = epoch;
+  m.loss = event.loss;
+  m.loss_zscore = record.loss.zscore(as_finite(event.loss));
+  m.gradient_norm = event.gradient_norm;
+  m.gradient_norm_zscore = record.gradient_norm.zscore(as_finite(event.gradient_norm));
+  m.tokens = event.tokens;
+  m.memory = event.memory;
+  record.tokens += event.tokens;
+  if (event.result.is<outcome::updated>()) {
+    m.clipped = event.result.get<outcome::updated>().clipped;
+    record.loss.push(accepted(event.result, event.loss));
+    record.gradient_norm.push(accepted(event.result, event.gradient_norm));
+    if (event.update == 1) record.first_loss = event.loss;
+    record.last_loss = event.loss;
+  } else {
+    auto const& skipped = event.result.get<outcome::skipped>();
+    m.skipped_because = to_string(skipped.why);
+    if (!skipped.where.empty()) m.skipped_because += " in " + skipped.where;
+  }
+  return m;
+}
+
+}  // namespace keel
