@@ -127,6 +127,8 @@ TEST_CASE("rungs, a rollback and the floor together reach no broken rule that th
       keel::for_each_reachable(first, [&](config const& second, origin second_from, int) {
         // Twice the same is what the first alone walks through already.
         if (second_from == first_from || second_from == origin::rung) return true;
+        // A rung and the floor may come with all rollbacks, which leave no further one.
+        if (first.run.learning_rate != c.run.learning_rate && second.run.learning_rate != first.run.learning_rate) return true;
         mark(second, together);
         ++compared;
         return true;

@@ -74,6 +74,7 @@ struct B12 {
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;
+    if (c.accumulate.count < 1) return false;  // B21's
     // What is generated for an update, over all ranks; micro-batches may cut groups, whose advantages are known by then.
     if (c.accumulate.global_batch % group != 0) return true;
     // How many ranks there will be is not known of a recipe that shards and does not say.
