@@ -24,14 +24,14 @@ concept tells_facts = requires {
 /// What a type says of itself for one of the slots of facts: model, optimizer, data.
 template <class Slot, class Type>
 constexpr auto facts() {
-  typename Slot::settings told{};
+  typename Slot::settings stated{};
   if constexpr (detail::tells_facts<Type>) {
-    if constexpr (std::is_same_v<typename Type::facts::in_slot, Slot>) told = told | Type::facts::configured;
+    if constexpr (std::is_same_v<typename Type::facts::in_slot, Slot>) stated = stated | Type::facts::configured;
   }
   if constexpr (detail::tells_facts<facts_of<Type>>) {
-    if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>) told = told | facts_of<Type>::facts::configured;
+    if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>) stated = stated | facts_of<Type>::facts::configured;
   }
-  return told;
+  return stated;
 }
 
 }  // namespace keel

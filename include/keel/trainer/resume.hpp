@@ -70,7 +70,7 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
                                     "options.accept_changed_recipe.");
 }
 
-/// The slots of a checkpoint; none where what stands there is no list of slots.
+/// The slots of a checkpoint; empty where its recipe is not an object.
 inline nlohmann::json saved_recipe(nlohmann::json const& state) {
   auto const found = state.find("recipe");
   return found != state.end() && found->is_object() ? *found : nlohmann::json::object();
