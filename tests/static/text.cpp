@@ -9,6 +9,19 @@ constexpr std::size_t longest_text = 160;
 // A generated text that lists the policies of a slot.
 constexpr std::size_t longest_list = 250;
 
+// Letter by letter: under sanitizers g++ 12 takes std::string_view::find in a generated text for no constant.
+constexpr int fixes_of(std::string_view text) {
+  constexpr std::string_view word = "Fix: ";
+  int fixes = 0;
+  for (std::size_t start = 0; start + word.size() <= text.size(); ++start) {
+    std::size_t same = 0;
+    while (same < word.size() && text[start + same] == word[same]) ++same;
+    fixes += same == word.size();
+  }
+  return fixes;
+}
+static_assert(fixes_of("") == 0 && fixes_of("Fix: a. Fix: b.") == 2 && fixes_of("Fix:") == 0);
+
 template <class Rule>
 struct well_said {
   static constexpr std::string_view id = Rule::id;
@@ -17,8 +30,7 @@ struct well_said {
 
   static_assert(id.size() == 3 && id[0] >= 'A' && id[0] <= 'Z' && is_digit(id[1]) && is_digit(id[2]));
   static_assert(text.size() > 6 && text[0] == '[' && text.substr(1, 3) == id && text.substr(4, 2) == "] ");
-  static_assert(text.find("Fix: ") != text.npos);
-  static_assert(text.find("Fix: ") == text.rfind("Fix: "));
+  static_assert(fixes_of(text) == 1);
   static_assert(text.ends_with('.'));
   static constexpr bool is_list = requires { Rule::sentence; };
   static_assert(is_list || keel::rule::is_well_said(Rule::id, Rule::text));

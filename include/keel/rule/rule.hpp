@@ -40,7 +40,8 @@ concept value_rule = requires(config const& value) {
   // Constants: of a member that is not static, or not constexpr, g++ 12 would make hard errors further on.
   { *&Rule::id } -> std::convertible_to<char const*>;
   { *&Rule::text } -> std::convertible_to<char const*>;
-  requires std::bool_constant<(Rule::id != nullptr && Rule::text != nullptr)>::value;
+  // By its letters: under sanitizers g++ 12 takes a comparison with nullptr for no constant.
+  requires std::bool_constant<(Rule::id[0] != '\0' && Rule::text[0] != '\0')>::value;
   typename std::bool_constant<(Rule::broken(config{}), true)>;
 };
 
