@@ -49,9 +49,20 @@ struct at_milestones : keel::recipe<keel::schedule::multi_step<keel::schedule::m
 
 constexpr std::int64_t length = 9;
 
+std::filesystem::path older() { return std::filesystem::path(__FILE__).parent_path() / "older"; }
+
+/// As they were when the run directories were written: standard libraries differ in what they draw from one seed.
+pair_batch batch_at(std::int64_t index) {
+  static keel::tensor_map const all = keel::load_safetensors(older() / "batches.safetensors").tensors;
+  return {all.at("x" + std::to_string(index)).to(device()), all.at("y" + std::to_string(index)).to(device())};
+}
+constexpr std::int64_t evaluated_index = 99;
+constexpr std::int64_t batches_an_epoch = 3;
+
 auto batches(std::int64_t epoch) {
-  return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch) * 3), make_pair_batch(static_cast<std::uint64_t>(epoch) * 3 + 1),
-                                 make_pair_batch(static_cast<std::uint64_t>(epoch) * 3 + 2)};
+  std::vector<pair_batch> all;
+  for (std::int64_t i = 0; i < batches_an_epoch; ++i) all.push_back(batch_at(epoch * batches_an_epoch + i));
+  return all;
 }
 
 struct finished {
@@ -66,7 +77,7 @@ finished go(std::filesystem::path const& directory, int stop_after = 1 << 20) {
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
   keel::trainer<Recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = length})};
   if constexpr (keel::config_of<Recipe>.evaluation.kind != keel::evaluation::kind::none)
-    run.evaluate_on(std::vector<pair_batch>{make_pair_batch(99)}, mean_squared_error(model));
+    run.evaluate_on(std::vector<pair_batch>{batch_at(evaluated_index)}, mean_squared_error(model));
   finished result;
   int updates = 0;
   run.on([&](keel::event::update_end const&) {
@@ -91,7 +102,7 @@ void write(std::filesystem::path const& folder) {
 /// The run of that version goes on after its sixth update and ends where that version's own did; another machine rounds otherwise.
 template <class Recipe>
 void take_up(std::string const& name) {
-  auto const folder = std::filesystem::path(__FILE__).parent_path() / "older" / name;
+  auto const folder = older() / name;
   scratch_directory const scratch;
   std::filesystem::copy(folder / "run", scratch / "run", std::filesystem::copy_options::recursive);
   auto const result = go<Recipe>(scratch / "run");
@@ -114,6 +125,19 @@ TEST_CASE("writes run directories for later versions", "[.write]") {
   write<own_policies>(folder / "own_policies");
   write<judged>(folder / "judged");
   write<at_milestones>(folder / "at_milestones");
+}
+
+TEST_CASE("writes the batches of these runs", "[.write]") {
+  char const* const named = std::getenv("KEEL_WRITE_OLDER");
+  if (named == nullptr) return;
+  keel::tensor_map all;
+  for (std::int64_t index = 0; index <= evaluated_index; ++index) {
+    if (index >= length * 2 && index != evaluated_index) continue;
+    auto const [x, y] = make_pair_batch(static_cast<std::uint64_t>(index));
+    all["x" + std::to_string(index)] = x.cpu();
+    all["y" + std::to_string(index)] = y.cpu();
+  }
+  keel::save_safetensors(std::filesystem::path(named) / "batches.safetensors", all);
 }
 
 TEST_CASE("a run directory of keel 0.1, whose recipe is in words, is taken up with every setting compared") {
