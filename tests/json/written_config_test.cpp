@@ -83,8 +83,13 @@ TEST_CASE("a field may stand beside its policy's argument, and not in two places
   CHECK_THROWS_AS(keel::parse_config(R"({"clip": {"global_norm": {"limit": 2.0}, "order": 1}})"), keel::config_error);
   CHECK_THROWS_AS(keel::parse_config(R"({"clip": {"global_norm": 2.0, "value": 1}})"), keel::config_error);
   CHECK_THROWS_AS(keel::parse_config(R"({"clip": {"global_norm": 2.0, "windows": 1}})"), keel::config_error);
-  CHECK_THROWS_WITH(keel::parse_config(R"({"clip": {"global_norm": 2.0, "limit": 3}})"),
-                    "[E13] /clip has limit twice: it is what stands at \"global_norm\".");
+  std::string words;
+  try {
+    static_cast<void>(keel::parse_config(R"({"clip": {"global_norm": 2.0, "limit": 3}})"));
+  } catch (keel::config_error const& thrown) {
+    words = thrown.what();
+  }
+  CHECK(words == "[E13] /clip has limit twice: it is what stands at \"global_norm\".");
   CHECK_THROWS_AS(keel::parse_config(R"({"spike": {"skip": ["agreed"], "window": 5}})"), keel::config_error);
   CHECK_THROWS_AS(keel::parse_config(R"({"checkpoint": {"young_daly": ["asynchronous"], "keep": 3}})"), keel::config_error);
 }
