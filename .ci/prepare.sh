@@ -42,6 +42,12 @@ packages_of_clang() {
   done
 }
 
+# clang-format and clang-tidy 19, where this Debian has them; other versions format and find differently.
+packages_of_checks() {
+  command -v apt-cache >/dev/null || return 0
+  if apt-cache show clang-format-19 clang-tidy-19 >/dev/null 2>&1; then echo "clang-format-19 clang-tidy-19"; fi
+}
+
 only_these() {
   local missing=""
   for package in "$@"; do

@@ -147,7 +147,7 @@ void load(fs::path const& folder) {
   std::vector<double> ours;
   std::vector<double> theirs;
   for (int round = -2; round < rounds; ++round) {
-    // Each into a model of its own, as after a start.
+    // Each into a new model, as after a start.
     auto run = std::make_unique<run_of<in_front>>(folder / "load");
     double const a = keel_benchmark::milliseconds([&] { run->trainer.resume(); });
     run.reset();

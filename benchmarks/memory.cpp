@@ -48,7 +48,7 @@ void offload() {
   keel::adamw optimizer(parameters, 1e-3);
   for (at::Tensor& one : parameters) one.mutable_grad() = at::ones_like(one);
   auto const home = std::make_shared<keel::memory::mapped_memory>();
-  optimizer.keep_state_in(home);
+  optimizer.move_state_to(home);
   optimizer.step();
   auto const all = home->bytes();
 
@@ -64,7 +64,7 @@ void offload() {
   done = true;
   watcher.join();
   auto const stays = home->resident();
-  optimizer.keep_state_in(nullptr);
+  optimizer.move_state_to(nullptr);
   optimizer.step();
   double const without = keel_benchmark::milliseconds([&] {
     for (int i = 0; i < 5; ++i) optimizer.step();

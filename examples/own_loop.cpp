@@ -19,15 +19,14 @@ int main() {
 
   for (int i = 0; i < 20; ++i) {
     at::Tensor batch = at::randn({16, 4});
-    if (i == 7) batch[3][1] = NAN;   // bad data comes to everybody
+    if (i == 7) batch[3][1] = NAN;   // bad data happens
 
-    keel::outcome const outcome = step(batch, [&](at::Tensor const& x) { return at::mse_loss(model(x), x.sum(1, true)); });
+    keel::step_outcome const outcome = step(batch, [&](at::Tensor const& x) { return at::mse_loss(model(x), x.sum(1, true)); });
 
-    if (outcome.is<keel::outcome::updated>()) {
-      auto const& done = outcome.get<keel::outcome::updated>();
-      std::printf("loss %.4f  gradient norm %.3f\n", done.loss, done.gradient_norm);
-    } else if (outcome.is<keel::outcome::skipped>()) {
-      std::printf("skipped: %s\n", keel::to_string(outcome.get<keel::outcome::skipped>().why));
+    if (auto const* done = outcome.updated()) {
+      std::printf("loss %.4f  gradient norm %.3f\n", done->loss, done->gradient_norm);
+    } else if (auto const* skipped = outcome.skipped()) {
+      std::printf("skipped: %s\n", keel::to_string(skipped->why));
     }
   }
   return step.skipped() == 1 ? 0 : 1;

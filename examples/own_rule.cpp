@@ -1,4 +1,4 @@
-// A rule of one's own beside keel's, and facts that a model type says of itself. Needs only the two lower floors.
+// Your own rule beside keel's, and facts that a model type states. Needs only the two lower floors.
 // [own_rule]
 #include <keel/recipe.hpp>
 

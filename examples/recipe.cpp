@@ -8,7 +8,7 @@ struct pretrain : keel::recipe<
     keel::precision::bf16,
     keel::accumulate<4>,
     keel::clip::global_norm<1.0>,
-    keel::nonfinite::rollback<10>,       // ten bad steps in a row: go back, skip that data, go on
+    keel::nonfinite::rollback<10>,       // ten bad updates in a row: roll back, skip that data, go on
     keel::checkpoint::every<500_steps>,
     keel::recompute::reentrant,
     keel::shard::zero<3>,

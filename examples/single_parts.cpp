@@ -1,5 +1,4 @@
 // Single parts of keel in a loop that knows nothing of recipes.
-// [single_parts]
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/clip/clipping.hpp>
 #include <keel/loss_scale/grad_scaler.hpp>
@@ -11,7 +10,8 @@
 int main() {
   torch::nn::Linear model(4, 1);
   torch::optim::SGD optimizer(model->parameters(), 0.05);
-  keel::grad_scaler scaler{keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>>::configured};
+  // [single_parts]
+  keel::grad_scaler scaler{keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>>{}};
 
   for (int i = 0; i < 10; ++i) {
     optimizer.zero_grad();
@@ -25,8 +25,8 @@ int main() {
     scaler.update(overflow);
   }
   keel::save_safetensors("model.safetensors", {{"weight", model->weight}, {"bias", model->bias}});   // Python reads it too
+  // [single_parts]
   auto const back = keel::load_safetensors("model.safetensors");
   std::printf("%zu tensors, scale %.0f\n", back.tensors.size(), scaler.factor());
   return at::equal(back.tensors.at("weight"), model->weight) ? 0 : 1;
 }
-// [single_parts]

@@ -61,7 +61,7 @@ int main(int argc, char** argv) try {
                             {.run_directory = argc > 1 ? argv[1] : "runs/stateful_lstm",
                              .updates = argc > 2 ? std::atoi(argv[2]) : 300,
                              .console_every = 50}};
-  run.keep_state("memory", carried);
+  run.register_state("memory", carried);
   auto const pieces = [](std::int64_t epoch, std::int64_t position) {
     return ranges::views::iota(epoch * 1000 + position, epoch * 1000 + 1000) | ranges::views::transform(piece);
   };

@@ -24,10 +24,10 @@ int main() {
   run.on([](keel::event::checkpoint_saved const& e) { std::printf("saved %s\n", e.path.c_str()); });
 
   // Batches: a range, a LibTorch data loader, or a function of the epoch that returns one of them.
-  auto const batches = [](std::int64_t) { return std::vector<at::Tensor>(100, at::randn({64, 8})); };
+  std::vector<at::Tensor> const batches = at::randn({6400, 8}).split(64);
   auto const loss_of = [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); };
 
   keel::outcome const result = run.fit(batches, loss_of);   // resumes by itself if runs/trainer holds a checkpoint
-  return result.is<keel::outcome::finished>() ? 0 : 1;
+  return result.finished() ? 0 : 1;
 }
 // [trainer]

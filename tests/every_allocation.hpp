@@ -47,10 +47,10 @@ struct run {
     keel::libtorch::seed_random(at::kCPU, 7);
     for (std::int64_t i = 0; i < updates_before; ++i) update();
   }
-  keel::outcome update() {
+  keel::step_outcome update() {
     for (;;) {
-      keel::outcome const last = (*step)(batches.at(position++), loss);
-      if (!last.is<keel::outcome::accumulated>()) return last;
+      keel::step_outcome const last = (*step)(batches.at(position++), loss);
+      if (!last.is<keel::result::accumulated>()) return last;
     }
   }
   ended end() {
@@ -75,8 +75,8 @@ void every_allocation_fails_once(std::int64_t updates_before, beginning from = b
   ended expected;
   {
     run<Reference, Optimizer> reference(updates_before, from, narrow);
-    REQUIRE(reference.update().template is<keel::outcome::updated>());
-    REQUIRE(reference.update().template is<keel::outcome::updated>());
+    REQUIRE(reference.update().template is<keel::result::updated>());
+    REQUIRE(reference.update().template is<keel::result::updated>());
     expected = reference.end();
   }
   auto const before = budget.allocated();
@@ -90,11 +90,11 @@ void every_allocation_fails_once(std::int64_t updates_before, beginning from = b
       run<Climbs, Optimizer> disturbed(updates_before, beginning::plain, narrow);
       auto const refused = budget.refused();
       budget.refuse_allocation(nth);
-      keel::outcome const outcome = disturbed.update();
+      keel::step_outcome const outcome = disturbed.update();
       budget.refuse_allocation(0);
       failed = budget.refused() > refused;
-      REQUIRE(outcome.is<keel::outcome::updated>());
-      REQUIRE(disturbed.update().template is<keel::outcome::updated>());
+      REQUIRE(outcome.is<keel::result::updated>());
+      REQUIRE(disturbed.update().template is<keel::result::updated>());
       if (failed) {
         // Wherever it failed, the same is held afterwards: the model, gradients and moments.
         if (held == 0) held = budget.allocated();

@@ -15,9 +15,9 @@
 
 namespace {
 
-int train_and_report(char_gpt::settings const& told) {
+int train_and_report(char_gpt::settings const& arguments) {
   try {
-    return char_gpt::train(told);
+    return char_gpt::train(arguments);
   } catch (std::exception const& thrown) {
     // LibTorch's own errors carry the stack of their calls.
     std::fprintf(stderr, "char_gpt: %s\n", keel::first_line(thrown).c_str());
@@ -25,7 +25,7 @@ int train_and_report(char_gpt::settings const& told) {
   }
 }
 
-int watch(char_gpt::settings const& told) {
+int watch(char_gpt::settings const& arguments) {
   for (int attempt = 1; attempt <= 5; ++attempt) {
     std::fflush(nullptr);
     pid_t const child = ::fork();
@@ -34,7 +34,7 @@ int watch(char_gpt::settings const& told) {
       return 1;
     }
     if (child == 0) {
-      int const code = train_and_report(told);
+      int const code = train_and_report(arguments);
       std::fflush(nullptr);
       ::_exit(code);
     }
@@ -56,18 +56,18 @@ std::string default_run_directory() {
 
 int main(int count, char** words) {
   CLI::App app("Trains a character-level transformer and compares it with a bigram model.");
-  char_gpt::settings told{.text = char_gpt::licenses, .run_directory = default_run_directory()};
-  app.add_option("--text", told.text, "a file, or a folder whose files are read")->capture_default_str();
-  app.add_option("--run-directory", told.run_directory, "where checkpoints and metrics go; one that exists is continued");
-  app.add_option("--updates", told.updates, "length of the run")->check(CLI::Range(1, 1000000000))->capture_default_str();
-  app.add_option("--threads", told.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
-  app.add_option("--console-every", told.console_every, "without a terminal, a line each so many updates")
+  char_gpt::settings arguments{.text = char_gpt::licenses, .run_directory = default_run_directory()};
+  app.add_option("--text", arguments.text, "a file, or a folder whose files are read")->capture_default_str();
+  app.add_option("--run-directory", arguments.run_directory, "where checkpoints and metrics go; one that exists is continued");
+  app.add_option("--updates", arguments.updates, "length of the run")->check(CLI::Range(1, 1000000000))->capture_default_str();
+  app.add_option("--threads", arguments.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
+  app.add_option("--console-every", arguments.console_every, "without a terminal, a line each so many updates")
       ->check(CLI::Range(1, 1000000000))
       ->capture_default_str();
-  auto* const memory = app.add_option("--memory-percent", told.memory_percent,
+  auto* const memory = app.add_option("--memory-percent", arguments.memory_percent,
                                       "limit memory to so much of what the run takes by itself, and see it get along")
                            ->check(CLI::Range(1, 1000));
-  app.add_flag("--faults", told.faults, "poison a batch with NaN, take memory away, and kill the process")->excludes(memory);
+  app.add_flag("--faults", arguments.faults, "poison a batch with NaN, take memory away, and kill the process")->excludes(memory);
   CLI11_PARSE(app, count, words);
-  return told.faults ? watch(told) : train_and_report(told);
+  return arguments.faults ? watch(arguments) : train_and_report(arguments);
 }

@@ -83,10 +83,8 @@ struct gpt_module_of : torch::nn::Module {
     keel::require_token_range(ids, size.vocabulary);
     std::int64_t const time = ids.size(1);
     at::Tensor x = dropout(tokens(ids) + positions(at::arange(time, ids.options())));
-    // Each block is a unit, which a recompute policy drops and computes again; by value, because that comes later.
-    for (auto const& one : *blocks) {
-      x = keel::unit([block = one->template as<block_of<Linear>>()](at::Tensor const& into) { return block->forward(into); }, x);
-    }
+    // Each block is a unit, which a recompute policy drops and computes again.
+    for (auto const& one : *blocks) x = keel::unit(*one->template as<block_of<Linear>>(), x);
     return head(norm(x));
   }
 

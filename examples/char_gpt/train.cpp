@@ -73,8 +73,8 @@ std::uint64_t mix(std::uint64_t epoch, std::uint64_t position, std::uint64_t row
 
 /// What is done to the run with --faults, and when.
 struct fault_plan {
-  explicit fault_plan(settings const& told)
-      : active(told.faults), poisoned(told.updates / 5), starved(told.updates * 2 / 5), killed(told.updates * 3 / 5 + 7) {}
+  explicit fault_plan(settings const& arguments)
+      : active(arguments.faults), poisoned(arguments.updates / 5), starved(arguments.updates * 2 / 5), killed(arguments.updates * 3 / 5 + 7) {}
   bool active;
   std::int64_t poisoned;  // update whose second micro-batch holds a NaN
   std::int64_t starved;   // update with too little memory
@@ -143,39 +143,39 @@ std::int64_t peak_of_updates(model_size const& size, at::Tensor const& text, kee
 
 }  // namespace
 
-int train(settings const& told) {
-  at::set_num_threads(told.threads > 0 ? told.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+int train(settings const& arguments) {
+  at::set_num_threads(arguments.threads > 0 ? arguments.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
 
   // Activations are allocated and freed thousands of times a second; without this glibc gives each back to the kernel.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 
-  std::string const text = read_corpus(told.text);
+  std::string const text = read_corpus(arguments.text);
   vocabulary const letters(text);
   model_size const size{.vocabulary = letters.size()};
-  split const data = split_tokens(letters.encode(text), size.context, told.text.string());
+  split const data = split_tokens(letters.encode(text), size.context, arguments.text.string());
 
   keel::memory::budget budget;
-  if (told.memory_percent > 0) {
+  if (arguments.memory_percent > 0) {
     std::int64_t const peak = peak_of_updates(size, data.train, budget);
-    budget.limit(budget.allocated() + peak * told.memory_percent / 100);
+    budget.limit(budget.allocated() + peak * arguments.memory_percent / 100);
     std::printf("an update takes %.1f MiB at most by itself; it gets %.1f MiB, %lld %%\n", mebibytes(peak),
-                mebibytes(peak * told.memory_percent / 100), static_cast<long long>(told.memory_percent));
+                mebibytes(peak * arguments.memory_percent / 100), static_cast<long long>(arguments.memory_percent));
   }
   keel::seed<recipe>();
   gpt model(size);
   keel::adamw optimizer(model->parameters(), optimizer_options());
 
   keel::trainer<recipe> run{
-      model, optimizer, {.run_directory = told.run_directory, .updates = told.updates, .console_every = told.console_every}};
+      model, optimizer, {.run_directory = arguments.run_directory, .updates = arguments.updates, .console_every = arguments.console_every}};
 
   std::int64_t parameters = 0;
   for (auto const& parameter : model->parameters()) parameters += parameter.numel();
   std::cout << keel::describe<recipe>(keel::shown::set);
   std::printf("%lld parameters, %lld characters of %lld kinds from %s, %d threads\n\n", static_cast<long long>(parameters),
-              static_cast<long long>(text.size()), static_cast<long long>(letters.size()), told.text.c_str(), at::get_num_threads());
+              static_cast<long long>(text.size()), static_cast<long long>(letters.size()), arguments.text.c_str(), at::get_num_threads());
 
-  fault_plan const faults(told);
+  fault_plan const faults(arguments);
   if (faults.active && faults.killed <= keel::config_of<recipe>.checkpoint.interval) {
     throw keel::error("E12", "--faults would kill the process after update " + std::to_string(faults.killed) +
                                  ", before its first checkpoint, and so again and again. Give it --updates 74 or more.");
@@ -217,16 +217,16 @@ int train(settings const& told) {
                           });
 
   keel::outcome const result = run.fit(training, loss_of(model));
-  if (result.is<keel::outcome::stopped>()) {
-    std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", told.run_directory.c_str());
-    return 128 + result.get<keel::outcome::stopped>().signal;
+  if (auto const* stopped = result.stopped()) {
+    std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", arguments.run_directory.c_str());
+    return 128 + stopped->signal;
   }
-  if (result.is<keel::outcome::gave_up>()) return 1;
+  if (result.gave_up()) return 1;
 
   double const loss = run.evaluate(validation, loss_of(model));
   double const bigram = bigram_loss(data.train, data.validation, letters.size());
   std::printf("\nA sample:\n%s\n", sample(model, letters, text.substr(text.size() * 9 / 10, 16), 240).c_str());
-  if (faults.active) print_survived(told.run_directory, faults);
+  if (faults.active) print_survived(arguments.run_directory, faults);
   std::printf("\n  validation loss, nats a character\n  %-38s %.4f\n  %-38s %.4f\n  %s\n", "bigram", bigram, "this transformer", loss,
               loss < bigram ? "The transformer is below the bigram." : "The transformer is not below the bigram yet; give it more --updates.");
   return 0;

@@ -1,4 +1,4 @@
-// One run of the example, and what it is told.
+// One run of the example, and its arguments.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +17,6 @@ struct settings {
 };
 
 /// Trains, evaluates, prints both losses and a sample. Returns the process's exit code. Throws keel::error.
-int train(settings const& told);
+int train(settings const& arguments);
 
 }  // namespace char_gpt

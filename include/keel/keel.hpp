@@ -6,7 +6,7 @@
 #include <keel/recipe.hpp>
 
 #include <keel/attention/attention.hpp>
-#include <keel/checkpoint/best.hpp>
+#include <keel/checkpoint/best_so_far.hpp>
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/migrate.hpp>
@@ -27,14 +27,14 @@
 #include <keel/evaluation/predict.hpp>
 #include <keel/lora/lora.hpp>
 #include <keel/memory/budget.hpp>
+#include <keel/memory/recording.hpp>
 #include <keel/memory/saved_tensor_policies.hpp>
 #include <keel/memory/saved_tensors.hpp>
-#include <keel/memory/snapshot.hpp>
 #include <keel/memory/statistics.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
-#include <keel/metrics/metrics.hpp>
+#include <keel/metrics/update_metrics.hpp>
 #include <keel/optimizer/adam.hpp>
 #include <keel/optimizer/sgd.hpp>
 #include <keel/recompute/recompute.hpp>

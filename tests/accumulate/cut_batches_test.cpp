@@ -52,8 +52,8 @@ TEST_CASE("a half that is all padding adds nothing: the update is that of the wh
         at::Tensor const mask = at::ones({8});
         mask.slice(0, padded_from, padded_from + 4).fill_(0.0);
         auto const result = step(masked{x, y, mask}, masked_loss(model, most_rows));
-        REQUIRE(result.template is<keel::outcome::updated>());
-        CHECK(std::isfinite(result.template get<keel::outcome::updated>().loss));
+        REQUIRE(result.template is<keel::result::updated>());
+        CHECK(std::isfinite(result.template get<keel::result::updated>().loss));
       }
       return copies_of(model->parameters());
     };
@@ -70,7 +70,7 @@ TEST_CASE("a half that is all padding adds nothing: the update is that of the wh
   CHECK(step.pieces() == 2);
 }
 
-TEST_CASE("a member of a batch that is no row is refused by name before a rung is taken, and in an evaluation") {
+TEST_CASE("a member of a batch that is no row is rejected by name before a rung is taken, and in an evaluation") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), 0.01);
   auto const refuses = [&](auto const& batch, std::string const& words) {
@@ -82,7 +82,7 @@ TEST_CASE("a member of a batch that is no row is refused by name before a rung i
     CHECK(message_of([&] { run.evaluate(std::vector{batch}, loss); }, "E06").find(words) != std::string::npos);
     // Where nothing is ever cut it is the loss function's business.
     keel::trainer<plain> uncut{model, optimizer, quiet()};
-    CHECK(uncut.step(batch, loss).template is<keel::outcome::updated>());
+    CHECK(uncut.step(batch, loss).template is<keel::result::updated>());
   };
   at::Tensor const x = at::randn({8, 6});
   refuses(std::tuple(x, at::rand({3})), "member 2 of the batch has 3 rows and the first has 8");

@@ -102,7 +102,7 @@ TEST_CASE("attention that nobody names is fused where this LibTorch has it, and 
   auto const small = make_small();
   torch::optim::SGD optimizer(small->parameters(), 0.1);
   keel::step<keel::recipe<>> step{small, optimizer};
-  CHECK(step(make_pair_batch(1), mean_squared_error(small)).is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(1), mean_squared_error(small)).is<keel::result::updated>());
   CHECK(step.relief().attention == attention_kind::automatic);
 
   at::manual_seed(2);
@@ -126,5 +126,5 @@ TEST_CASE("attention that nobody names is fused where this LibTorch has it, and 
     at::Tensor const energy = next_token_loss(model)(ids) * scale;
     return torch::autograd::grad({energy}, {scale}, {}, true, /*create_graph=*/true)[0].square();
   };
-  CHECK(forces(some_ids(1), force).is<keel::outcome::updated>());
+  CHECK(forces(some_ids(1), force).is<keel::result::updated>());
 }

@@ -292,7 +292,7 @@ TEST_CASE("loading_beside_a_save: who reads the directory finds the one from bef
   for (std::uint64_t i = 0; i < 40; ++i) data.push_back(make_pair_batch(i));
   bool bad = false;
   p.run.on([&](keel::event::update_end const& e) {
-    if (e.update == 5 && e.result.is<keel::outcome::updated>() && to < 0) bad = true;
+    if (e.update == 5 && e.result.is<keel::result::updated>() && to < 0) bad = true;
     if (e.update == 12) p.run.request_stop();
     if (e.update == 4 || e.update == 11) {
       // What is saved now is still being written when the run wants to go back, and when it ends.

@@ -271,7 +271,7 @@ TEST_CASE("early stopping: min_delta, not_before, stop_at, stop_on_nonfinite") {
   int count = 0;
   auto const updates = [&](auto type, std::vector<double> values) {
     scripted<typename decltype(type)::type> one(directory / std::to_string(++count), std::move(values));
-    return one.fit().template get<keel::outcome::finished>().updates;
+    return one.fit().template get<keel::result::finished>().updates;
   };
   using every = evaluation::every<1_steps>;
   struct by_delta : keel::recipe<evaluation::every<1_steps, evaluation::early_stop<2>, evaluation::min_delta<0.5>>> {};
@@ -294,7 +294,7 @@ TEST_CASE("an early stop is over in the next process, too, whatever ended the ru
   std::vector<double> const values = {0, 9, 8, 3, 9, 9, 9, 9, 9, 9, 9};
   scripted<recipe>(directory / "run", values).fit();
   scripted<recipe> again(directory / "run", values);
-  CHECK(again.fit().get<keel::outcome::finished>().updates == 3);
+  CHECK(again.fit().get<keel::result::finished>().updates == 3);
 }
 
 TEST_CASE("evaluations and saves once an epoch, also where an update reaches over its end, and the same after a resume") {
@@ -438,7 +438,7 @@ TEST_CASE("the best checkpoint survives a save that comes to nothing, whatever e
   CHECK(best.first()->update == 1);
 }
 
-TEST_CASE("load_best finds the best after a save that was refused because the parameters are NaN") {
+TEST_CASE("load_best finds the best after a save that was rejected because the parameters are NaN") {
   struct recipe : keel::recipe<checkpoint::every<1_steps, checkpoint::keep<1>, checkpoint::keep_best, checkpoint::by_training_loss>> {};
   scratch_directory const directory;
   auto const model = make_small();
@@ -515,14 +515,14 @@ TEST_CASE("one batch is tried out where the length of the run is given in epochs
   CHECK_NOTHROW(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)));
 }
 
-TEST_CASE("epochs and batches_per_epoch give a schedule its length, and a source of another length is refused") {
+TEST_CASE("epochs and batches_per_epoch give a schedule its length, and a source of another length is rejected") {
   struct recipe : keel::recipe<keel::accumulate<2>, keel::schedule::linear<>> {};
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   keel::shuffled_batches const order{{.rows = 40, .batch = 8}};
   keel::trainer<recipe> run{model, optimizer, quiet({.epochs = 2, .batches_per_epoch = order.size()})};
   auto const loss_of = [&](keel::row_numbers const& rows) { return mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(rows[0]))); };
-  CHECK(run.fit(order, loss_of).get<keel::outcome::finished>().updates == 5);
+  CHECK(run.fit(order, loss_of).get<keel::result::finished>().updates == 5);
   CHECK(run.learning_rate() == 0.0);
   keel::trainer<recipe> other{model, optimizer, quiet({.epochs = 2, .batches_per_epoch = 7})};
   CHECK_THROWS_AS(other.fit(order, loss_of), keel::error);
@@ -623,7 +623,7 @@ TEST_CASE("the last epoch of a run whose length is given in epochs is evaluated 
   std::vector<std::int64_t> at;
   run.on([&](keel::event::epoch_end const& e) { ends.push_back(e.epoch); });
   run.evaluate_on(std::vector{make_pair_batch(9)}, [&](pair_batch const& batch) { return at.push_back(run.updates()), mean_squared_error(model)(batch); });
-  CHECK(run.fit(data, mean_squared_error(model)).get<keel::outcome::finished>().updates == 6);
+  CHECK(run.fit(data, mean_squared_error(model)).get<keel::result::finished>().updates == 6);
   CHECK(ends == std::vector<std::int64_t>{0, 1, 2});
   CHECK(at == std::vector<std::int64_t>{2, 4, 6});
   CHECK_FALSE(keel::checkpoint_store<>(directory / "run/checkpoints").is_extra(6));
@@ -654,7 +654,7 @@ TEST_CASE("a plain loss is monitored as validation/loss, and a name that is give
   run.evaluate_on("validation", std::vector{make_pair_batch(9)}, gives(9.0));
   run.evaluate_on("test", std::vector{make_pair_batch(9)}, gives(9.0));
   run.evaluate_on("validation", std::vector{make_pair_batch(9)}, gives(0.5));
-  CHECK(run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model)).get<keel::outcome::finished>().updates == 1);
+  CHECK(run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model)).get<keel::result::finished>().updates == 1);
 }
 
 TEST_CASE("the average of buffers leaves a mask of minus infinity alone") {

@@ -143,7 +143,7 @@ TEST_CASE("SIGUSR2 asks for a checkpoint and the run goes on; a program that han
   one.run.on([&](keel::event::update_end const& e) {
     if (e.update == 3) std::raise(SIGUSR2);
   });
-  CHECK(one.fit().is<keel::outcome::finished>());
+  CHECK(one.fit().is<keel::result::finished>());
   CHECK(one.saved == std::vector<std::int64_t>{3, 10});
   static int heard;
   heard = 0;
@@ -253,12 +253,12 @@ TEST_CASE("a run ends after so many evaluations without a better loss, also over
       });
       auto const result = one.fit();
       ended = one.run.updates();
-      if (result.is<keel::outcome::finished>()) break;
+      if (result.is<keel::result::finished>()) break;
     }
     CHECK(ended == 14);
     training<recipe> again(directory / "run", 30);
     again.run.evaluate_on(std::vector<pair_batch>{make_pair_batch(1)}, mean_squared_error(again.model));
-    CHECK(again.fit().is<keel::outcome::finished>());
+    CHECK(again.fit().is<keel::result::finished>());
     CHECK(again.run.updates() == 14);
     CHECK(read_file(directory / "run/events.jsonl").find("\"stopped_early\",\"update\":14") != std::string::npos);
   }

@@ -551,7 +551,7 @@ TEST_CASE("what could always be saved is saved as the same text, and what older 
   CHECK(tensors_again.at("complex").scalar_type() == at::kComplexFloat);
 }
 
-TEST_CASE("an integer that its field cannot hold is refused by name, at both ends of every type") {
+TEST_CASE("an integer that its field cannot hold is rejected by name, at both ends of every type") {
   check_limits<std::int8_t>();
   check_limits<std::uint8_t>();
   check_limits<std::int16_t>();
@@ -590,7 +590,7 @@ TEST_CASE("an integer that its field cannot hold is refused by name, at both end
   CHECK(state.field == 200);
 }
 
-TEST_CASE("a number beyond the largest float is refused by name, and infinity is a word") {
+TEST_CASE("a number beyond the largest float is rejected by name, and infinity is a word") {
   std::string const words = "the field field is not a number between -3.4028235e+38 and 3.4028235e+38";
   for (char const* const text :
        {"3.4028234663852886e38", "-3.4028234663852886e38", "1e-60", "0", "\"inf\"", "\"-inf\"", "\"nan\""})
@@ -605,7 +605,7 @@ TEST_CASE("a number beyond the largest float is refused by name, and infinity is
     CHECK(refusal<float>(text) == "the field field is not a number");
 }
 
-TEST_CASE("what is of another type than its field is refused by name") {
+TEST_CASE("what is of another type than its field is rejected by name") {
   CHECK(refusal<bool>("1") == "the field field is not true or false");
   CHECK(refusal<double>("\"0.5\"") == "the field field is not a number");
   CHECK(refusal<double>("null") == "the field field is not a number");
@@ -632,7 +632,7 @@ TEST_CASE("what is of another type than its field is refused by name") {
         "the field field.0 is not without a tensor");
 }
 
-TEST_CASE("a text that is not UTF-8 is saved in base 16, and damage in it is refused") {
+TEST_CASE("a text that is not UTF-8 is saved in base 16, and damage in it is rejected") {
   holds<std::string> state{std::string("\xff\x00z", 3)};
   nlohmann::json object;
   keel::tensor_map tensors;
@@ -984,7 +984,7 @@ struct tensors_anywhere {
 
 }  // namespace
 
-TEST_CASE("a tensor that no checkpoint can hold is refused when its state is registered, wherever it stands") {
+TEST_CASE("a tensor that no checkpoint can hold is rejected when its state is registered, wherever it stands") {
   struct refused {
     at::Tensor tensor;
     char const* way_out;

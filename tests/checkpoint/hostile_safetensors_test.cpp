@@ -3,7 +3,7 @@
 
 using namespace safetensors_test;
 
-TEST_CASE("a safetensors file whose length or header is out of bounds is refused") {
+TEST_CASE("a safetensors file whose length or header is out of bounds is rejected") {
   for (std::size_t size = 0; size < 8; ++size) CHECK(refused_for(std::string(size, '\0'), "fewer than 8 bytes"));
   CHECK(refused_for(with_length(0, ""), "not a JSON object"));
   CHECK(refused_for(with_length(0, "{}"), "not a JSON object"));
@@ -13,7 +13,7 @@ TEST_CASE("a safetensors file whose length or header is out of bounds is refused
   for (std::uint64_t k = 1; k < 20; ++k) CHECK(refused_for(with_length(0 - k, "{}"), "100,000,000"));  // 8 + N overflows
 }
 
-TEST_CASE("a header that is not one JSON object in UTF-8 is refused") {
+TEST_CASE("a header that is not one JSON object in UTF-8 is rejected") {
   CHECK(refusal(framed("{}")).empty());
   for (auto const* header : {"[]", "null", "7", "\"x\"", "\xef\xbb\xbf{}", "x{}", "//c\n{}"})
     CHECK(refused_for(framed(header), "not a JSON object"));
@@ -45,7 +45,7 @@ TEST_CASE("white space before and after the header is what Hugging Face's reader
   CHECK(refused_for(framed({"{\0}", 3}), "NUL"));
 }
 
-TEST_CASE("a name, field or metadata key that appears twice is refused") {
+TEST_CASE("a name, field or metadata key that appears twice is rejected") {
   std::string const entry = R"({"dtype":"U8","shape":[0],"data_offsets":[0,0]})";
   CHECK(refused_for(framed("{\"w\":" + entry + ",\"w\":" + entry + "}"), "'w' twice"));
   CHECK(refused_for(framed("{\"w\":" + entry + ",\"v\":" + entry + ",\"\\u0077\":" + entry + "}"), "'w' twice"));
@@ -56,7 +56,7 @@ TEST_CASE("a name, field or metadata key that appears twice is refused") {
   CHECK(refused_for(entry_file(R"({"dtype":"U8","shape":[4],"data_offsets":[0],"data_offsets":[4]})"), "twice"));
 }
 
-TEST_CASE("metadata other than strings or null is refused") {
+TEST_CASE("metadata other than strings or null is rejected") {
   CHECK(parsed(framed(R"({"__metadata__":null})")).metadata.empty());
   CHECK(parsed(framed(R"({"__metadata__":{"a":"b"}})")).metadata.at("a") == "b");
   for (auto const* value : {"7", "\"x\"", "[]", "true", "1.5", "-1"})
@@ -83,7 +83,7 @@ TEST_CASE("a dtype that keel cannot load is named") {
   }
 }
 
-TEST_CASE("an entry without its fields or with fields of another kind is refused") {
+TEST_CASE("an entry without its fields or with fields of another kind is rejected") {
   for (auto const* entry : {"{}", "null", "7", "\"x\"", "[]", R"({"dtype":"U8","shape":[4]})",
                             R"({"dtype":"U8","data_offsets":[0,4]})", R"({"shape":[4],"data_offsets":[0,4]})"})
     CHECK_FALSE(refusal(entry_file(entry)).empty());
@@ -119,7 +119,7 @@ TEST_CASE("an entry without its fields or with fields of another kind is refused
   }
 }
 
-TEST_CASE("a shape or offsets that overflow are refused") {
+TEST_CASE("a shape or offsets that overflow are rejected") {
   for (auto const* shape :
        {"[4294967296,4294967296]", "[4294967296,4294967296,0]", "[0,4294967296,4294967296]", "[9223372036854775807,2]",
         "[4611686018427387904]", "[4611686018427387905]", "[3037000500,3037000500]"}) {
@@ -135,7 +135,7 @@ TEST_CASE("a shape or offsets that overflow are refused") {
                     "end at byte"));
 }
 
-TEST_CASE("holes, overlaps and tensors that do not reach the end are refused") {
+TEST_CASE("holes, overlaps and tensors that do not reach the end are rejected") {
   auto const pair = [](std::string const& a, std::string const& b, std::string_view data) {
     return framed(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":)" + b +
                       R"(},"a":{"dtype":"U8","shape":[2],"data_offsets":)" + a + "}}",
@@ -163,7 +163,7 @@ TEST_CASE("scalars and empty tensors are accepted wherever their offsets fit") {
   CHECK(refused_for(framed(R"({"e":{"dtype":"U8","shape":[0],"data_offsets":[1,1]}})", "a"), "hole"));
 }
 
-TEST_CASE("JSON deeper than eight levels is refused, however deep") {
+TEST_CASE("JSON deeper than eight levels is rejected, however deep") {
   auto const nested = [](std::size_t levels) {
     return entry_file("{\"x\":" + std::string(levels, '[') + std::string(levels, ']') +
                       R"(,"dtype":"U8","shape":[4],"data_offsets":[0,4]})");
@@ -174,7 +174,7 @@ TEST_CASE("JSON deeper than eight levels is refused, however deep") {
   CHECK_FALSE(refusal(framed(std::string(1'000'000, '{') + "}")).empty());
 }
 
-TEST_CASE("many names on the same bytes, many dimensions and long names are refused or cost no more than their text") {
+TEST_CASE("many names on the same bytes, many dimensions and long names are rejected or cost no more than their text") {
   std::string names = "{";
   for (int i = 0; i < 50'000; ++i)
     names += (i == 0 ? "\"" : ",\"") + std::to_string(i) + R"(":{"dtype":"U8","shape":[4],"data_offsets":[0,4]})";
@@ -192,12 +192,12 @@ TEST_CASE("a control character of a hostile name does not reach the terminal") {
   CHECK(refused_for(framed(R"({"\u001b[2J":7})"), "'?[2J'"));
 }
 
-TEST_CASE("bytes that are not bools are refused") {
+TEST_CASE("bytes that are not bools are rejected") {
   CHECK(refusal(entry_file(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})", {"\0\1\1\0", 4})).empty());
   CHECK(refused_for(entry_file(R"({"dtype":"BOOL","shape":[4],"data_offsets":[0,4]})", {"\0\1\2\0", 4}), "other than 0 and 1"));
 }
 
-TEST_CASE("an alias of a tensor that is not stored is refused, and so is one that hides a tensor") {
+TEST_CASE("an alias of a tensor that is not stored is rejected, and so is one that hides a tensor") {
   auto const file = [](std::string const& aliases) {
     return framed("{\"__metadata__\":{" + aliases + R"(},"w":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd");
   };
@@ -209,7 +209,7 @@ TEST_CASE("an alias of a tensor that is not stored is refused, and so is one tha
   CHECK(refused_for(file(R"("alias:__metadata__":"w")"), "alias"));
 }
 
-TEST_CASE("a safetensors file truncated at any length or one byte too long is refused") {
+TEST_CASE("a safetensors file truncated at any length or one byte too long is rejected") {
   auto const file = written(small_checkpoint(), {{"recipe", "r"}});
   CHECK(refusal(file).empty());
   std::size_t refused = 0;
@@ -218,7 +218,7 @@ TEST_CASE("a safetensors file truncated at any length or one byte too long is re
   CHECK_FALSE(refusal(file + '\0').empty());
 }
 
-TEST_CASE("one flipped bit at any position is refused or leaves a valid file") {
+TEST_CASE("one flipped bit at any position is rejected or leaves a valid file") {
   auto const file = written(small_checkpoint(), {{"recipe", "r"}});
   std::size_t good = 0;
   for (std::size_t bit = 0; bit < file.size() * 8; ++bit) {
@@ -229,7 +229,7 @@ TEST_CASE("one flipped bit at any position is refused or leaves a valid file") {
   CHECK(good == file.size() * 8);
 }
 
-TEST_CASE("random mutations are refused or leave a valid file") {
+TEST_CASE("random mutations are rejected or leave a valid file") {
   auto const file = written(small_checkpoint(), {{"recipe", "r"}});
   std::string_view const pieces =
       "{}[]\",:0123456789-.eE \\u\0\xff\x80"

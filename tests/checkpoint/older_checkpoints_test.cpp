@@ -19,7 +19,7 @@ struct many_settings
           keel::checkpoint::every<3_steps, keel::checkpoint::keep<3>, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation>,
           keel::evaluation::every<3_steps, keel::evaluation::early_stop<5>>, keel::determinism::seeded<5>,
           keel::ema<0.75, keel::ema_buffers>,
-          keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up, keel::oom::climb_back<50_steps>>> {};
+          keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up, keel::oom::release_after<50_steps>>> {};
 
 /// Policies of a program's own, one with a state.
 struct halves : keel::fills<keel::slot::clip> {

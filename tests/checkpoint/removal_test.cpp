@@ -95,7 +95,7 @@ TEST_CASE("a checkpoint that was moved here from another run stays, whatever its
   CHECK(store.updates() == std::vector<std::int64_t>{2, 3, 7, 9});
 }
 
-TEST_CASE("a manifest with numbers that no count has is refused in words") {
+TEST_CASE("a manifest with numbers that no count has is rejected in words") {
   keel::manifest one;
   one.update = 7;
   std::string const whole = keel::manifest_text(one);

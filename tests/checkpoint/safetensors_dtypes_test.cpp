@@ -79,7 +79,7 @@ TEST_CASE("packed elements are bytes in every LibTorch, and what 1.13 lacks 2.6 
   CHECK(type_of("C64") == at::kComplexFloat);
 }
 
-TEST_CASE("packed elements that do not fill whole bytes are refused, as Hugging Face's reader does") {
+TEST_CASE("packed elements that do not fill whole bytes are rejected, as Hugging Face's reader does") {
   struct packed {
     char const* dtype;
     char const* shape;

@@ -18,7 +18,7 @@ TEST_CASE("a file on disk holds what was written and loads again") {
   CHECK(content.tensors.at("a.weight").is_same(content.tensors.at("b.weight")));
 }
 
-TEST_CASE("a damaged file on disk is refused by its path") {
+TEST_CASE("a damaged file on disk is rejected by its path") {
   temporary_folder const folder;
   auto const path = folder.path / "model.safetensors";
   auto const file = written(small_checkpoint());

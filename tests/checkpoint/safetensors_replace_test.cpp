@@ -379,7 +379,7 @@ TEST_CASE("a directory in the place of the index is named and stays") {
   }
 }
 
-TEST_CASE("a name that is a path or not UTF-8 is refused before anything is written") {
+TEST_CASE("a name that is a path or not UTF-8 is rejected before anything is written") {
   temporary_folder const folder;
   std::filesystem::create_directories(folder.path / "a");
   for (std::string const stem : {"a/model", "/model", "mod\xffl"}) {

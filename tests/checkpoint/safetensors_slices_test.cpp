@@ -97,7 +97,7 @@ TEST_CASE("rows of a tensor are those of the whole, for every range") {
   CHECK(at::equal(file.rows("row", 2, 5), at::arange(2, 5)));
 }
 
-TEST_CASE("rows that are not there are refused by their numbers") {
+TEST_CASE("rows that are not there are rejected by their numbers") {
   temporary_folder const folder;
   auto const path = folder.path / "model.safetensors";
   keel::save_safetensors(path, {{"m", at::zeros({5, 7})}, {"s", at::full({}, 7)}});
@@ -153,7 +153,7 @@ TEST_CASE("a name that a file does not hold is answered with five close ones, or
   contains(error_of<keel::checkpoint_error>("E04", [&] { keel::safetensors_file(path).dtype("w"); }), "It holds none");
 }
 
-TEST_CASE("a damaged file is refused when it is opened, and one that shrinks when it is read") {
+TEST_CASE("a damaged file is rejected when it is opened, and one that shrinks when it is read") {
   temporary_folder const folder;
   auto const path = folder.path / "model.safetensors";
   auto const good = written(small_checkpoint());

@@ -60,7 +60,7 @@ TEST_CASE("shards hold what was saved at every size, tied tensors stay one, and 
   }
 }
 
-TEST_CASE("an index that is damaged, incomplete or leads out of its folder is refused in words") {
+TEST_CASE("an index that is damaged, incomplete or leads out of its folder is rejected in words") {
   temporary_folder const folder;
   keel::save_sharded_safetensors(folder.path, "model", many(), 480);
   auto const index = folder.path / "model.safetensors.index.json";
@@ -89,7 +89,7 @@ TEST_CASE("an index that is damaged, incomplete or leads out of its folder is re
   CHECK_THROWS_AS(keel::save_sharded_safetensors(folder.path, "model", many(), 0), keel::error);
 }
 
-TEST_CASE("an index with a name twice, too deep, or of other bytes is refused in words") {
+TEST_CASE("an index with a name twice, too deep, or of other bytes is rejected in words") {
   temporary_folder const folder;
   keel::save_sharded_safetensors(folder.path, "model", many(), 480);
   auto const index = folder.path / "model.safetensors.index.json";
@@ -114,7 +114,7 @@ TEST_CASE("an index with a name twice, too deep, or of other bytes is refused in
   CHECK(refusal(index).find("names the file 'a?b'") != std::string::npos);
 }
 
-TEST_CASE("a shard's alias yields to the file that the index names, and two files with one alias are refused") {
+TEST_CASE("a shard's alias yields to the file that the index names, and two files with one alias are rejected") {
   temporary_folder const folder;
   auto const at = [&](char const* name) { return folder.path / name; };
   auto const x = at::ones({2});
@@ -177,7 +177,7 @@ TEST_CASE("a mapped file has the tensors of a read one; what is written to them 
   CHECK(text_of(path) == before);
 }
 
-TEST_CASE("a mapped file whose data is not aligned to its elements is copied, and every damaged one is refused") {
+TEST_CASE("a mapped file whose data is not aligned to its elements is copied, and every damaged one is rejected") {
   temporary_folder const folder;
   auto const path = folder.path / "odd.safetensors";
   std::string header = R"({"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})";

@@ -312,7 +312,7 @@ TEST_CASE("a disk that stays full ends the run at the third save in a row that f
   for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }
 
-TEST_CASE("a run that would overwrite another one's directory is refused") {
+TEST_CASE("a run that would overwrite another one's directory is rejected") {
   scratch_directory const directory;
   train(directory / "run", 2);
   auto const model = make_small();

@@ -165,7 +165,7 @@ TEST_CASE("ranks share one order: their batches together are those of one rank w
   }
 }
 
-TEST_CASE("an order without sense, or of too few rows, is refused in words") {
+TEST_CASE("an order without sense, or of too few rows, is rejected in words") {
   CHECK_THROWS_AS((keel::shuffled_batches{{.rows = 10, .batch = 0}}), keel::error);
   CHECK_THROWS_AS((keel::shuffled_batches{{.rows = 10, .batch = 2, .rank = 2, .ranks = 2}}), keel::error);
   CHECK_THROWS_AS((keel::shuffled_batches{{.rows = 0, .batch = 2}}), keel::data_error);
@@ -387,7 +387,7 @@ TEST_CASE("a source that can begin anywhere is asked to, and not walked through"
   CHECK(asked == std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 0}, {1, 0}, {1, 2}});
 }
 
-TEST_CASE("data in another order than the run's is refused in words, and taken where that is asked for") {
+TEST_CASE("data in another order than the run's is rejected in words, and taken where that is asked for") {
   scratch_directory const directory;
   struct plain : keel::recipe<keel::checkpoint::every<1_steps>> {};
   auto const go_on = [&](keel::shuffle_settings const& data, std::int64_t updates, bool accept = false) -> std::string {

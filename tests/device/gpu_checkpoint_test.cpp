@@ -35,7 +35,7 @@ std::vector<at::Tensor> train(std::filesystem::path const& where, std::vector<st
       if (part < stops.size() && e.update >= stops[part]) run.request_stop();
     });
     auto const result = run.fit(batches_of, mean_squared_error(model));
-    if (result.template is<keel::outcome::finished>()) {
+    if (result.template is<keel::result::finished>()) {
       CHECK(run.updates() == 20);
       auto all = on_cpu(model->parameters());
       for (auto const& [name, tensor] : image_of(*model, optimizer).moments) all.push_back(tensor.to(at::kCPU, at::kDouble));
@@ -140,7 +140,7 @@ TEST_CASE("a rollback on a GPU ends with the bits of one that was stopped after 
         // Enough of them for the policy, also where each is known one update later.
         return update >= 7 && update < 11 && run.rollbacks() < 1 ? loss * NAN : loss;
       });
-      if (!result.is<keel::outcome::finished>()) continue;
+      if (!result.is<keel::result::finished>()) continue;
       CHECK(run.rollbacks() == 1);
       return on_cpu(model->parameters());
     }

@@ -51,7 +51,7 @@ TEST_CASE("a real out-of-memory of a GPU halves the micro-batch, and the update 
     // Eight rows need two tensors of 512 MiB, four of 256.
     gpu_limited_to const limit(std::int64_t(800) << 20);
     auto const result = step(on_gpu(make_pair_batch(1)), wide_loss(model));
-    CHECK(result.is<keel::outcome::updated>());
+    CHECK(result.is<keel::result::updated>());
     CHECK(step.pieces() == 2);
   }
   CHECK(keel::memory::statistics_of(at::kCUDA)->allocated <= before + 4096);
@@ -85,7 +85,7 @@ TEST_CASE("without a ladder an out-of-memory of a GPU is an error that names the
     }
   }
   auto const result = step(on_gpu(make_pair_batch(1)), mean_squared_error(model));
-  CHECK((result.is<keel::outcome::updated>() || result.is<keel::outcome::pending>()));
+  CHECK((result.is<keel::result::updated>() || result.is<keel::result::pending>()));
 }
 
 TEST_CASE("moments of parameters on a GPU live in host memory, and the run is the same up to rounding") {

@@ -38,9 +38,9 @@ std::vector<pair_batch> hostile_batches(int count, std::uint64_t seed) {
   return batches;
 }
 
-std::string word_of(keel::outcome const& result) {
-  if (auto const* const skipped = result.get_if<keel::outcome::skipped>()) return to_string(skipped->why) + skipped->where;
-  return result.is<keel::outcome::updated>() ? "updated" : "other";
+std::string word_of(keel::step_outcome const& result) {
+  if (auto const* const skipped = result.get_if<keel::result::skipped>()) return to_string(skipped->why) + skipped->where;
+  return result.is<keel::result::updated>() ? "updated" : "other";
 }
 
 /// The words of all windows, and the parameters after them.
@@ -51,8 +51,8 @@ std::pair<std::vector<std::string>, std::vector<at::Tensor>> train(at::DeviceTyp
   Optimizer optimizer(model->parameters(), 0.05);
   keel::step<Recipe> step{model, optimizer};
   std::vector<std::string> words;
-  auto const say = [&](keel::outcome const& one) {
-    if (!one.template is<keel::outcome::accumulated>() && !one.template is<keel::outcome::pending>()) words.push_back(word_of(one));
+  auto const say = [&](keel::step_outcome const& one) {
+    if (!one.template is<keel::result::accumulated>() && !one.template is<keel::result::pending>()) words.push_back(word_of(one));
   };
   for (auto const& [x, y] : hostile_batches(80, seed))
     say(step(pair_batch(x.to(device, type), y.to(device, type)), mean_squared_error(model)));
@@ -105,9 +105,9 @@ TEST_CASE("fp16 under autocast with a dynamic scale trains on a GPU: overflows l
     keel::step<in_fp16> step{model, optimizer};
     double first = 0.0, last = 0.0;
     int skipped = 0, updated = 0;
-    auto const count = [&](keel::outcome const& one) {
-      skipped += one.is<keel::outcome::skipped>();
-      updated += one.is<keel::outcome::updated>();
+    auto const count = [&](keel::step_outcome const& one) {
+      skipped += one.is<keel::result::skipped>();
+      updated += one.is<keel::result::updated>();
     };
     for (std::uint64_t i = 0; i < 200; ++i) {
       auto const batch = on_gpu(make_pair_batch(i % 4));
@@ -227,7 +227,7 @@ TEST_CASE("a skipped update leaves running statistics, moments and generators of
   batch.first.fill_(std::numeric_limits<double>::quiet_NaN());
   auto const result = step(batch, loss);
   auto const settled = step.is_pending() ? *step.settle() : result;
-  CHECK(settled.is<keel::outcome::skipped>());
+  CHECK(settled.is<keel::result::skipped>());
   CHECK(same_bits(on_cpu(parameters), on_cpu(model->parameters())));
   CHECK(same_bits(on_cpu(buffers), on_cpu(model->buffers())));
   for (auto const& [name, tensor] : image_of(*model, optimizer).moments) CHECK(same_bits(tensor.cpu(), moments.at(name).cpu()));

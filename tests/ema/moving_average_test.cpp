@@ -4,8 +4,8 @@ using namespace keel_test;
 using namespace keel::literals;
 
 namespace {
-keel::outcome const updated = keel::outcome::updated{};
-keel::outcome const skipped = keel::outcome::skipped{keel::reason::nonfinite_loss, ""};
+keel::step_outcome const updated = keel::result::updated{};
+keel::step_outcome const skipped = keel::result::skipped{keel::reason::nonfinite_loss, ""};
 }  // namespace
 
 TEST_CASE("a moving average is the published one, in fp32 for narrow parameters") {
@@ -33,7 +33,7 @@ TEST_CASE("a skipped step leaves a moving average as it is, by rule M03") {
   CHECK(at::equal(average.averages()[0], at::full({3}, 1.5)));
 }
 
-TEST_CASE("the average is in the parameters for a scope, and an update or a second swap in it is refused by rule M04") {
+TEST_CASE("the average is in the parameters for a scope, and an update or a second swap in it is rejected by rule M04") {
   for (auto const dtype : {at::kFloat, at::kHalf}) {
     at::Tensor const parameter = at::ones({3}, dtype);
     keel::moving_average average({parameter}, 0.5);
@@ -59,7 +59,7 @@ TEST_CASE("the average is in the parameters for a scope, and an update or a seco
   }
 }
 
-TEST_CASE("a decay outside (0, 1) is refused by rule M10") {
+TEST_CASE("a decay outside (0, 1) is rejected by rule M10") {
   for (double const decay : {0.0, 1.0, -0.5, std::numeric_limits<double>::quiet_NaN()}) {
     CHECK_THROWS_AS(keel::moving_average({at::ones({1})}, decay), keel::error);
   }
@@ -86,7 +86,7 @@ TEST_CASE("a recipe's average follows the applied updates, is saved and resumed,
       std::vector<at::Tensor> reference = copies_of(model->parameters());
       run.on([&](keel::event::update_end const& e) {
         if (part < stops.size() && e.update == stops[part]) run.request_stop();
-        if (!e.result.is<keel::outcome::updated>() || !stops.empty()) return;
+        if (!e.result.is<keel::result::updated>() || !stops.empty()) return;
         // At this event the update is there and its average too.
         for (std::size_t i = 0; i < reference.size(); ++i)
           reference[i] = reference[i] * 0.9 + model->parameters()[i].detach() * 0.1;
@@ -112,7 +112,7 @@ TEST_CASE("a recipe's average follows the applied updates, is saved and resumed,
   CHECK(same_bits(train(parts, {3, 11}), expected));
 }
 
-TEST_CASE("the average that is put into the model inside a window is refused before anything moves, by rule M04") {
+TEST_CASE("the average that is put into the model inside a window is rejected before anything moves, by rule M04") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
   keel::step<keel::recipe<keel::accumulate<2>, keel::ema<0.9>>> step{model, optimizer};

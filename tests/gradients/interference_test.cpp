@@ -48,10 +48,10 @@ std::string between(Meddle const& meddle) {
   meddle(*model, optimizer);
   auto const words = message_of([&] { step(make_pair_batch(3), mean_squared_error(model)); }, "E19");
   // The update is dropped, and the next one is as sound as ever.
-  CHECK_FALSE(step.has_window());
+  CHECK_FALSE(step.has_open_update());
   CHECK(step.updates() == 1);
   step(make_pair_batch(4), mean_squared_error(model));
-  CHECK(step(make_pair_batch(5), mean_squared_error(model)).template is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(5), mean_squared_error(model)).template is<keel::result::updated>());
   return words;
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("what the program may do between updates is not taken for a second ste
   keel::step<plain> step{model, optimizer};
   auto const updates = [&](auto const& between) {
     for (std::uint64_t i = 0; i < 5; ++i) {
-      CHECK(step(make_pair_batch(i), mean_squared_error(model)).is<keel::outcome::updated>());
+      CHECK(step(make_pair_batch(i), mean_squared_error(model)).is<keel::result::updated>());
       at::NoGradGuard no_grad;
       between();
     }
@@ -180,7 +180,7 @@ TEST_CASE("a parameter group that is added after the step was built is E11 at th
   CHECK(same_bits(copies_of(model->parameters()), before));
   // Built anew, all of them train.
   keel::step<plain> anew{model, optimizer};
-  CHECK(anew(make_pair_batch(1), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(anew(make_pair_batch(1), mean_squared_error(model)).is<keel::result::updated>());
 }
 
 TEST_CASE("a loss that reaches no parameter of the optimizer is an error, with one micro-batch and with two") {
@@ -192,7 +192,7 @@ TEST_CASE("a loss that reaches no parameter of the optimizer is an error, with o
   CHECK(words.find("any parameter of the optimizer") != std::string::npos);
   // One that reaches some of them trains those.
   auto const part = [&](pair_batch const& b) { return model->second(at::tanh(model->first(b.first)).detach()).square().mean(); };
-  CHECK(step(make_pair_batch(0), part).is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(0), part).is<keel::result::updated>());
   CHECK(step.updates() == 1);
 }
 
@@ -269,7 +269,7 @@ TEST_CASE("sparse gradients of an embedding train, their rows that come twice co
         at::Tensor const loss = model.words(id).square().sum();
         return i >= 4 && i < 6 ? (model.words(id) * NAN).nansum() * 1e30 + loss + at::sqrt(model.words(id).sum() * 0.0 - 0.0) : loss;
       });
-      if (auto const* const updated = result.get_if<keel::outcome::updated>()) norms.push_back(updated->gradient_norm);
+      if (auto const* const updated = result.get_if<keel::result::updated>()) norms.push_back(updated->gradient_norm);
     }
     return std::pair(copies_of(model.parameters()), step.skipped());
   };
@@ -305,7 +305,7 @@ TEST_CASE("clip_grad_norm_ of sparse gradients is that of the dense ones") {
   CHECK(at::allclose(clipped(true).second, clipped(false).second));
 }
 
-TEST_CASE("complex parameters are refused by name when the step is built") {
+TEST_CASE("complex parameters are rejected by name when the step is built") {
   struct complex_module : torch::nn::Module {
     complex_module() { phase = register_parameter("phase", at::ones({3}, at::kComplexFloat)); }
     at::Tensor phase;
@@ -395,7 +395,7 @@ TEST_CASE("a hook of update_end may change parameters, also where it is called l
     });
     std::vector<pair_batch> batches;
     for (std::uint64_t i = 0; i < 10; ++i) batches.push_back(make_pair_batch(i));
-    CHECK(run.fit(batches, mean_squared_error(model)).template is<keel::outcome::finished>());
+    CHECK(run.fit(batches, mean_squared_error(model)).template is<keel::result::finished>());
     CHECK(ended == 5);
     for (at::Tensor const& one : model->parameters()) CHECK(one.abs().max().template item<double>() <= 0.2 + 1e-6);
   };
@@ -417,7 +417,7 @@ TEST_CASE("what leaves every value as it is between micro-batches is no interfer
     run.evaluate(batches, mean_squared_error(model));
     ++evaluated;
   });
-  CHECK(run.fit(batches, mean_squared_error(model)).is<keel::outcome::finished>());
+  CHECK(run.fit(batches, mean_squared_error(model)).is<keel::result::finished>());
   CHECK(evaluated == 2);
 
   auto const other = make_small();

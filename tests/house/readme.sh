@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# readme.sh ROOT CXX: every snippet of README.md is a piece of a compiled file, every line that it says compiles does, and every
-# error that it quotes is what this compiler says.
+# readme.sh ROOT CXX: every snippet of every README.md is a piece of a compiled file, every line that they say compiles does, and
+# every error that they quote is what this compiler says. The first README.md keeps to 300 lines.
 set -euo pipefail
 root=$1
 compiler=$2
-readme="$root/README.md"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 export LC_ALL=C
@@ -14,13 +13,14 @@ fail() {
   failures=$((failures + 1))
 }
 
-# Cuts README.md into numbered blocks: for each marked fence one file with its lines and one with its mark.
-awk -v folder="$folder" '
+# Cuts them into numbered blocks: for each marked fence one file with its lines and one with its mark.
+readmes=$(cd "$root" && find README.md include -name README.md | sort)
+(cd "$root" && cat $readmes) | awk -v folder="$folder" '
   /^<!-- .* -->$/ { mark = $0; sub(/^<!-- /, "", mark); sub(/ -->$/, "", mark); next }
   /^```/ && !inside { inside = 1; if (mark != "") { ++count; print mark > (folder "/" count ".mark"); printf "" > (folder "/" count ".text") } next }
   /^```/ && inside { inside = 0; mark = ""; next }
   inside && mark != "" { print > (folder "/" count ".text") }
-' "$readme"
+'
 
 blocks=0
 for mark_file in "$folder"/*.mark; do
@@ -58,5 +58,12 @@ for mark_file in "$folder"/*.mark; do
   esac
 done
 [ "$blocks" -ge 8 ] || fail "only $blocks marked blocks were found; the marks are broken"
+[ "$(wc -l <"$root/README.md")" -le 300 ] || fail "more than 300 lines; what explains a folder stands in that folder's README.md"
+# Links to files that are there.
+for one in $readmes; do
+  for link in $(grep -oE '\]\([^)#:]+\)' "$root/$one" | sed 's/^](//; s/)$//'); do
+    [ -e "$root/$(dirname "$one")/$link" ] || fail "$one links to $link, which is not there"
+  done
+done
 [ "$failures" -eq 0 ] || exit 1
-echo "$blocks blocks of README.md hold"
+echo "$blocks blocks of $(echo "$readmes" | wc -l) READMEs hold"

@@ -1,8 +1,8 @@
-// Prints include/keel/rule/README.md from the rules themselves; with --proofs the tests that settled rows name, one a line.
+// Prints include/keel/rule/README.md from the rules themselves; with --proofs the tests that rows without a predicate name, one a line.
 #include <algorithm>
 #include <iostream>
 #include <keel/rule/every_rule.hpp>
-#include <keel/rule/settled.hpp>
+#include <keel/rule/rules_without_predicate.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -111,7 +111,7 @@ int print_table() {
                "be written by hand. Rules of your own: `rule.hpp` in this folder.\n";
   for (family const& one : families) {
     std::cout << "\n## " << one.letter << ": " << one.title
-              << "\n\n| id | what is refused | fix | decided by | lets it pass today |\n"
+              << "\n\n| id | what is rejected | fix | decided by | lets it pass today |\n"
               << "|---|---|---|---|---|\n";
     for (row const& r : rows) {
       if (r.id[0] != one.letter) continue;
@@ -123,7 +123,7 @@ int print_table() {
   std::cout << "\n## Rows that need no predicate\n\nCombinations of the field's catalogue that a recipe of keel cannot break, "
                "or not yet.\n\n"
                "| id | why | decided by | test | lets it pass today |\n|---|---|---|---|---|\n";
-  for (auto const& r : rule::settled) {
+  for (auto const& r : rule::rules_without_predicate) {
     std::cout << "| " << r.id << " | " << cell(r.words) << " | " << in_words(r.decided) << " | " << cell(r.proof) << " | "
               << r.passes << " |\n";
   }
@@ -133,7 +133,7 @@ int print_table() {
 }
 
 int print_proofs() {
-  for (auto const& r : rule::settled) {
+  for (auto const& r : rule::rules_without_predicate) {
     bool const proven = *r.proof != '\0';
     if (proven != (r.decided == rule::decided::never)) {
       std::cerr << r.id << ": just the rows that cannot happen name a test\n";

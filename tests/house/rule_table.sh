@@ -1,7 +1,7 @@
 #!/bin/sh
 # rule_table.sh [--write] [COMPILER]
 # Compares include/keel/rule/README.md with what the rules say of themselves, or writes it; then looks for every test that a
-# settled row names as its proof.
+# row without a predicate names as its proof.
 set -eu
 root=$(cd "$(dirname "$0")/../.." && pwd)
 table=$root/include/keel/rule/README.md
@@ -30,7 +30,7 @@ while IFS= read -r proof; do
     house.*) grep -q "NAME $proof " "$root/tests/CMakeLists.txt" && continue ;;
     *) grep -r -q -F "TEST_CASE(\"$proof\"" "$root/tests" && continue ;;
   esac
-  echo "no test has the name that settled.hpp gives as a proof: $proof"
+  echo "no test has the name that rules_without_predicate.hpp gives as a proof: $proof"
   missing=1
 done < "$folder/proofs"
 exit $missing

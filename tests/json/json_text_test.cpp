@@ -43,7 +43,7 @@ TEST_CASE("JSON text becomes the tree that nlohmann-json makes of it") {
   }
 }
 
-TEST_CASE("text that is not JSON is refused with the parser's words, short and printable") {
+TEST_CASE("text that is not JSON is rejected with the parser's words, short and printable") {
   for (auto const* text :
        {"", " ", "{", "[1,]", "{}{}", "nul", "{'a':1}", "1e999", "\"\x01\"", "\"\xff\"", "// c\n{}", "[1] x"}) {
     INFO(text);
@@ -58,7 +58,7 @@ TEST_CASE("text that is not JSON is refused with the parser's words, short and p
   for (char const c : words) CHECK((c >= ' ' && c <= '~'));
 }
 
-TEST_CASE("JSON of 64 levels is read, and deeper is refused, however deep") {
+TEST_CASE("JSON of 64 levels is read, and deeper is rejected, however deep") {
   auto const lists = [](std::size_t levels) { return repeated("[", levels) + repeated("]", levels); };
   auto const objects = [](std::size_t levels) { return repeated("{\"a\":", levels) + "1" + repeated("}", levels); };
   CHECK(parse_json(lists(64)) == nlohmann::json::parse(lists(64)));
@@ -73,7 +73,7 @@ TEST_CASE("JSON of 64 levels is read, and deeper is refused, however deep") {
   }
 }
 
-TEST_CASE("a key that stands twice in one object is refused by its name") {
+TEST_CASE("a key that stands twice in one object is rejected by its name") {
   CHECK(refused_for(R"({"a":1,"a":1})", "the key 'a' stands twice"));
   CHECK(refused_for(R"({"b":{"a":1,"c":2,"\u0061":3}})", "the key 'a' stands twice"));
   CHECK(refused_for(R"([0,{"":1,"":2}])", "the key '' stands twice"));

@@ -111,13 +111,13 @@ TEST_CASE("a value of another kind is an error that names its place") {
   CHECK(says(R"({"model": "batch_norm"})", "/model", "list of names"));
   CHECK(says(R"({"model": [1]})", "/model", "list of names"));
   CHECK(says(R"({"oom": "ladder"})", "/oom", "needs the rungs of ladder: {\"ladder\": ..}"));
-  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": "soon"}})", "/oom/climb_back", "must be a duration such as 500"));
-  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climb_back": 9223372036854775808}})", "/oom/climb_back",
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "release_after": "soon"}})", "/oom/release_after", "must be a duration such as 500"));
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "release_after": 9223372036854775808}})", "/oom/release_after",
              "a whole number that fits"));
-  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "has no field \"climbs\". There are: rungs climb_back"));
-  file const climbs_back(R"({"oom": {"ladder": ["offload_optimizer", "give_up"], "climb_back": 500}})");
-  CHECK(keel::load_config(climbs_back.path()).oom ==
-        keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up, keel::oom::climb_back<keel::steps{500}>>::configured);
+  CHECK(says(R"({"oom": {"ladder": ["give_up"], "climbs": 5}})", "/oom", "has no field \"climbs\". There are: rungs release_after"));
+  file const releases(R"({"oom": {"ladder": ["offload_optimizer", "give_up"], "release_after": 500}})");
+  CHECK(keel::load_config(releases.path()).oom ==
+        keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up, keel::oom::release_after<keel::steps{500}>>::configured);
   CHECK(says(R"({"accept": "B06"})", "/accept", "list of rule ids"));
   CHECK(says(R"({"accept": [6]})", "/accept", "list of rule ids"));
   CHECK(says(R"({"data": {"ragged": 1}})", "/data/ragged", "true or false"));
@@ -163,7 +163,7 @@ TEST_CASE("an unknown name of a megabyte is shown by its beginning") {
   CHECK(words.size() < 2000);
 }
 
-TEST_CASE("a file that breaks rules is refused with all of their ids and sentences, a missing one by its name") {
+TEST_CASE("a file that breaks rules is rejected with all of their ids and sentences, a missing one by its name") {
   file const on_disk(R"({"shard": {"zero": 3}, "nonfinite": {"rollback": 10},
                          "oom": {"ladder": ["halve_micro_batch", {"enable_recompute": "non_reentrant"}]}})");
   CHECK(keel::read_config(on_disk.path()).shard.stage == 3);

@@ -33,7 +33,7 @@ struct many : recipe<keel::precision::fp16, keel::loss_scale::dynamic<keel::loss
                      keel::checkpoint::every<10_min, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation>,
                      keel::schedule::multi_step<keel::schedule::milestones<100_steps, 200_steps>>,
                      keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::enable_recompute<keel::recompute::reentrant>,
-                                       keel::oom::give_up, keel::oom::climb_back<5_steps>>,
+                                       keel::oom::give_up, keel::oom::release_after<5_steps>>,
                      keel::evaluation::every<1_epochs>, keel::ema<0.99>, keel::model::has<keel::model::batch_norm>> {};
 
 }  // namespace
@@ -64,7 +64,7 @@ TEST_CASE("a written recipe names every setting of its policies, so that a later
   CHECK(written["accumulate"]["count"] == 1);
 }
 
-TEST_CASE("a policy of a program's own is written by its name, and a file with it is refused") {
+TEST_CASE("a policy of a program's own is written by its name, and a file with it is rejected") {
   auto const written = keel::to_json(config_of<recipe<mine>>);
   CHECK(written["clip"]["custom"]["name"] == "mine");
   std::string sentence;
@@ -73,7 +73,7 @@ TEST_CASE("a policy of a program's own is written by its name, and a file with i
   } catch (keel::config_error const& thrown) {
     sentence = thrown.what();
   }
-  CHECK(sentence == "[E13] /clip is \"custom\", a policy of a program's own, which a file cannot bring.");
+  CHECK(sentence == "[E13] /clip is \"custom\", a custom policy, which a file cannot bring.");
 }
 
 TEST_CASE("a field may stand beside its policy's argument, and not in two places") {
@@ -103,7 +103,7 @@ TEST_CASE("a recipe is printed whole, or with what it sets alone") {
         "nonfinite     rollback 10, agreed false\n"
         "schedule      multi_step, milestones 100 200 steps\n"
         "checkpoint    every 600 s, keep_best, metric evaluation_loss\n"
-        "oom           ladder halve_micro_batch, enable_recompute reentrant, give_up, climb_back 5 steps\n"
+        "oom           ladder halve_micro_batch, enable_recompute reentrant, give_up, release_after 5 steps\n"
         "ema           0.99\n"
         "evaluation    every 1 epochs\n"
         "model         batch_norm\n");

@@ -109,7 +109,7 @@ TEST_CASE("a dense checkpoint fits under the same names, and one that does not c
   CHECK_THROWS_AS(keel::lora(keel::lora_options(3, 4).rank(0)), keel::error);
 }
 
-TEST_CASE("under autocast a layer of eight bits gives the dtype that a dense one gives, and a moved weight is refused") {
+TEST_CASE("under autocast a layer of eight bits gives the dtype that a dense one gives, and a moved weight is rejected") {
   keel::libtorch::seed_random(at::kCPU, 1);
   keel::lora layer(keel::lora_options(8, 4));
   at::Tensor const x = at::randn({2, 8});
@@ -162,7 +162,7 @@ TEST_CASE("the ladder's quantized base learns, is saved, and a resumed run has t
         if (std::exchange(starve, false)) TORCH_CHECK_WITH(OutOfMemoryError, false, "a test took the memory away");
         return loss_of(ids);
       });
-      losses.push_back(outcome.get<keel::outcome::updated>().loss);
+      losses.push_back(outcome.get<keel::result::updated>().loss);
     }
     run.save();
     CHECK(run.relief().quantized);

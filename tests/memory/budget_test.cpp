@@ -6,7 +6,7 @@
 
 using namespace keel_test;
 
-TEST_CASE("a budget counts what LibTorch holds, its peak, and what it refused") {
+TEST_CASE("a budget counts what LibTorch holds, its peak, and what it rejected") {
   keel::memory::budget budget;
   auto const before = budget.allocated();
   budget.reset_peak();
@@ -28,7 +28,7 @@ TEST_CASE("a budget counts what LibTorch holds, its peak, and what it refused") 
   CHECK_THROWS_AS(keel::memory::budget(), std::logic_error);
 }
 
-TEST_CASE("a rehearsal refuses the one allocation that it names, of its own thread") {
+TEST_CASE("a rehearsal rejects the one allocation that it names, of its own thread") {
   keel::memory::budget budget;
   budget.refuse_allocation(3);
   CHECK_NOTHROW(at::empty({1}));
@@ -202,7 +202,7 @@ TEST_CASE("a recording is a pickle of plain values whose events add up to the bl
     recording.save(directory / "memory.pickle");
   }
   std::string const bytes = read_file(directory / "memory.pickle");
-  // For snapshot.sh, which has Python read it.
+  // For recording.sh, which has Python read it.
   if (char const* const copy = std::getenv("KEEL_SNAPSHOT"); copy != nullptr) write_file(copy, bytes);
   auto const snapshot = unpickler{bytes}.read();
   REQUIRE(snapshot["segments"].size() == 1);

@@ -6,13 +6,13 @@ using namespace keel_test;
 
 TEST_CASE("nonfinite_does_not_blind_the_detector: after a NaN the z-score still finds a spike") {
   keel::window_statistics window(128, 8);
-  keel::outcome const updated = keel::outcome::updated{};
+  keel::step_outcome const updated = keel::result::updated{};
   std::mt19937_64 engine(1);
   std::normal_distribution<double> normal(2.0, 0.1);
   for (int i = 0; i < 50; ++i) window.push(keel::accepted(updated, normal(engine)));
   window.push(keel::accepted(updated, std::numeric_limits<double>::quiet_NaN()));
   window.push(keel::accepted(updated, std::numeric_limits<double>::infinity()));
-  window.push(keel::accepted(keel::outcome::skipped{keel::reason::nonfinite_gradient, ""}, 1000.0));
+  window.push(keel::accepted(keel::result::skipped{keel::reason::nonfinite_gradient, ""}, 1000.0));
   CHECK_FALSE(window.zscore(keel::as_finite(std::numeric_limits<double>::quiet_NaN())).has_value());
   for (int i = 0; i < 200; ++i) window.push(keel::accepted(updated, normal(engine)));
   REQUIRE(window.zscore(keel::as_finite(3.0)).has_value());
@@ -23,7 +23,7 @@ TEST_CASE("nonfinite_does_not_blind_the_detector: after a NaN the z-score still 
 TEST_CASE("the z-score is the textbook one over the last values only") {
   keel::window_statistics window(4, 2);
   CHECK_FALSE(window.zscore(keel::as_finite(1.0)).has_value());
-  for (double const value : {100.0, 1.0, 2.0, 3.0, 4.0}) window.push(keel::accepted(keel::outcome::updated{}, value));
+  for (double const value : {100.0, 1.0, 2.0, 3.0, 4.0}) window.push(keel::accepted(keel::result::updated{}, value));
   CHECK(*window.zscore(keel::as_finite(3.5)) == Approx(1.0 / std::sqrt(1.25)));
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("elsewhere than on a terminal the console writes plain lines, with eve
   auto const whole = read_file(path);
   for (char const* const word :
        {"update  3/12", "update 12/12", "loss ", "(z ", "norm ", "lr 1.00e-01", "skipped 1", "rows/s", " ms", "eta 00:00",
-        "warning: update 5 was left out: non-finite loss", "SKIPPED: non-finite loss", "finished", "12 applied, 1 skipped"}) {
+        "warning: update 5 was skipped: non-finite loss", "SKIPPED: non-finite loss", "finished", "12 applied, 1 skipped"}) {
     INFO(word);
     CHECK(whole.find(word) != std::string::npos);
   }
@@ -200,7 +200,7 @@ TEST_CASE("logged_gradient_norm_is_the_oracles: of the whole window, unscaled an
 TEST_CASE("a window that is loaded at another length holds the last values, in their order") {
   auto const filled = [](std::size_t length, int count) {
     keel::window_statistics window(length, 2);
-    for (int i = 1; i <= count; ++i) window.push(keel::accepted(keel::outcome::updated{}, static_cast<double>(i * i)));
+    for (int i = 1; i <= count; ++i) window.push(keel::accepted(keel::result::updated{}, static_cast<double>(i * i)));
     return window;
   };
   auto const loaded_at = [&](keel::window_statistics from, std::size_t length) {
@@ -218,7 +218,7 @@ TEST_CASE("a window that is loaded at another length holds the last values, in t
     CHECK(*shorter.zscore(keel::as_finite(7.0)) == Approx(*filled(4, count).zscore(keel::as_finite(7.0))));
     auto longer = loaded_at(filled(4, count), 16);
     for (int i = count + 1; i <= count + 12; ++i)
-      longer.push(keel::accepted(keel::outcome::updated{}, static_cast<double>(i * i)));
+      longer.push(keel::accepted(keel::result::updated{}, static_cast<double>(i * i)));
     auto const expected = filled(std::min(16, std::min(4, count) + 12), count + 12);
     CHECK(*longer.zscore(keel::as_finite(7.0)) == Approx(*expected.zscore(keel::as_finite(7.0))));
   }

@@ -14,7 +14,7 @@ namespace {
 
 struct plain : keel::recipe<keel::checkpoint::every<keel::steps{2}>> {};
 struct offloading : keel::recipe<keel::offload::optimizer, keel::checkpoint::every<keel::steps{2}>> {};
-struct climbs : keel::recipe<oom::ladder<oom::offload_optimizer, oom::climb_back<keel::steps{2}>, oom::give_up>> {};
+struct climbs : keel::recipe<oom::ladder<oom::offload_optimizer, oom::release_after<keel::steps{2}>, oom::give_up>> {};
 
 at::Tensor first_moment(torch::optim::Optimizer& optimizer, at::Tensor const& parameter) {
   return static_cast<torch::optim::AdamWParamState&>(*optimizer.state()[keel::libtorch::state_key(parameter)]).exp_avg();
@@ -213,7 +213,7 @@ TEST_CASE("a forked process that drops offloaded tensors, or makes some, leaves 
   CHECK(tensor.eq(7.0).all().item<bool>());
 }
 
-TEST_CASE("offloading that the system refuses names what it refused and the way out, and works again afterwards") {
+TEST_CASE("offloading that the system rejects names what it rejected and the way out, and works again afterwards") {
   keel::memory::mapped_memory home(on_disk());
   at::Tensor const like = at::empty({1'000'000});
   {
@@ -247,7 +247,7 @@ TEST_CASE("offloading that the system refuses names what it refused and the way 
   CHECK(stays.eq(2.0).all().item<bool>());
 }
 
-TEST_CASE("offloading to a directory in memory, or to none, is refused by name") {
+TEST_CASE("offloading to a directory in memory, or to none, is rejected by name") {
   auto const id = [](std::filesystem::path const& where) {
     try {
       keel::memory::mapped_memory home(where);
@@ -310,13 +310,13 @@ TEST_CASE("bf16 parameters keep their fp32 copies in the file, too, and doubles 
         for (int i = 0; i < 4; ++i) {
           model->weight.mutable_grad() = at::full({64, 32}, 0.1 * (i + 1), model->weight.options()).t();
           model->bias.mutable_grad() = at::ones({32}, model->bias.options());
-          if (offload && i == 1) engine.keep_state_in(home);
+          if (offload && i == 1) engine.move_state_to(home);
           optimizer->step();
           if (offload && i > 0) CHECK(home->bytes() > 0);
           if (offload && i == 2) {
-            engine.keep_state_in(nullptr);
+            engine.move_state_to(nullptr);
             CHECK(home->bytes() == 0);
-            engine.keep_state_in(home);
+            engine.move_state_to(home);
           }
         }
         return copies_of(model->parameters());

@@ -25,7 +25,7 @@ TEST_CASE("rungs are taken in the ladder's order, and those that free nothing ar
   CHECK(at.relief().recompute == keel::recompute_kind::reentrant);
   // What cannot do anything here is passed over, too.
   CHECK(at.take_next(4, 9, [](int index) { return index != 2; }) == rung_kind::fused_attention);
-  CHECK(at.relief() == keel::memory_relief{4, keel::recompute_kind::reentrant, keel::attention_kind::fused, false, false, 0});
+  CHECK(at.relief() == keel::memory_settings{4, keel::recompute_kind::reentrant, keel::attention_kind::fused, false, false, 0});
   CHECK(at.take_next(4, 9, anything) == rung_kind::give_up);
   CHECK(at.take_next(4, 9, anything) == rung_kind::give_up);
 }
@@ -47,7 +47,7 @@ TEST_CASE("rungs that change the experiment are taken before the first update an
 }
 
 TEST_CASE("a rung is given back after the updates that the recipe says, and after twice as many where that was too early") {
-  auto at = position_of<oom::halve_micro_batch, oom::climb_back<3_steps>, oom::give_up>();
+  auto at = position_of<oom::halve_micro_batch, oom::release_after<3_steps>, oom::give_up>();
   auto const updates_until_given_back = [&] {
     for (int updates = 1; updates < 100; ++updates) {
       if (at.updated()) return updates;
@@ -66,7 +66,7 @@ TEST_CASE("a rung is given back after the updates that the recipe says, and afte
   at.take_next(8, 0, anything);
   CHECK(updates_until_given_back() == 12);
 
-  auto stays = position_of<oom::shorten_sequence<4>, oom::climb_back<1_steps>, oom::give_up>();
+  auto stays = position_of<oom::shorten_sequence<4>, oom::release_after<1_steps>, oom::give_up>();
   stays.take_next(8, 0, anything);
   CHECK_FALSE(stays.updated());
 }
@@ -99,7 +99,7 @@ TEST_CASE("where a run stands on its ladder is saved and restored, also onto ano
 
 namespace {
 
-struct climbs_back : keel::recipe<oom::ladder<oom::halve_micro_batch, oom::climb_back<2_steps>, oom::give_up>,
+struct releases : keel::recipe<oom::ladder<oom::halve_micro_batch, oom::release_after<2_steps>, oom::give_up>,
                                   keel::checkpoint::every<1_steps>> {};
 
 }  // namespace
@@ -111,9 +111,9 @@ TEST_CASE("a run says which rungs it took and gave back, and a resumed one stand
   for (int part = 0; part < 2; ++part) {
     auto const model = make_small();
     keel::adamw optimizer(model->parameters(), 0.01);
-    keel::trainer<climbs_back> run{model, optimizer, quiet({.run_directory = path})};
+    keel::trainer<releases> run{model, optimizer, quiet({.run_directory = path})};
     run.on([&](keel::event::out_of_memory const& e) { said.push_back(e.rung + " " + std::to_string(e.update)); });
-    run.on([&](keel::event::rung_given_back const& e) { said.push_back("back " + std::to_string(e.update)); });
+    run.on([&](keel::event::rung_released const& e) { said.push_back("back " + std::to_string(e.update)); });
     bool starve = part == 0;
     auto const loss = starving(mean_squared_error(model), [&] { return std::exchange(starve, false); });
     run.resume();
@@ -128,5 +128,5 @@ TEST_CASE("a run says which rungs it took and gave back, and a resumed one stand
   CHECK(said == std::vector<std::string>{"halve_micro_batch 0", "back 2"});
   auto const events = read_file(path / "events.jsonl");
   CHECK(events.find("\"event\":\"rung\"") != std::string::npos);
-  CHECK(events.find("rung_given_back") != std::string::npos);
+  CHECK(events.find("rung_released") != std::string::npos);
 }

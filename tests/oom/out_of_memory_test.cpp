@@ -95,12 +95,12 @@ TEST_CASE("where one row is still too much the ladder gives up, with parameters 
     ++calls;
     run_out_of_memory();
   });
-  REQUIRE(outcome.is<keel::outcome::gave_up>());
+  REQUIRE(outcome.is<keel::result::gave_up>());
   CHECK(calls == 4);  // 8 rows: whole, halves, quarters, single rows
   CHECK(same_bits(model->parameters(), parameters));
   CHECK(step.at_boundary());
   step(make_pair_batch(2), mean_squared_error(model));
-  CHECK(step(make_pair_batch(3), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(3), mean_squared_error(model)).is<keel::result::updated>());
 }
 
 TEST_CASE("an error that is not about memory is never retried") {
@@ -145,10 +145,10 @@ TEST_CASE("memory_comes_back_after_an_out_of_memory: a real refusal by the alloc
   auto const before = budget.allocated();
   auto const refused = budget.refused();
   budget.limit(budget.allocated() + (13 << 20));
-  keel::outcome last = keel::outcome::finished{0};
+  keel::step_outcome last = keel::result::accumulated{0, 0};
   for (int i = 0; i < 2; ++i) last = step(make_pair_batch(1), wide);
   budget.limit(0);
-  CHECK(last.is<keel::outcome::updated>());
+  CHECK(last.is<keel::result::updated>());
   CHECK(budget.refused() > refused);
   CHECK(step.pieces() == 2);
   CHECK(budget.allocated() == before);

@@ -27,7 +27,7 @@ TEST_CASE("thrash_takes_a_rung: an allocator that had to try again in three of t
   keel::step<halves, thrashing> step{model, optimizer};
   auto const update = [&](bool tried_again) {
     if (tried_again) thrashing::count() += 4;
-    CHECK(step(make_pair_batch(1), mean_squared_error(model)).is<keel::outcome::updated>());
+    CHECK(step(make_pair_batch(1), mean_squared_error(model)).is<keel::result::updated>());
   };
   for (int i = 0; i < 40; ++i) update(i % 5 == 0);
   for (int i = 0; i < 10; ++i) update(false);
@@ -44,13 +44,13 @@ namespace {
 struct grouped_batch {
   at::Tensor ids;
   std::int64_t rows() const { return ids.size(0); }
-  std::int64_t grain() const { return 3; }
+  std::int64_t granularity() const { return 3; }
   grouped_batch slice(std::int64_t begin, std::int64_t end) const { return {ids.slice(0, begin, end)}; }
 };
 
 }  // namespace
 
-TEST_CASE("halving goes down to the grain of a batch and never parts a group") {
+TEST_CASE("halving goes down to the granularity of a batch and never parts a group") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), 0.01);
   keel::step<halves> step{model, optimizer};
@@ -60,13 +60,13 @@ TEST_CASE("halving goes down to the grain of a batch and never parts a group") {
     if (piece.rows() > 4) run_out_of_memory();
     return model->forward(piece.ids).square().mean();
   });
-  CHECK(outcome.is<keel::outcome::updated>());
+  CHECK(outcome.is<keel::result::updated>());
   CHECK(step.pieces() == 4);
   CHECK(seen == std::vector<std::int64_t>{13, 6, 3, 3, 3, 4});
   // A group alone cannot be cut.
   auto const too_large =
       step(grouped_batch{at::randn({3, 6})}, [&](grouped_batch const&) -> at::Tensor { run_out_of_memory(); });
-  CHECK(too_large.is<keel::outcome::gave_up>());
+  CHECK(too_large.is<keel::result::gave_up>());
 }
 
 namespace {
@@ -108,11 +108,11 @@ TEST_CASE("a rung of the program's own is asked again until it has nothing left"
   keel::adamw optimizer(model->parameters(), 0.01);
   keel::step<own> step{model, optimizer};
   auto const outcome = step(make_pair_batch(1), [&](pair_batch const&) -> at::Tensor { run_out_of_memory(); });
-  CHECK(outcome.is<keel::outcome::gave_up>());
+  CHECK(outcome.is<keel::result::gave_up>());
   CHECK(frees_once::calls() == 2);
 }
 
-TEST_CASE("a rung that could never do anything for this model is refused before memory runs out: A21, A22, O20, U33") {
+TEST_CASE("a rung that could never do anything for this model is rejected before memory runs out: A21, A22, O20, U33") {
   auto const model = make_small();
   keel::adamw engine(model->parameters(), 0.01);
   torch::optim::AdamW stock(model->parameters(), 0.01);
@@ -168,7 +168,7 @@ TEST_CASE("a window that the data's end left incomplete is retried whole where i
   budget.refuse_allocation(1);  // of the moments
   auto const outcome = step.flush();
   budget.refuse_allocation(0);
-  REQUIRE(outcome->is<keel::outcome::updated>());
+  REQUIRE(outcome->is<keel::result::updated>());
   CHECK(step.pieces() == 2);
   CHECK(same_bits(model->parameters(), reference->parameters()));
 
@@ -182,7 +182,7 @@ TEST_CASE("a window that the data's end left incomplete is retried whole where i
   run.on([&](keel::event::gradients_ready const&) { run_out_of_memory(); });
   auto const result = run.fit(batches, mean_squared_error(other));
   CHECK(end);
-  CHECK(result.is<keel::outcome::gave_up>());
+  CHECK(result.is<keel::result::gave_up>());
   CHECK(run.cursor().consumed == 0);
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("a rung that runs out of memory itself is passed over") {
   keel::adamw optimizer(model->parameters(), 0.01);
   keel::step<own_and_halves> step{model, optimizer};
   CHECK(
-      step(make_pair_batch(1, 1), [&](pair_batch const&) -> at::Tensor { run_out_of_memory(); }).is<keel::outcome::gave_up>());
+      step(make_pair_batch(1, 1), [&](pair_batch const&) -> at::Tensor { run_out_of_memory(); }).is<keel::result::gave_up>());
 }
 
 TEST_CASE("a run that came to offloading, or to shorter rows, is not resumed where that cannot go on: U33, E03") {
@@ -244,7 +244,7 @@ TEST_CASE("a run that came to offloading, or to shorter rows, is not resumed whe
 
 TEST_CASE("a count of a ladder that no run reaches is a damaged checkpoint, and the longest wait overflows nothing: E05") {
   // As a configuration file may say it.
-  auto recipe = keel::config_of<keel::recipe<oom::ladder<oom::halve_micro_batch, oom::climb_back<2_steps>, oom::give_up>>>;
+  auto recipe = keel::config_of<keel::recipe<oom::ladder<oom::halve_micro_batch, oom::release_after<2_steps>, oom::give_up>>>;
   auto const id_of_reading = [&](std::int64_t calm) -> std::string {
     keel::ladder_position at(recipe);
     at.take_next(4, 0, [](int) { return true; });
@@ -269,12 +269,12 @@ TEST_CASE("a count of a ladder that no run reaches is a damaged checkpoint, and 
   CHECK(id_of_reading(most) == "E05");
   CHECK(id_of_reading((2 << 20) - 2) == "waits");
   CHECK(id_of_reading((2 << 20) - 1) == "released");
-  recipe.oom.climb_back = most;
+  recipe.oom.release_after = most;
   CHECK(id_of_reading(1000) == "waits");
 }
 
 TEST_CASE(
-    "a trial runs on the rungs that its run took, takes none that changes the experiment, and leaves state where it lives") {
+    "a dry run runs on the rungs that its run took, takes none that changes the experiment, and leaves state where it lives") {
   scratch_directory directory;
   struct trying : keel::recipe<keel::model::has<keel::model::adapters>,
                                oom::ladder<oom::offload_optimizer, oom::quantize_base, oom::give_up>> {};

@@ -271,7 +271,7 @@ TEST_CASE("the loss scale, the window's weight and the clip are folded into the 
   at::Tensor const parameter = at::zeros({3}).requires_grad_(true);
   std::vector<at::Tensor> const parameters{parameter};
   keel::sgd plain(parameters, torch::optim::SGDOptions(1.0));
-  auto window = keel::begin_window(parameters, 4.0);
+  auto window = keel::begin_update(parameters, 4.0);
   window.add((parameter * at::tensor({3.0F, 0.0F, 4.0F})).sum());
   auto checked = std::move(window).complete().unscale().check();
   auto& found = std::get<keel::gradients<keel::stage::checked>>(checked);
@@ -355,7 +355,7 @@ TEST_CASE("the fp32 copy of a narrow parameter has the bits of an fp32 parameter
   }
 }
 
-TEST_CASE("a sparse gradient is refused by name, before anything changed") {
+TEST_CASE("a sparse gradient is rejected by name, before anything changed") {
   at::Tensor const parameter = at::ones({4, 2}).requires_grad_(true);
   at::Tensor const dense = at::ones({2}).requires_grad_(true);
   keel::adamw optimizer(std::vector<at::Tensor>{dense, parameter}, torch::optim::AdamWOptions(1e-2));
@@ -387,7 +387,7 @@ TEST_CASE("an out-of-memory while an engine makes its moments changes no paramet
   }
   budget.limit(0);
   CHECK(same_bits(before, model->parameters()));
-  CHECK(step(make_pair_batch(1), loss).is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(1), loss).is<keel::result::updated>());
 }
 
 TEST_CASE(

@@ -102,7 +102,7 @@ TEST_CASE("a block that draws nothing does not mind who else does, and leaves th
   }
 }
 
-TEST_CASE("a parameter that is changed in place before the backward pass is E16, as autograd itself refuses it") {
+TEST_CASE("a parameter that is changed in place before the backward pass is E16, as autograd itself rejects it") {
   for (auto const how : {way::hooks, way::reentrant}) {
     at::Tensor const weight = at::full({4, 4}, 2.0).requires_grad_();
     at::Tensor const x = at::ones({1, 4}).requires_grad_();

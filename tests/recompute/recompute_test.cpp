@@ -122,7 +122,7 @@ TEST_CASE("double backward goes through a recomputed block, and a retained graph
 }
 
 TEST_CASE(
-    "a frozen input trains the block's own parameters by hooks, and is refused by rule A02 where it would train nothing") {
+    "a frozen input trains the block's own parameters by hooks, and is rejected by rule A02 where it would train nothing") {
   at::Tensor const x = at::randn({3, 6});
   auto const model = make_small();
   auto const reference = make_small();
@@ -230,6 +230,50 @@ TEST_CASE("a unit is the call itself, or recomputed as the scope of its thread s
   CHECK(keel::unit_scope::kind() == keel::recompute_kind::none);
 }
 
+TEST_CASE("a unit is a module, a holder, a shared pointer or a function, and each is recomputed by its forward") {
+  struct counting : torch::nn::Module {
+    at::Tensor forward(at::Tensor const& x) {
+      ++calls;
+      return x.sin().exp();
+    }
+    int calls = 0;
+  };
+  struct counting_holder : torch::nn::ModuleHolder<counting> {
+    using torch::nn::ModuleHolder<counting>::ModuleHolder;
+  };
+  auto const gradient_of = [](auto& block) {
+    at::Tensor const x = at::ones({2}).requires_grad_();
+    at::Tensor y;
+    {
+      keel::unit_scope const scope(keel::recompute::non_reentrant{});
+      y = keel::unit(block, x);
+      CHECK(scope.units() == 1);
+    }
+    y.sum().backward();
+    return x.grad();
+  };
+  auto const pointer = std::make_shared<counting>();
+  auto const function = [&](at::Tensor const& x) { return pointer->forward(x); };
+  at::Tensor const expected = gradient_of(function);
+  CHECK(pointer->calls == 2);
+  CHECK(at::equal(gradient_of(*pointer), expected));
+  CHECK(pointer->calls == 4);
+  CHECK(at::equal(gradient_of(pointer), expected));
+  CHECK(pointer->calls == 6);
+  counting_holder holder(std::make_shared<counting>());
+  CHECK(at::equal(gradient_of(holder), expected));
+  CHECK(holder->calls == 2);
+  // LibTorch's own, and one that nothing but the graph keeps alive.
+  at::Tensor const x = at::ones({3, 4}).requires_grad_();
+  at::Tensor y;
+  {
+    keel::unit_scope const scope(keel::recompute::non_reentrant{});
+    y = keel::unit(torch::nn::Linear(4, 2), x);
+  }
+  y.sum().backward();
+  CHECK(x.grad().defined());
+}
+
 namespace {
 
 /// Rows through a stack whose blocks are units.
@@ -293,7 +337,7 @@ TEST_CASE("a recipe with recompute trains to the bits of one without, and so doe
   CHECK(rungs == 1);
 }
 
-TEST_CASE("recompute in a run whose loss has no unit is refused by rule A21, with the parameters as they were") {
+TEST_CASE("recompute in a run whose loss has no unit is rejected by rule A21, with the parameters as they were") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
   keel::step<by_hooks> step{model, optimizer};

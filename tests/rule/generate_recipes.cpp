@@ -120,8 +120,8 @@ std::vector<slot_spellings> const slots = {
       {"keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::quantize_base, "
        "keel::oom::give_up>",
        "{\"ladder\": [\"halve_micro_batch\", \"quantize_base\", \"give_up\"]}"},
-      {"keel::oom::ladder<keel::oom::shorten_sequence<0>, keel::oom::give_up, keel::oom::climb_back<500_steps>>",
-       "{\"ladder\": [{\"shorten_sequence\": 0}, \"give_up\"], \"climb_back\": 500}"}}},
+      {"keel::oom::ladder<keel::oom::shorten_sequence<0>, keel::oom::give_up, keel::oom::release_after<500_steps>>",
+       "{\"ladder\": [{\"shorten_sequence\": 0}, \"give_up\"], \"release_after\": 500}"}}},
     {"determinism", {{"keel::determinism::strict<7>", "{\"strict\": 7}"}}},
     {"objective", {{"keel::objective::grpo<8>", "{\"grpo\": 8}"}, {"keel::objective::ebft<1>", "{\"ebft\": 1}"}}},
     {"ema", {{"keel::ema<0.999>", "0.999"}, {"keel::ema<1.0>", "1.0"}, {"keel::ema<0.0>", "0.0"}}},

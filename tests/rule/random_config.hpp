@@ -134,11 +134,11 @@ class random_config {
   void list_itself(keel::config& c, double keep) {
     if (chance(keep)) return;
     if (chance(0.3)) c.repeated = 1U << std::uniform_int_distribution<int>(0, keel::slot_count - 1)(engine_);
-    c.strangers = chance(0.1);
+    c.unknown_entries = chance(0.1);
     c.disagreeing_options = chance(0.1);
     c.unitless_intervals = chance(0.1);
     c.unsaved_states = chance(0.1);
-    c.unsound_rules = chance(0.1);
+    c.malformed_rules = chance(0.1);
     if (chance(0.3)) {
       c.accepted_count = of({1, 2});
       for (int i = 0; i < c.accepted_count; ++i)

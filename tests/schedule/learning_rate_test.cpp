@@ -63,7 +63,7 @@ TEST_CASE("step_lr_beside_a_recipe_without_a_schedule: keel writes no rate, and 
   for (std::uint64_t i = 0; i < 6; ++i) {
     expected.push_back(rate_of(optimizer));
     auto const result = step(make_pair_batch(i), mean_squared_error(model));
-    used.push_back(result.get<keel::outcome::updated>().learning_rate);
+    used.push_back(result.get<keel::result::updated>().learning_rate);
     scheduler.step();
   }
   CHECK(used == expected);
@@ -85,7 +85,7 @@ TEST_CASE("a rate of zero moves no parameter, and a hook that halves the rate is
   keel::trainer<plain> run{other, sgd, quiet({.updates = 3})};
   std::vector<double> used;
   run.on([&](keel::event::update_end const& e) {
-    used.push_back(e.result.get<keel::outcome::updated>().learning_rate);
+    used.push_back(e.result.get<keel::result::updated>().learning_rate);
     set_rate(sgd, rate_of(sgd) / 2);
   });
   run.fit(std::vector<pair_batch>{make_pair_batch(0), make_pair_batch(1), make_pair_batch(2)}, mean_squared_error(other));
@@ -108,7 +108,7 @@ TEST_CASE("a rate that something else wrote beside a schedule is an error before
   // Put back, the run goes on.
   set_rate(optimizer, own);
   CHECK(same_bits(image_of(*model, optimizer), image));
-  CHECK(step(make_pair_batch(3), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(step(make_pair_batch(3), mean_squared_error(model)).is<keel::result::updated>());
 }
 
 TEST_CASE("a rate that is negative, infinite or NaN is an error with group and update, and nothing moves", "[rates]") {
@@ -174,7 +174,7 @@ seen train(std::filesystem::path const& directory, double rate, std::int64_t upd
   keel::trainer<Recipe> run{model, optimizer, quiet(std::move(options))};
   if (change) run.migrate({"rate", change});
   run.on([&](keel::event::update_end const& e) {
-    found.rates.push_back(e.result.get<keel::outcome::updated>().learning_rate);
+    found.rates.push_back(e.result.get<keel::result::updated>().learning_rate);
     if (step_lr_until > 0.0) set_rate(optimizer, std::max(step_lr_until, rate_of(optimizer) / 2));
   });
   std::vector<pair_batch> batches;
@@ -328,7 +328,7 @@ TEST_CASE("a restart at an older checkpoint gives a run that had used up its rol
   };
   std::set<std::int64_t> const bad{9, 10, 15, 16};
   auto const first = go(bad, {});
-  CHECK(first.first.find("the run went back once") != std::string::npos);
+  CHECK(first.first.find("the run rolled back once") != std::string::npos);
   auto const second = go({9, 10}, {.resume_at = 4});
   CHECK(second.first == "");
   CHECK(second.second == 2);
@@ -348,9 +348,9 @@ TEST_CASE("a rate that is set after the step was built and before its first upda
   keel::step<falling> step{model, optimizer};
   set_rate(optimizer, 0.2);
   auto const first = step(make_pair_batch(0), mean_squared_error(model));
-  CHECK(first.get<keel::outcome::updated>().learning_rate == 0.2);
+  CHECK(first.get<keel::result::updated>().learning_rate == 0.2);
   auto const second = step(make_pair_batch(1), mean_squared_error(model));
-  CHECK(second.get<keel::outcome::updated>().learning_rate == Approx(0.2 * 0.9));
+  CHECK(second.get<keel::result::updated>().learning_rate == Approx(0.2 * 0.9));
 }
 
 TEST_CASE("a rollback to a checkpoint from before an accepted change of the rate goes back, and keeps the new rate") {
@@ -424,9 +424,9 @@ TEST_CASE("milestones count applied updates, and a resumed run goes on between t
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   keel::step<skips> step{model, optimizer};
   auto const skipped = [&](pair_batch const& batch) { return mean_squared_error(model)(batch) * NAN; };
-  for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(step(make_pair_batch(i), skipped).is<keel::outcome::skipped>());
+  for (std::uint64_t i = 0; i < 3; ++i) REQUIRE(step(make_pair_batch(i), skipped).is<keel::result::skipped>());
   CHECK(step.learning_rate() == 0.1);
-  REQUIRE(step(make_pair_batch(4), mean_squared_error(model)).is<keel::outcome::updated>());
+  REQUIRE(step(make_pair_batch(4), mean_squared_error(model)).is<keel::result::updated>());
   CHECK(step.learning_rate() == 0.05);
 }
 
@@ -439,7 +439,7 @@ TEST_CASE("a program that owns its loop gives a plateau its evaluations, and the
   std::vector<double> used;
   for (double const evaluation : {1.0, 1.5, 1.5, 0.5}) {
     auto const result = step(make_pair_batch(used.size()), mean_squared_error(model));
-    used.push_back(result.get<keel::outcome::updated>().learning_rate);
+    used.push_back(result.get<keel::result::updated>().learning_rate);
     step.schedule().evaluated(evaluation, /*larger_is_better=*/false);
   }
   CHECK(used == std::vector<double>{0.1, 0.1, 0.1, 0.05});

@@ -178,7 +178,7 @@ TEST_CASE("plateau lowers the rate after a patience without a lower mean loss, d
                                     schedule::warmup<5_steps>>::configured;
   keel::lr_schedule rates(optimizer, settings, 0);
   auto const block = [&](double loss, int updates = 10) {
-    for (int i = 0; i < updates; ++i) rates.advance(keel::outcome::updated{loss + (i % 2 == 0 ? 0.5 : -0.5), 1.0, 1.0});
+    for (int i = 0; i < updates; ++i) rates.advance(keel::result::updated{loss + (i % 2 == 0 ? 0.5 : -0.5), 1.0, 1.0});
     return rates.rate();
   };
   CHECK(rates.rate() == Approx(0.2));
@@ -186,7 +186,7 @@ TEST_CASE("plateau lowers the rate after a patience without a lower mean loss, d
   CHECK(block(10.0) == 1.0);
   CHECK(block(8.0) == 1.0);
   CHECK(block(7.5) == 0.5);  // lower, but not by a tenth
-  for (int i = 0; i < 30; ++i) rates.advance(keel::outcome::skipped{keel::reason::nonfinite_loss, ""});
+  for (int i = 0; i < 30; ++i) rates.advance(keel::result::skipped{keel::reason::nonfinite_loss, ""});
   CHECK(rates.rate() == 0.5);
   CHECK(block(7.0) == 0.5);
   CHECK(block(7.0) == 0.25);
@@ -201,8 +201,8 @@ TEST_CASE("plateau lowers the rate after a patience without a lower mean loss, d
   keel::state_reader reader(state, tensors, "a test");
   resumed.visit(reader);
   for (int i = 0; i < 40; ++i) {
-    rates.advance(keel::outcome::updated{1.0, 1.0, 1.0});
-    resumed.advance(keel::outcome::updated{1.0, 1.0, 1.0});
+    rates.advance(keel::result::updated{1.0, 1.0, 1.0});
+    resumed.advance(keel::result::updated{1.0, 1.0, 1.0});
     REQUIRE(rates.rate() == resumed.rate());
   }
 }
@@ -215,7 +215,7 @@ TEST_CASE("every parameter group keeps its own rate, and min_lr is absolute") {
   torch::optim::SGD optimizer(std::move(groups), torch::optim::SGDOptions(1.0));
   optimizer.param_groups()[1].options().set_lr(0.5);
   keel::lr_schedule rates(optimizer, schedule::linear<schedule::min_lr<0.1>>::configured, 10);
-  for (int i = 0; i < 10; ++i) rates.advance(keel::outcome::updated{1.0, 1.0, 1e-3});
+  for (int i = 0; i < 10; ++i) rates.advance(keel::result::updated{1.0, 1.0, 1e-3});
   rates.apply(optimizer);
   CHECK(optimizer.param_groups()[0].options().get_lr() == Approx(0.1));
   CHECK(optimizer.param_groups()[1].options().get_lr() == Approx(0.1));
@@ -378,8 +378,34 @@ TEST_CASE("an evaluation that is not finite is not a better one, whichever way b
   }
 }
 
+namespace {
+
+struct halves : keel::fills<keel::slot::schedule> {
+  static constexpr schedule::settings configured{.kind = schedule::kind::custom};
+  static double factor(std::int64_t, std::int64_t) { return 0.5; }
+};
+
+}  // namespace
+
+TEST_CASE("the single parts take a policy, and are what its settings make them") {
+  keel::grad_scaler const scaler{keel::loss_scale::fixed<8.0>{}};
+  CHECK(scaler.factor() == 8.0);
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 1.0);
+  keel::lr_schedule rates(optimizer, schedule::linear<schedule::warmup<4_steps>>{}, 10);
+  CHECK(rates.rate() == 0.25);
+  keel::lr_schedule own(optimizer, halves{});
+  CHECK(own.rate() == 0.5);
+  keel::spike_guard const spikes{keel::spike::skip<keel::spike::loss_above<3.0>>{}};
+  CHECK(spikes.loss_limit() == 3.0);
+  keel::nonfinite_guard once{keel::nonfinite::raise{}};
+  CHECK_THROWS_AS(once.skipped(keel::reason::nonfinite_loss, "", 1), keel::nonfinite_error);
+  keel::attention_scope const attention{keel::attention::math{}};
+  CHECK(keel::attention_scope::kind() == keel::attention_kind::math);
+}
+
 TEST_CASE("a plateau judges what its recipe says: losses or evaluations, and neither during the warm-up") {
-  keel::outcome const applied = keel::outcome::updated{5.0, 1.0, 1.0};
+  keel::step_outcome const applied = keel::result::updated{5.0, 1.0, 1.0};
   judged_rate evaluations(schedule::plateau<schedule::evaluations<1>, schedule::warmup<10_steps>>::configured);
   evaluations.after({1.0, 2.0, 3.0});
   for (int i = 0; i < 10; ++i) evaluations.rates.advance(applied);

@@ -82,7 +82,7 @@ void train(std::filesystem::path const& directory, std::int64_t updates, Prepare
   keel::trainer<recipe, Environment> run{
       model, optimizer, {.run_directory = directory, .updates = updates, .mode = keel::console_mode::off}, files};
   rows_seen seen;
-  run.keep_state("rows_seen", seen);
+  run.register_state("rows_seen", seen);
   prepare(run);
   // Seven batches an epoch, so that windows of two cross epochs; the rows' values drawn from the generator, as a user's might be.
   keel::shuffled_batches const order{{.rows = 56, .batch = 8, .seed = 5}};

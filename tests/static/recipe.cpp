@@ -67,7 +67,7 @@ static_assert(!valid<keel::clip::none>);
 static_assert(!valid<recipe<int>> && !valid<recipe<void>> && !valid<recipe<int&>> && !valid<recipe<declared_only>>);
 static_assert(!valid<recipe<recipe<>>>);
 static_assert(violations<recipe<int>>.size() == 1 && violations<recipe<int>>.has("D00"));
-static_assert(config_of<recipe<int, keel::precision::bf16, void>>.strangers == 2);
+static_assert(config_of<recipe<int, keel::precision::bf16, void>>.unknown_entries == 2);
 static_assert(config_of<recipe<int, keel::precision::bf16, void>>.precision == keel::precision::bf16::configured);
 
 // A user's own policy is a policy, with or without keel's base.
@@ -89,9 +89,9 @@ struct drop_the_cache {
 };
 static_assert(keel::oom::rung<drop_the_cache> && !keel::oom::rung<int>);
 static_assert(valid<recipe<keel::oom::ladder<drop_the_cache, drop_the_cache, keel::oom::give_up>>>);
-static_assert(keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::give_up>::configured.climb_back == 9);
-static_assert(keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::give_up>::configured.count == 1);
-static_assert(violations<recipe<keel::oom::ladder<keel::oom::climb_back<keel::steps{9}>, keel::oom::climb_back<keel::steps{8}>,
+static_assert(keel::oom::ladder<keel::oom::release_after<keel::steps{9}>, keel::oom::give_up>::configured.release_after == 9);
+static_assert(keel::oom::ladder<keel::oom::release_after<keel::steps{9}>, keel::oom::give_up>::configured.count == 1);
+static_assert(violations<recipe<keel::oom::ladder<keel::oom::release_after<keel::steps{9}>, keel::oom::release_after<keel::steps{8}>,
                                                   keel::oom::give_up>>>.has("D20"));
 static_assert(violations<recipe<keel::oom::ladder<keel::oom::fused_attention, drop_the_cache, keel::oom::give_up>>>.has("O06"));
 

@@ -23,7 +23,7 @@ constexpr int fixes_of(std::string_view text) {
 static_assert(fixes_of("") == 0 && fixes_of("Fix: a. Fix: b.") == 2 && fixes_of("Fix:") == 0);
 
 template <class Rule>
-struct well_said {
+struct well_formed {
   static constexpr std::string_view id = Rule::id;
   static constexpr std::string_view text = Rule::text;
   static constexpr bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
@@ -33,7 +33,7 @@ struct well_said {
   static_assert(fixes_of(text) == 1);
   static_assert(text.ends_with('.'));
   static constexpr bool is_list = requires { Rule::sentence; };
-  static_assert(is_list || keel::rule::is_well_said(Rule::id, Rule::text));
+  static_assert(is_list || keel::rule::is_well_formed(Rule::id, Rule::text));
   // The longest that can come before it: "reached by rung 16 of oom::ladder: " and its like.
   static constexpr std::size_t prefix = (Rule::has_words_for & 2)   ? 35
                                         : (Rule::has_words_for & 4) ? 32
@@ -43,12 +43,12 @@ struct well_said {
 };
 
 template <class List>
-struct each_well_said;
+struct each_well_formed;
 template <class... Rules>
-struct each_well_said<keel::rule::list<Rules...>> : well_said<Rules>... {};
+struct each_well_formed<keel::rule::list<Rules...>> : well_formed<Rules>... {};
 
 using keel::rule::every_rule;
-template struct each_well_said<every_rule>;
+template struct each_well_formed<every_rule>;
 
 template <class List>
 constexpr bool ids_are_unique = false;
@@ -80,7 +80,7 @@ constexpr bool has_value_rule = true;
 template <class... Rules>
 constexpr bool has_value_rule<keel::rule::list<Rules...>> = (keel::rule::value_rule<Rules> || ...);
 static_assert(are_value_rules<keel::rule::catalogue>);
-static_assert(are_value_rules<keel::rule::unbuilt_rules> && are_value_rules<keel::rule::trainer_only_rules>);
+static_assert(are_value_rules<keel::rule::rules_not_implemented> && are_value_rules<keel::rule::trainer_only_rules>);
 static_assert(!has_value_rule<keel::rule::order_rules>);
 
 }  // namespace

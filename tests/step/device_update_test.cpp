@@ -86,9 +86,9 @@ Optimizer make_optimizer(std::shared_ptr<small_module> const& model) {
   }
 }
 
-std::string word_of(keel::outcome const& result) {
-  if (auto const* const skipped = result.get_if<keel::outcome::skipped>()) return to_string(skipped->why) + skipped->where;
-  return result.is<keel::outcome::updated>() ? "updated" : (result.is<keel::outcome::pending>() ? "pending" : "other");
+std::string word_of(keel::step_outcome const& result) {
+  if (auto const* const skipped = result.get_if<keel::result::skipped>()) return to_string(skipped->why) + skipped->where;
+  return result.is<keel::result::updated>() ? "updated" : (result.is<keel::result::pending>() ? "pending" : "other");
 }
 
 template <class Recipe, class OnHost, class OnDevice, class Optimizer>
@@ -109,7 +109,7 @@ void compare_ways(std::uint64_t seed) {
     overflows = engine() % 5 == 0;
     auto const now = on_host(batch, mean_squared_error(ours));
     auto const later = on_device(batch, mean_squared_error(theirs));
-    if (!now.template is<keel::outcome::accumulated>()) {
+    if (!now.template is<keel::result::accumulated>()) {
       known_at_once.push_back(word_of(now));
       known_later.push_back(word_of(later));
     }
@@ -231,8 +231,8 @@ TEST_CASE("what the host learns later is raised later, with the parameters of th
   keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.05));
   keel::step<keel::recipe<>, on_a_device> step{model, optimizer};
   auto const loss_of = mean_squared_error(model);
-  CHECK(step(batch_of(1), loss_of).is<keel::outcome::pending>());
-  CHECK(step(batch_of(2), loss_of).is<keel::outcome::updated>());
+  CHECK(step(batch_of(1), loss_of).is<keel::result::pending>());
+  CHECK(step(batch_of(2), loss_of).is<keel::result::updated>());
   step.settle();
   auto const before = copies_of(model->parameters());
   auto const moments = image_of(*model, optimizer);
@@ -244,7 +244,7 @@ TEST_CASE("what the host learns later is raised later, with the parameters of th
   CHECK(step.updates() == 2);
   // The step is usable again.
   step(batch_of(5), loss_of);
-  CHECK(step.settle()->is<keel::outcome::updated>());
+  CHECK(step.settle()->is<keel::result::updated>());
 }
 
 TEST_CASE("a run that is decided on the device is recorded, saved and resumed like any other") {
@@ -290,9 +290,9 @@ TEST_CASE("a hook that looks at gradients or losses is told at once, and the dev
   int seen = 0;
   run.on([&](keel::event::gradients_ready const& e) { seen += std::isfinite(e.norm) ? 1 : 0; });
   run.on([&](keel::event::micro_batch_end const& e) { REQUIRE(std::isfinite(e.loss)); });
-  CHECK(run.step(batch_of(1), mean_squared_error(model)).is<keel::outcome::pending>());
+  CHECK(run.step(batch_of(1), mean_squared_error(model)).is<keel::result::pending>());
   CHECK(seen == 1);
-  CHECK(run.step(batch_of(2), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(run.step(batch_of(2), mean_squared_error(model)).is<keel::result::updated>());
   CHECK(seen == 2);
 }
 
@@ -309,7 +309,7 @@ TEST_CASE("batch norm's running statistics go back with an update that the devic
   CHECK(same_bits(model->buffers(), before));
   step(make_pair_batch(3), loss_of);
   CHECK(!same_bits(model->buffers(), before));
-  CHECK(step.settle()->is<keel::outcome::updated>());
+  CHECK(step.settle()->is<keel::result::updated>());
   CHECK(step.skipped() == 1);
 }
 
@@ -338,7 +338,7 @@ TEST_CASE("a window's milliseconds are its own from the first update on, and a l
   keel::trainer<keel::recipe<>, on_a_device> run{model, optimizer, quiet({.run_directory = directory.path()})};
   for (std::uint64_t seed = 0; seed < 3; ++seed) run.step(batch_of(seed), mean_squared_error(model));
   CHECK(run.updates() == 2);
-  CHECK(run.settle()->is<keel::outcome::updated>());
+  CHECK(run.settle()->is<keel::result::updated>());
   CHECK(run.updates() == 3);
   CHECK_FALSE(run.flush().has_value());
   auto const lines = read_lines(directory / "metrics.jsonl");

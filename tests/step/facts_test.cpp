@@ -42,7 +42,7 @@ struct short_run {
 
 }  // namespace
 
-TEST_CASE("batch norm that the model holds is seen: O10 refuses halving, accept admits it, also for a model without it") {
+TEST_CASE("batch norm that the model holds is seen: O10 rejects halving, accept admits it, also for a model without it") {
   torch::nn::Sequential with(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 1));
   torch::nn::Sequential without(torch::nn::Linear(6, 1));
   torch::optim::SGD optimizer(with->parameters(), 0.1);
@@ -102,7 +102,7 @@ TEST_CASE("a rule of the user's own is asked again with what the run knows") {
   CHECK(refused_ids<keel::recipe<short_run>>(*model, optimizer, 100) == ids{});
 }
 
-TEST_CASE("a loss function that runs backward by itself is refused by rule Z16, and costs nothing") {
+TEST_CASE("a loss function that runs backward by itself is rejected by rule Z16, and costs nothing") {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   keel::step<keel::recipe<>> step{model, optimizer};
@@ -120,11 +120,11 @@ TEST_CASE("a loss function that runs backward by itself is refused by rule Z16, 
     CHECK(std::string(thrown.what()).find("first.weight") != std::string::npos);
   }
   CHECK(same_bits(before, model->parameters()));
-  CHECK(step(batch, loss).is<keel::outcome::updated>());
+  CHECK(step(batch, loss).is<keel::result::updated>());
 }
 
 TEST_CASE(
-    "a loss function that runs backward by itself is refused by rule Z16 from the second micro-batch on too, also if it cleans "
+    "a loss function that runs backward by itself is rejected by rule Z16 from the second micro-batch on too, also if it cleans "
     "up") {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
@@ -148,14 +148,14 @@ TEST_CASE(
                   keel::data_error);
 }
 
-TEST_CASE("a recipe for another kind of device than the model's is refused by rule X10") {
+TEST_CASE("a recipe for another kind of device than the model's is rejected by rule X10") {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   CHECK(refused_ids<keel::recipe<keel::device::cuda>>(*model, optimizer) == ids{"X10"});
   CHECK(refused_ids<keel::recipe<keel::device::cpu>>(*model, optimizer) == ids{});
 }
 
-TEST_CASE("a rule of the user's own that refuses without an error of the compiler's is refused at construction") {
+TEST_CASE("a rule of the user's own that rejects without an error of the compiler's is rejected at construction") {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
   using refused = keel::recipe<silent, keel::clip::global_norm<1e-9>>;
@@ -195,7 +195,7 @@ TEST_CASE("facts of a batch are judged with those of the model's type, and those
   } catch (keel::recipe_error const& thrown) {
     CHECK(thrown.ids() == ids{"T01"});
   }
-  CHECK(stops(packed_rows{at::ones({4, 6})}, packed(closed)).is<keel::outcome::updated>());
+  CHECK(stops(packed_rows{at::ones({4, 6})}, packed(closed)).is<keel::result::updated>());
 
   keel::trainer<keel::recipe<keel::accumulate<2>>> run{open, optimizer, quiet({.updates = 2})};
   ragged_source const ragged{make_pair_batch(1), make_pair_batch(2), make_pair_batch(3), make_pair_batch(4)};
@@ -234,7 +234,7 @@ TEST_CASE("gradients that the loss takes of its own graph are no backward pass b
     auto const slope = torch::autograd::grad({y.sum()}, {x}, {}, true, true);
     return at::mse_loss(y, b.second) + slope[0].pow(2).mean();
   });
-  CHECK(outcome.is<keel::outcome::updated>());
+  CHECK(outcome.is<keel::result::updated>());
 }
 
 TEST_CASE("an evaluation under autocast inside a training step leaves no weight without its gradient") {
@@ -261,7 +261,7 @@ TEST_CASE("an evaluation under autocast inside a training step leaves no weight 
   CHECK(norms[2] == norms[0]);
 }
 
-TEST_CASE("a checkpoint of parameters that are not finite is refused by rule N13, and the one before it stays") {
+TEST_CASE("a checkpoint of parameters that are not finite is rejected by rule N13, and the one before it stays") {
   scratch_directory const directory;
   struct saves : keel::recipe<keel::checkpoint::every<1_steps>> {};
   auto const model = make_small();

@@ -12,7 +12,7 @@ std::vector<at::Tensor> gradients_of(std::vector<at::Tensor> const& parameters) 
   return gradients;
 }
 
-keel::gradients<keel::stage::checked> checked(keel::gradients<keel::stage::scaled, keel::window::partial> window) {
+keel::gradients<keel::stage::checked> checked(keel::gradients<keel::stage::scaled, keel::accumulation::partial> window) {
   auto result = std::move(window).complete().unscale().check();
   return std::get<keel::gradients<keel::stage::checked>>(std::move(result));
 }
@@ -26,7 +26,7 @@ TEST_CASE("one micro-batch leaves the very gradients of a plain backward pass") 
   loss(make_pair_batch(1)).backward();
   auto const plain = gradients_of(parameters);
 
-  auto window = keel::begin_window(parameters);
+  auto window = keel::begin_update(parameters);
   window.add(loss(make_pair_batch(1)), 8.0);
   checked(std::move(window));
   CHECK(same_bits(gradients_of(parameters), plain));
@@ -42,7 +42,7 @@ TEST_CASE("ragged micro-batches weigh what they hold: the window is the mean ove
   loss_of(all).backward();
   auto const whole = gradients_of(parameters);
 
-  auto window = keel::begin_window(parameters, 1024.0);
+  auto window = keel::begin_update(parameters, 1024.0);
   std::int64_t begin = 0;
   for (std::int64_t const rows : {8, 4, 2, 1}) {
     window.add(loss_of(all.slice(0, begin, begin + rows)), static_cast<double>(rows));
@@ -62,7 +62,7 @@ TEST_CASE("parameters whose gradients autograd lays into one memory are added to
   loss_of(1.0).backward();
   REQUIRE(parameters[0].grad().data_ptr() == parameters[1].grad().data_ptr());
 
-  auto window = keel::begin_window(parameters, 8.0);
+  auto window = keel::begin_update(parameters, 8.0);
   window.add(loss_of(1.0));
   window.add(loss_of(3.0));
   auto good = checked(std::move(window));
@@ -75,7 +75,7 @@ TEST_CASE("clipping by global norm scales to the limit and reports the norm from
   auto const model = make_small();
   auto const parameters = model->parameters();
   for (double const limit : {1e-3, 0.5, 1e9}) {
-    auto window = keel::begin_window(parameters);
+    auto window = keel::begin_update(parameters);
     window.add(mean_squared_error(model)(make_pair_batch(4)));
     auto good = checked(std::move(window));
     double const before = good.norm();
@@ -92,7 +92,7 @@ TEST_CASE("clipping by global norm scales to the limit and reports the norm from
 TEST_CASE("clipping by value bounds every element and leaves smaller ones alone") {
   at::Tensor const parameter = at::zeros({4}).requires_grad_();
   std::vector<at::Tensor> const parameters = {parameter};
-  auto window = keel::begin_window(parameters);
+  auto window = keel::begin_update(parameters);
   at::Tensor const slope = at::tensor({-3.0F, -0.25F, 0.5F, 7.0F});
   window.add((parameter * slope).sum());
   auto clipped = checked(std::move(window)).clip<keel::clip::value<0.5>>();
@@ -124,7 +124,7 @@ TEST_CASE("a parameter without a gradient is no part of the window and no error"
   at::Tensor const used = at::ones({2}).requires_grad_();
   at::Tensor const unused = at::ones({2}).requires_grad_();
   std::vector<at::Tensor> const parameters = {unused, used};
-  auto window = keel::begin_window(parameters);
+  auto window = keel::begin_update(parameters);
   window.add(used.sum());
   auto clipped = checked(std::move(window)).clip<global_norm<1.0>>();
   CHECK(clipped.norm() == Approx(std::sqrt(2.0)));
@@ -135,7 +135,7 @@ TEST_CASE("gradients of bf16 parameters add up in fp32, and an optimizer of LibT
   for (auto const type : {at::kBFloat16, at::kHalf}) {
     at::Tensor const parameter = at::zeros({4}, type).requires_grad_();
     std::vector<at::Tensor> const parameters = {parameter};
-    auto window = keel::begin_window(parameters);
+    auto window = keel::begin_update(parameters);
     // In eight bits 256 + 1 is 256.
     window.add((parameter * 256).sum());
     CHECK(parameter.grad().scalar_type() == type);

@@ -85,7 +85,7 @@ TEST_CASE("a model that is loaded over a bf16 one, or moved, is trained from wha
   CHECK(same_bits(model->first->weight.detach(), at::full({8, 6}, 0.5, at::kBFloat16)));
 }
 
-TEST_CASE("where nothing is written the copies keep every bit, through a trial and a resume too") {
+TEST_CASE("where nothing is written the copies keep every bit, through a dry run and a resume too") {
   auto const run = [](bool tries) {
     auto const model = make_small(3);
     model->to(at::kBFloat16);

@@ -98,10 +98,10 @@ TEST_CASE("a spike after a history that does not vary is seen: 0.5 forty times, 
   auto const scaled = [&](double factor) {
     return [&model, factor](pair_batch const& b) { return mean_squared_error(model)(b) * factor; };
   };
-  for (int i = 0; i < 40; ++i) REQUIRE(step(batch, scaled(1.0)).is<keel::outcome::updated>());
-  CHECK(step(batch, scaled(1e12)).is<keel::outcome::skipped>());
+  for (int i = 0; i < 40; ++i) REQUIRE(step(batch, scaled(1.0)).is<keel::result::updated>());
+  CHECK(step(batch, scaled(1e12)).is<keel::result::skipped>());
   // Nothing is made of what a history that is this even varies by.
-  CHECK(step(batch, scaled(1.03)).is<keel::outcome::updated>());
+  CHECK(step(batch, scaled(1.03)).is<keel::result::updated>());
 }
 
 TEST_CASE("a spike is also a ratio to the mean, and a loss or norm above a bound that holds from the first update on") {
@@ -109,7 +109,7 @@ TEST_CASE("a spike is also a ratio to the mean, and a loss or norm above a bound
   auto const limits = [](keel::spike::settings const& settings, int updates) {
     keel::spike_guard guard(settings);
     for (int i = 0; i < updates; ++i)
-      guard.accepted(keel::outcome(keel::outcome::updated{2.0 + 0.5 * (i % 3), 1.0 + (i % 2), 0.1}));
+      guard.accepted(keel::step_outcome(keel::result::updated{2.0 + 0.5 * (i % 3), 1.0 + (i % 2), 0.1}));
     return std::pair(guard.loss_limit(), guard.gradient_norm_limit());
   };
   auto const ratio = s::skip<s::zscore<1e6>, s::ratio<4.0>, s::window<16>>::configured;
@@ -129,11 +129,11 @@ TEST_CASE("a spike is also a ratio to the mean, and a loss or norm above a bound
   keel::step<watched> step{model, optimizer};
   auto const high = [&](pair_batch const& b) { return mean_squared_error(model)(b) + 10.0; };
   auto const low = [&](pair_batch const& b) { return mean_squared_error(model)(b); };
-  CHECK(step(make_pair_batch(0), high).is<keel::outcome::skipped>());
-  CHECK(step(make_pair_batch(0), high).is<keel::outcome::skipped>());
-  CHECK(step(make_pair_batch(0), low).is<keel::outcome::updated>());
-  CHECK(step(make_pair_batch(0), high).is<keel::outcome::skipped>());
-  CHECK(step(make_pair_batch(0), high).is<keel::outcome::skipped>());
+  CHECK(step(make_pair_batch(0), high).is<keel::result::skipped>());
+  CHECK(step(make_pair_batch(0), high).is<keel::result::skipped>());
+  CHECK(step(make_pair_batch(0), low).is<keel::result::updated>());
+  CHECK(step(make_pair_batch(0), high).is<keel::result::skipped>());
+  CHECK(step(make_pair_batch(0), high).is<keel::result::skipped>());
   CHECK_THROWS_AS(step(make_pair_batch(0), high), keel::diverged_error);
 }
 
@@ -155,8 +155,8 @@ TEST_CASE("finite double gradients of norm 2e200 are clipped to the limit and no
     keel::sgd ours(model.parameters(), torch::optim::SGDOptions(1.0));
     keel::step<clipped> step{model, kind == 0 ? plain : static_cast<torch::optim::SGD&>(ours)};
     auto const result = step(at::ones({1}), [&](at::Tensor const&) { return (model.weight * 1e200).sum(); });
-    REQUIRE(result.is<keel::outcome::updated>());
-    CHECK(result.get<keel::outcome::updated>().gradient_norm == Approx(2e200));
+    REQUIRE(result.is<keel::result::updated>());
+    CHECK(result.get<keel::result::updated>().gradient_norm == Approx(2e200));
     CHECK(at::allclose(model.weight.detach(), at::full({4}, -0.5, at::kDouble)));
   }
 }

@@ -52,9 +52,9 @@ struct spike_run {
   one_weight model;
   torch::optim::SGD optimizer{model.parameters(), 1e-3};
   keel::step<skips_spikes> step{model, optimizer};
-  keel::outcome operator()(said const& batch) { return step(batch, loss_as_said(model)); }
+  keel::step_outcome operator()(said const& batch) { return step(batch, loss_as_said(model)); }
   void warm_up() {
-    for (said const& batch : steady(40)) REQUIRE((*this)(batch).is<keel::outcome::updated>());
+    for (said const& batch : steady(40)) REQUIRE((*this)(batch).is<keel::result::updated>());
   }
 };
 
@@ -64,12 +64,12 @@ TEST_CASE("a spike of the loss or of the gradient norm is left out and changes n
   spike_run run;
   run.warm_up();
   auto const before = copies_of(run.model.parameters());
-  CHECK(run({50.0, 1.0}).get<keel::outcome::skipped>().why == keel::reason::loss_spike);
-  CHECK(run({1.0, 50.0}).get<keel::outcome::skipped>().why == keel::reason::gradient_spike);
+  CHECK(run({50.0, 1.0}).get<keel::result::skipped>().why == keel::reason::loss_spike);
+  CHECK(run({1.0, 50.0}).get<keel::result::skipped>().why == keel::reason::gradient_spike);
   CHECK(same_bits(run.model.parameters(), before));
   CHECK(run.step.updates() == 40);
-  CHECK(run({-50.0, 1.0}).is<keel::outcome::updated>());
-  CHECK(run({1.0, 0.0}).is<keel::outcome::updated>());
+  CHECK(run({-50.0, 1.0}).is<keel::result::updated>());
+  CHECK(run({1.0, 0.0}).is<keel::result::updated>());
 }
 
 TEST_CASE("nan_is_skipped_and_does_not_blind_the_detector: 200 steps later it still fires") {
@@ -77,34 +77,34 @@ TEST_CASE("nan_is_skipped_and_does_not_blind_the_detector: 200 steps later it st
   run.warm_up();
   double const nan = std::numeric_limits<double>::quiet_NaN();
   for (said const& bad : {said{nan, 1.0}, said{1.0, nan}, said{INFINITY, 1.0}, said{1.0, INFINITY}, said{-INFINITY, 1.0}}) {
-    REQUIRE(run(bad).is<keel::outcome::skipped>());
-    REQUIRE(run({1.0, 1.0}).is<keel::outcome::updated>());
+    REQUIRE(run(bad).is<keel::result::skipped>());
+    REQUIRE(run({1.0, 1.0}).is<keel::result::updated>());
   }
-  for (said const& batch : steady(200, 9)) REQUIRE(run(batch).is<keel::outcome::updated>());
+  for (said const& batch : steady(200, 9)) REQUIRE(run(batch).is<keel::result::updated>());
   CHECK(std::isfinite(run.model.weight.item<double>()));
-  CHECK(run({50.0, 1.0}).get<keel::outcome::skipped>().why == keel::reason::loss_spike);
+  CHECK(run({50.0, 1.0}).get<keel::result::skipped>().why == keel::reason::loss_spike);
 }
 
 TEST_CASE("a spike that was left out does not raise the limit for the next one") {
   spike_run run;
   run.warm_up();
   for (int i = 0; i < 50; ++i) {
-    REQUIRE(run({2.5, 1.0}).is<keel::outcome::skipped>());
-    REQUIRE(run({i % 2 == 0 ? 0.95 : 1.05, 1.0}).is<keel::outcome::updated>());
+    REQUIRE(run({2.5, 1.0}).is<keel::result::skipped>());
+    REQUIRE(run({i % 2 == 0 ? 0.95 : 1.05, 1.0}).is<keel::result::updated>());
   }
 }
 
 TEST_CASE("before a quarter of its window is there a spike policy judges nothing") {
   spike_run run;
-  for (said const& batch : steady(7)) REQUIRE(run(batch).is<keel::outcome::updated>());
-  CHECK(run({50.0, 1.0}).is<keel::outcome::updated>());
+  for (said const& batch : steady(7)) REQUIRE(run(batch).is<keel::result::updated>());
+  CHECK(run({50.0, 1.0}).is<keel::result::updated>());
 }
 
 TEST_CASE("spikes_in_a_row_end_the_run: a level that rose is not a spike, and the error says so") {
   spike_run run;
   run.warm_up();
-  CHECK(run({9.0, 1.0}).is<keel::outcome::skipped>());
-  CHECK(run({9.0, 1.0}).is<keel::outcome::skipped>());
+  CHECK(run({9.0, 1.0}).is<keel::result::skipped>());
+  CHECK(run({9.0, 1.0}).is<keel::result::skipped>());
   try {
     run({9.0, 1.0});
     FAIL("the third spike in a row went unnoticed");
@@ -144,8 +144,8 @@ TEST_CASE("the clip fraction is that of the applied updates, for every policy th
     keel::step<decltype(recipe)> step{model, optimizer};
     for (double const gradient : {1.0, 3.0, 2.0, 1.0}) {
       auto const result = step(said{1.0, gradient}, loss_as_said(model));
-      REQUIRE(result.template get<keel::outcome::updated>().clipped == (gradient > 2.0));
-      REQUIRE(result.template get<keel::outcome::updated>().gradient_norm == Approx(gradient));
+      REQUIRE(result.template get<keel::result::updated>().clipped == (gradient > 2.0));
+      REQUIRE(result.template get<keel::result::updated>().gradient_norm == Approx(gradient));
     }
     return step.clip_fraction();
   };
@@ -195,7 +195,7 @@ TEST_CASE("adaptive clipping is a policy of a step like any other") {
   keel::step<clips_units> step{model, optimizer};
   auto const before = copies_of(model->parameters());
   auto const result = step(make_pair_batch(1), mean_squared_error(model));
-  CHECK(result.get<keel::outcome::updated>().clipped);
+  CHECK(result.get<keel::result::updated>().clipped);
   // A row moves by at most lr times the ratio times its own norm.
   at::Tensor const moved = (model->first->weight.detach() - before[0]).norm(2, {1});
   at::Tensor const bound = before[0].norm(2, {1}).clamp_min(1e-3) * (0.1 * 0.01);
@@ -219,7 +219,7 @@ TEST_CASE("a resumed step judges spikes and clips by the history that was saved"
   for (said const& batch : {said{1.0, 1.2}, said{40.0, 1.0}, said{1.05, 1.3}, said{1.0, 0.9}}) {
     auto const one = step(batch, loss_as_said(first));
     auto const two = resumed(batch, loss_as_said(second));
-    REQUIRE(one.is<keel::outcome::updated>() == two.is<keel::outcome::updated>());
+    REQUIRE(one.is<keel::result::updated>() == two.is<keel::result::updated>());
     REQUIRE(same_bits(first.weight, second.weight));
   }
   CHECK(step.clip_fraction() == resumed.clip_fraction());
@@ -303,18 +303,18 @@ TEST_CASE("with an order the reported norm stays L2, clipped says what the order
     return step(said{1.0, 1.0}, [&](said const&) { return (model.weight * at::tensor({first, second})).sum(); });
   };
   // L1 is 7, L2 is 5.
-  auto const clipped = update(3.0f, -4.0f).get<keel::outcome::updated>();
+  auto const clipped = update(3.0f, -4.0f).get<keel::result::updated>();
   CHECK(clipped.gradient_norm == Approx(5.0));
   CHECK(clipped.clipped);
   CHECK(at::allclose(model.weight, at::tensor({-18.0f / 7.0f, 24.0f / 7.0f})));
   // L1 is 6, L2 is more than 4.2.
-  auto const kept = update(3.0f, -3.0f).get<keel::outcome::updated>();
+  auto const kept = update(3.0f, -3.0f).get<keel::result::updated>();
   CHECK(kept.gradient_norm == Approx(std::sqrt(18.0)));
   CHECK_FALSE(kept.clipped);
   auto const before = copies_of(model.parameters());
   // A root at 0: its value is finite and its slope is not.
   auto const steep = [&](said const&) { return (model.weight - model.weight.detach()).sqrt().sum(); };
-  CHECK(step(said{1.0, 1.0}, steep).get<keel::outcome::skipped>().why == keel::reason::nonfinite_gradient);
+  CHECK(step(said{1.0, 1.0}, steep).get<keel::result::skipped>().why == keel::reason::nonfinite_gradient);
   CHECK(same_bits(copies_of(model.parameters()), before));
   CHECK(step.clip_fraction() == 0.5);
 }
@@ -325,7 +325,7 @@ TEST_CASE("an order bounds the unscaled sum of a window") {
   using policy = keel::policy_of<by_magnitudes, keel::slot::clip>;
   for (auto const& [first, second, expected] :
        {std::tuple{0.1, 0.3, 0.2}, std::tuple{2.0, 4.0, 0.25}, std::tuple{-2.0, -4.0, -0.25}}) {
-    auto window = keel::begin_window(parameters, 1024.0);
+    auto window = keel::begin_update(parameters, 1024.0);
     window.add(loss_as_said(model)({1.0, first}));
     window.add(loss_as_said(model)({1.0, second}));
     auto checked = std::move(window).complete().unscale().check();
@@ -347,7 +347,7 @@ TEST_CASE("a norm of another order clips sparse gradients as it clips dense ones
     std::vector<bool> clipped;
     for (int i = 0; i < 5; ++i) {
       auto const result = step(at::tensor({1, 7, 7, 1 + i}, at::kLong), [&](at::Tensor const& ids) { return words->forward(ids).square().sum(); });
-      clipped.push_back(result.get<keel::outcome::updated>().clipped);
+      clipped.push_back(result.get<keel::result::updated>().clipped);
     }
     CHECK(clipped[0]);
     return words->weight.detach().clone();

@@ -21,13 +21,13 @@ struct scribe {
   void operator()(keel::event::micro_batch_end const& e) const { add("micro_batch_end " + std::to_string(e.micro_batch)); }
   void operator()(keel::event::gradients_ready const&) const { add("gradients_ready"); }
   void operator()(keel::event::update_end const& e) const {
-    add("update_end " + std::to_string(e.update) + (e.result.is<keel::outcome::updated>() ? " updated" : " skipped"));
+    add("update_end " + std::to_string(e.update) + (e.result.is<keel::result::updated>() ? " updated" : " skipped"));
   }
   void operator()(keel::event::out_of_memory const& e) const { add("out_of_memory " + e.rung); }
   void operator()(keel::event::checkpoint_saved const& e) const { add("checkpoint_saved " + std::to_string(e.update)); }
   void operator()(keel::event::epoch_end const& e) const { add("epoch_end " + std::to_string(e.epoch)); }
   void operator()(keel::event::run_end const& e) const {
-    add(std::string("run_end") + (e.result.is<keel::outcome::finished>() ? " finished" : ""));
+    add(std::string("run_end") + (e.result.is<keel::result::finished>() ? " finished" : ""));
   }
   void add(std::string line) const { lines->push_back(std::move(line)); }
 };

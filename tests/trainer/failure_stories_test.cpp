@@ -106,7 +106,7 @@ TEST_CASE("scheduler_saved_before_the_update: rate, moments and counters of a ch
   CHECK(saved.state["run"]["record"]["attempts"] == 7);
 }
 
-TEST_CASE("optimizer_rebuilt_around_a_load: an optimizer built before or after the model's values were loaded has the saved moments, and one that replaces it later is refused") {
+TEST_CASE("optimizer_rebuilt_around_a_load: an optimizer built before or after the model's values were loaded has the saved moments, and one that replaces it later is rejected") {
   scratch_directory const directory;
   struct plain : keel::recipe<checkpoint::every<1_steps>, keel::determinism::seeded<4>> {};
   auto const expected = go<plain, keel::environment>(directory / "whole", 1 << 20);
@@ -125,7 +125,7 @@ TEST_CASE("optimizer_rebuilt_around_a_load: an optimizer built before or after t
   CHECK(same_bits(copies_of(model->parameters()), expected.parameters));
 }
 
-TEST_CASE("state_matched_by_position: layers registered in another order take their own moments, or are refused by name") {
+TEST_CASE("state_matched_by_position: layers registered in another order take their own moments, or are rejected by name") {
   scratch_directory const directory;
   struct plain : keel::recipe<checkpoint::every<1_steps>> {};
   struct two_layers : torch::nn::Module {

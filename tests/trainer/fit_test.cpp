@@ -50,19 +50,19 @@ TEST_CASE("fit takes a vector, a lazy range, a single-pass stream, a function of
   SECTION("a vector, for as many epochs as updates need") {
     fixture<> f({.updates = 7});
     std::vector<pair_batch> const data = {make_pair_batch(1), make_pair_batch(2), make_pair_batch(3)};
-    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 7);
+    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::result::finished>().updates == 7);
   }
   SECTION("one pass where nothing says how long") {
     fixture<> f;
     std::vector<pair_batch> const data = {make_pair_batch(1), make_pair_batch(2), make_pair_batch(3)};
-    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 3);
+    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::result::finished>().updates == 3);
   }
   SECTION("a single-pass stream ends where it ends") {
     fixture<> f({.updates = 100});
     std::istringstream seeds("4 8 15 16 23");
     auto data = ranges::istream_view<std::uint64_t>(seeds) |
                 ranges::views::transform([](std::uint64_t seed) { return make_pair_batch(seed); });
-    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 5);
+    CHECK(f.run.fit(data, mean_squared_error(f.model)).get<keel::result::finished>().updates == 5);
   }
   SECTION("a function of the epoch") {
     fixture<> f({.epochs = 3});
@@ -81,7 +81,7 @@ TEST_CASE("fit takes a vector, a lazy range, a single-pass stream, a function of
         numbered_dataset().map(torch::data::transforms::Stack<>()), torch::data::DataLoaderOptions(8));
     auto const result = f.run.fit(
         *loader, [&](torch::data::Example<> const& batch) { return at::mse_loss(f.model->forward(batch.data), batch.target); });
-    CHECK(result.get<keel::outcome::finished>().updates == 6);
+    CHECK(result.get<keel::result::finished>().updates == 6);
   }
 }
 
@@ -90,7 +90,7 @@ TEST_CASE("step(batch) keeps the record and the checkpoints for a loop of one's 
   scratch_directory const directory;
   fixture<every_two> f({.run_directory = directory});
   for (std::uint64_t i = 0; i < 5; ++i)
-    CHECK(f.run.step(make_pair_batch(i), mean_squared_error(f.model)).is<keel::outcome::updated>());
+    CHECK(f.run.step(make_pair_batch(i), mean_squared_error(f.model)).is<keel::result::updated>());
   CHECK(read_lines(directory / "metrics.jsonl").size() == 5);
   CHECK(std::filesystem::exists(directory / "checkpoints/step-000000004/manifest.json"));
   CHECK(f.run.cursor().consumed == 5);
@@ -103,13 +103,13 @@ TEST_CASE("request_stop ends fit at the next step boundary, and the run can go o
     if (e.update == 7) f.run.request_stop();
   });
   auto const result = f.run.fit(endless, mean_squared_error(f.model));
-  REQUIRE(result.is<keel::outcome::stopped>());
-  CHECK(result.get<keel::outcome::stopped>().updates == 7);
+  REQUIRE(result.is<keel::result::stopped>());
+  CHECK(result.get<keel::result::stopped>().updates == 7);
   CHECK(std::filesystem::exists(directory / "checkpoints/step-000000007"));
-  CHECK(f.run.fit(endless, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 50);
+  CHECK(f.run.fit(endless, mean_squared_error(f.model)).get<keel::result::finished>().updates == 50);
 }
 
-TEST_CASE("SIGTERM, SIGINT and SIGUSR1 end fit at a step boundary with a checkpoint, and the handlers go back") {
+TEST_CASE("SIGTERM, SIGINT and SIGUSR1 end fit at an update boundary with a checkpoint, and the handlers are restored") {
   for (int const signal : {SIGTERM, SIGINT, SIGUSR1}) {
     struct sigaction before = {};
     ::sigaction(signal, nullptr, &before);
@@ -119,8 +119,8 @@ TEST_CASE("SIGTERM, SIGINT and SIGUSR1 end fit at a step boundary with a checkpo
       if (e.update == 3) std::raise(signal);
     });
     auto const result = f.run.fit(endless, mean_squared_error(f.model));
-    REQUIRE(result.is<keel::outcome::stopped>());
-    CHECK(result.get<keel::outcome::stopped>().signal == signal);
+    REQUIRE(result.is<keel::result::stopped>());
+    CHECK(result.get<keel::result::stopped>().signal == signal);
     CHECK(std::filesystem::exists(directory / "checkpoints/step-000000004"));
     struct sigaction after = {};
     ::sigaction(signal, nullptr, &after);
@@ -219,7 +219,7 @@ TEST_CASE("a ladder that gives up returns its outcome after a checkpoint from wh
     if (f.run.updates() == 2) throw std::bad_alloc();
     return mean_squared_error(f.model)(batch);
   });
-  REQUIRE(result.is<keel::outcome::gave_up>());
+  REQUIRE(result.is<keel::result::gave_up>());
   CHECK(f.run.cursor().consumed == 4);
   CHECK(std::filesystem::exists(directory / "checkpoints/step-000000002"));
 }
@@ -235,12 +235,12 @@ TEST_CASE("a window that gives up after it crossed an epoch takes the cursor bac
     if (++calls > 3) throw std::bad_alloc();  // the fourth batch is the next epoch's first
     return mean_squared_error(f.model)(batch);
   });
-  REQUIRE(result.is<keel::outcome::gave_up>());
+  REQUIRE(result.is<keel::result::gave_up>());
   CHECK(f.run.cursor().epoch == 0);
   CHECK(f.run.cursor().position == 2);
   CHECK(f.run.cursor().consumed == 2);
   // The same object may go on once there is memory again, and trains on what is left.
-  CHECK(f.run.fit(three, mean_squared_error(f.model)).get<keel::outcome::finished>().updates == 10);
+  CHECK(f.run.fit(three, mean_squared_error(f.model)).get<keel::result::finished>().updates == 10);
 }
 
 TEST_CASE("a second fit of one trainer goes on with fresh random numbers, not with those of the epoch's beginning") {
@@ -259,7 +259,7 @@ TEST_CASE("a second fit of one trainer goes on with fresh random numbers, not wi
   }
 }
 
-TEST_CASE("a hook asks for a checkpoint and gets it at the boundary; saving inside the window is refused") {
+TEST_CASE("a hook asks for a checkpoint and gets it at the boundary; saving inside the window is rejected") {
   scratch_directory const directory;
   fixture<saving> f({.run_directory = directory, .updates = 5});
   bool refused = false;

@@ -38,7 +38,7 @@ std::vector<at::Tensor> learn(std::filesystem::path const& directory, int stop_a
   auto const model = std::make_shared<small_module>(0.1);
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
   keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory, .updates = 12})};
-  run.keep_state("curriculum", lessons);
+  run.register_state("curriculum", lessons);
   int windows = 0;
   run.on([&](keel::event::update_end const& e) {
     ++lessons.level;
@@ -72,7 +72,7 @@ TEST_CASE("stateful_iterator_forgotten: state that a program registers comes bac
   CHECK(again.history == lessons.history);
 }
 
-TEST_CASE("registered state that one side lacks is refused by name, and so is one that comes too late") {
+TEST_CASE("registered state that one side lacks is rejected by name, and so is one that comes too late") {
   scratch_directory const directory;
   curriculum lessons;
   learn(directory / "run", 5, lessons);
@@ -85,24 +85,24 @@ TEST_CASE("registered state that one side lacks is refused by name, and so is on
   };
   CHECK(refusal([&] { start([](auto&) {}); }).find("holds the state curriculum, which this program does not register") != std::string::npos);
   auto const two = [&](auto& run) {
-    run.keep_state("curriculum", lessons);
-    run.keep_state("sampler", lessons);
+    run.register_state("curriculum", lessons);
+    run.register_state("sampler", lessons);
   };
   CHECK(refusal([&] { start(two); }).find("holds no state sampler") != std::string::npos);
   CHECK(refusal([&] { start([](auto&) {}, true); }) == "accepted");
   CHECK(refusal([&] { start(two, true); }) == "accepted");
   CHECK(refusal([&] {
           start([&](auto& run) {
-            run.keep_state("a", lessons);
-            run.keep_state("a", lessons);
+            run.register_state("a", lessons);
+            run.register_state("a", lessons);
           });
         }).find("[E12] the state a is registered already") == 0);
   keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "other", .updates = 12})};
   run.fit(one_an_epoch, mean_squared_error(model));
-  CHECK(refusal([&] { run.keep_state("late", lessons); }).find("[E12] the state late comes too late") == 0);
+  CHECK(refusal([&] { run.register_state("late", lessons); }).find("[E12] the state late comes too late") == 0);
 }
 
-TEST_CASE("a parameter that was frozen and is not, or the other way about, is refused by name") {
+TEST_CASE("a parameter that was frozen and is not, or the other way about, is rejected by name") {
   scratch_directory const directory;
   struct plain : keel::recipe<keel::checkpoint::every<2_steps>> {};
   auto const go = [&](bool frozen) {
@@ -299,7 +299,7 @@ TEST_CASE("registered state with every type of field comes back with a run that 
     auto const model = std::make_shared<small_module>(0.1);
     torch::optim::AdamW optimizer(model->parameters(), 0.05);
     keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = where, .updates = 10})};
-    run.keep_state("belongings", state);
+    run.register_state("belongings", state);
     int updates = 0;
     run.on([&](keel::event::update_end const& e) {
       move_on(state, e.loss);
@@ -325,7 +325,7 @@ TEST_CASE("registered state with every type of field comes back with a run that 
   CHECK(stopped.spectrum.scalar_type() == at::kComplexDouble);
 }
 
-TEST_CASE("a tensor that no checkpoint can hold is refused by keep_state, and not by the first save") {
+TEST_CASE("a tensor that no checkpoint can hold is rejected by register_state, and not by the first save") {
   struct saving : keel::recipe<keel::checkpoint::every<2_steps>> {};
   scratch_directory const directory;
   auto const model = make_small();
@@ -333,27 +333,27 @@ TEST_CASE("a tensor that no checkpoint can hold is refused by keep_state, and no
   keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2})};
   belongings state;
   state.hidden.push_back(at::eye(2).to_sparse());
-  std::string const words = refusal([&] { run.keep_state("belongings", state); });
+  std::string const words = refusal([&] { run.register_state("belongings", state); });
   CHECK(words.find("[E05] the tensor 'belongings.hidden.1' is sparse") == 0);
   CHECK(words.find("to_dense()") != std::string::npos);
   state.hidden[1] = state.hidden[1].to_dense();
-  run.keep_state("belongings", state);
+  run.register_state("belongings", state);
   CHECK(refusal([&] { run.fit(one_an_epoch, mean_squared_error(model)); }) == "accepted");
 }
 
-TEST_CASE("a checkpoint whose numbers the program's fields cannot hold any more is refused by name") {
+TEST_CASE("a checkpoint whose numbers the program's fields cannot hold any more is rejected by name") {
   scratch_directory const directory;
   auto const model = make_small();
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
   wide_level before;
   {
     keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 2})};
-    run.keep_state("lessons", before);
+    run.register_state("lessons", before);
     run.fit(one_an_epoch, mean_squared_error(model));
   }
   narrow_level after;
   keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 4})};
-  run.keep_state("lessons", after);
+  run.register_state("lessons", after);
   std::string const words = refusal([&] { run.resume(); });
   CHECK(words.find("lessons.level is not an integer between -128 and 127") != std::string::npos);
   CHECK(after.level == 0);

@@ -67,7 +67,7 @@ carried train(std::vector<int> const& bad, bool with_bad) {
   keel::adamw optimizer(model->parameters(), 0.05);
   scratch_directory const directory;
   keel::trainer<Recipe, Environment> run{model, optimizer, quiet({.run_directory = directory / "run"})};
-  run.keep_state("recurrent", *model);
+  run.register_state("recurrent", *model);
   for (int i = 0; i < 12; ++i) {
     bool const spoils = std::find(bad.begin(), bad.end(), i) != bad.end();
     if (spoils && !with_bad) continue;
@@ -235,13 +235,13 @@ TEST_CASE("registered state goes back with an accumulated update, and after an e
   auto const model = std::make_shared<recurrent>();
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   keel::trainer<pairs> run{model, optimizer, quiet()};
-  run.keep_state("recurrent", *model);
+  run.register_state("recurrent", *model);
   run.step(make_pair_batch(0), loss_of(model));
   run.step(make_pair_batch(1), loss_of(model));
   at::Tensor const handle = model->hidden;
   at::Tensor const values = handle.clone();
   run.step(make_pair_batch(2), loss_of(model));
-  CHECK(run.step(spoiled(make_pair_batch(3)), loss_of(model)).is<keel::outcome::skipped>());
+  CHECK(run.step(spoiled(make_pair_batch(3)), loss_of(model)).is<keel::result::skipped>());
   CHECK(model->hidden.is_same(handle));
   CHECK(same_bits(model->hidden, values));
   CHECK(model->calls == 2);
@@ -257,13 +257,13 @@ TEST_CASE("registered state goes back with an accumulated update, and after an e
   CHECK(model->calls == 2);
 }
 
-TEST_CASE("registered state begins again with a window that ran out of memory, and a trial leaves it as it was") {
+TEST_CASE("registered state begins again with a window that ran out of memory, and a dry run leaves it as it was") {
   struct cut : keel::recipe<keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
   counter state;
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), 0.05);
   keel::trainer<cut> run{model, optimizer, quiet()};
-  run.keep_state("counter", state);
+  run.register_state("counter", state);
   auto const counting = [&](pair_batch const& b) {
     ++state.calls;
     state.seen.add_(1.0);
@@ -301,7 +301,7 @@ TEST_CASE("a NaN in registered state, or one that comes into a buffer, never bec
       keel::adamw optimizer(model->parameters(), 0.05);
       kept state;
       keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = updates})};
-      run.keep_state("kept", state);
+      run.register_state("kept", state);
       run.on([&](keel::event::update_end const& e) {
         if (!spoil || e.update != 3) return;
         if (what == spoils::number) state.level = NAN;
@@ -355,7 +355,7 @@ TEST_CASE("an exception from the loss leaves batch norm's statistics as they wer
   CHECK(same_bits(copies_of(model->buffers()), before));
   // A window that the program drops itself is the same.
   step(make_pair_batch(5), good);
-  step.drop_window();
+  step.drop_update();
   CHECK(same_bits(copies_of(model->buffers()), before));
   // A window that was applied stays applied, whatever a hook throws after it.
   keel::trainer<keel::recipe<>> run{model, optimizer, quiet({.updates = 1})};
@@ -424,7 +424,7 @@ TEST_CASE("training goes on after evaluate() for a model that caches a mask lazi
   std::vector<pair_batch> const batches = {make_pair_batch(0), make_pair_batch(1)};
   double const before = run.evaluate(batches, loss);
   CHECK(std::isfinite(before));
-  CHECK(run.fit(batches, loss).is<keel::outcome::finished>());
+  CHECK(run.fit(batches, loss).is<keel::result::finished>());
 }
 
 TEST_CASE("an evaluation puts the generator back, and leaves it alone where another thread draws meanwhile") {
@@ -460,7 +460,7 @@ TEST_CASE("what the program changes between micro-batches, such as a sampler, is
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   keel::trainer<four> run{model, optimizer, quiet()};
   sampler order;
-  run.keep_state("order", order);
+  run.register_state("order", order);
   std::vector<std::int64_t> taken;
   for (int i = 0; i < 12; ++i) {
     std::int64_t const row = order.next++;
@@ -488,7 +488,7 @@ TEST_CASE("state that is registered for checkpoints alone is copied by no update
   sampler large;
   {
     keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run"})};
-    run.keep_state("large", large, keel::state_scope::checkpoints);
+    run.register_state("large", large, keel::state_scope::checkpoints);
     auto const loss = [&](pair_batch const& b) {
       ++large.seen_by_loss;
       return mean_squared_error(model)(b);
@@ -500,7 +500,7 @@ TEST_CASE("state that is registered for checkpoints alone is copied by no update
   }
   sampler back;
   keel::trainer<saving> run{model, optimizer, quiet({.run_directory = directory / "run"})};
-  run.keep_state("large", back, keel::state_scope::checkpoints);
+  run.register_state("large", back, keel::state_scope::checkpoints);
   CHECK(run.resume());
   CHECK(back.seen_by_loss == 3);
 }
@@ -524,7 +524,7 @@ TEST_CASE("a mask of minus infinity that the first forward pass fills is no reas
     at::AutoGradMode with_gradients(true);
     return at::mse_loss(model->forward(b.first), b.second);
   });
-  CHECK(result.is<keel::outcome::finished>());
+  CHECK(result.is<keel::result::finished>());
 }
 
 TEST_CASE("lists, maps and optionals of tensors and of states go back with a skipped update, on the host and on a device") {
@@ -534,7 +534,7 @@ TEST_CASE("lists, maps and optionals of tensors and of states go back with a ski
     keel::adamw optimizer(model->parameters(), 0.05);
     keel::trainer<skips, std::remove_pointer_t<decltype(environment)>> run{model, optimizer, quiet()};
     containers state;
-    run.keep_state("containers", state);
+    run.register_state("containers", state);
     std::int64_t calls = 0;
     auto const loss_of = [&](pair_batch const& b) {
       at::Tensor const loss = mean_squared_error(model)(b);
@@ -566,7 +566,7 @@ TEST_CASE("lists, maps and optionals go back after an exception from the loss, i
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   keel::trainer<three> run{model, optimizer, quiet()};
   containers state;
-  run.keep_state("containers", state);
+  run.register_state("containers", state);
   std::int64_t calls = 0;
   bool throws = false;
   auto const loss_of = [&](pair_batch const& b) {
@@ -593,8 +593,8 @@ TEST_CASE("a list that the program lengthens between micro-batches stays, under 
   keel::trainer<pairs> run{model, optimizer, quiet()};
   slots own;
   containers state;
-  run.keep_state("own", own);
-  run.keep_state("containers", state);
+  run.register_state("own", own);
+  run.register_state("containers", state);
   auto const loss_of = [&](pair_batch const& b) {
     at::NoGradGuard no_grad;
     own.held[0].add_(1.0);
@@ -607,7 +607,7 @@ TEST_CASE("a list that the program lengthens between micro-batches stays, under 
   own.held.push_back(at::full({1}, 7.0));
   ++own.count;
   state.cells.emplace_back().used = 7;
-  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::outcome::skipped>());
+  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::result::skipped>());
   CHECK(own.count == 2);
   CHECK(own.held[0].item<double>() == 0.0);
   CHECK(own.held[1].item<double>() == 7.0);
@@ -623,7 +623,7 @@ TEST_CASE("a number that is NaN until the loss knows it is NaN again after a ski
   torch::optim::SGD optimizer(model->parameters(), 0.05);
   keel::trainer<pairs> run{model, optimizer, quiet()};
   unknown state;
-  run.keep_state("unknown", state);
+  run.register_state("unknown", state);
   int calls = 0;
   auto const loss_of = [&](pair_batch const& b) {
     if (++calls == 2) {
@@ -633,7 +633,7 @@ TEST_CASE("a number that is NaN until the loss knows it is NaN again after a ski
     return mean_squared_error(model)(b);
   };
   run.step(make_pair_batch(0), loss_of);
-  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::outcome::skipped>());
+  CHECK(run.step(spoiled(make_pair_batch(1)), loss_of).is<keel::result::skipped>());
   CHECK(std::isnan(state.best));
   CHECK(state.scores.size() == 1);
 }
@@ -645,14 +645,14 @@ TEST_CASE("a view that is registered goes back through the tensor that it is a v
   keel::trainer<skips> run{model, optimizer, quiet()};
   at::Tensor const table = at::zeros({4, 3});
   row column{table.select(1, 1)}, expanded{at::zeros({1}).expand({3})};
-  run.keep_state("column", column);
-  run.keep_state("expanded", expanded);
+  run.register_state("column", column);
+  run.register_state("expanded", expanded);
   at::Tensor const handle = column.values;
   CHECK(run.step(spoiled(make_pair_batch(0)), [&](pair_batch const& b) {
              column.values.fill_(5.0);
              expanded.values = expanded.values + 1.0;
              return mean_squared_error(model)(b);
-           }).is<keel::outcome::skipped>());
+           }).is<keel::result::skipped>());
   CHECK(column.values.is_same(handle));
   CHECK(same_bits(table, at::zeros({4, 3})));
   CHECK(same_bits(expanded.values, at::zeros({3})));

@@ -136,7 +136,7 @@ TEST_CASE("a resume says that weights of the program, or weights_from, give way 
   CHECK(words_of({.weights_from = directory / "run"}).find("in place of options.weights_from") != std::string::npos);
 }
 
-TEST_CASE("a run that is shorter than its checkpoint is refused by rule S19") {
+TEST_CASE("a run that is shorter than its checkpoint is rejected by rule S19") {
   scratch_directory const directory;
   struct flat : keel::recipe<keel::checkpoint::every<1_steps>> {};
   auto const run_for = [&](std::int64_t updates) {
@@ -155,7 +155,7 @@ TEST_CASE("a run that is shorter than its checkpoint is refused by rule S19") {
   CHECK_NOTHROW(run_for(6));
 }
 
-TEST_CASE("a checkpoint of another recipe, length, model or optimizer is refused by name, and accepted where that is asked for") {
+TEST_CASE("a checkpoint of another recipe, length, model or optimizer is rejected by name, and accepted where that is asked for") {
   scratch_directory const directory;
   auto const expected = go(directory / "run", epoch_of, 4);
   auto const refusal = [&](auto make_run) {
@@ -201,7 +201,7 @@ TEST_CASE("a checkpoint of another recipe, length, model or optimizer is refused
   check_same(go(directory / "run", epoch_of), go(whole / "run", epoch_of));
 }
 
-TEST_CASE("state_is_matched_by_name: parameter groups in another order are refused, never swapped in silence") {
+TEST_CASE("state_is_matched_by_name: parameter groups in another order are rejected, never swapped in silence") {
   scratch_directory const directory;
   struct flat : keel::recipe<keel::checkpoint::every<1_steps>> {};
   auto const build = [&](bool swapped, bool train) {
@@ -226,7 +226,7 @@ TEST_CASE("state_is_matched_by_name: parameter groups in another order are refus
   }
 }
 
-TEST_CASE("two runs in one directory are refused while the first is there") {
+TEST_CASE("two runs in one directory are rejected while the first is there") {
   scratch_directory const directory;
   auto const model = make_small();
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
@@ -264,7 +264,7 @@ TEST_CASE("optimizer options changed in the program are named and not overridden
   CHECK(start(torch::optim::AdamWOptions(3e-4), true) == 3e-4);
 }
 
-TEST_CASE("a refused checkpoint is refused again when the program tries once more") {
+TEST_CASE("a rejected checkpoint is rejected again when the program tries once more") {
   scratch_directory const directory;
   go(directory / "run", epoch_of, 3);
   struct other : keel::recipe<keel::checkpoint::every<1_steps>> {};
@@ -290,7 +290,7 @@ TEST_CASE("a second fit of one trainer goes on with the record, and a later resu
     at::Tensor const loss = mean_squared_error(model)(batch);
     return run.updates() == 5 && run.skipped() == 0 ? loss * NAN : loss;
   };
-  while (!run.fit(epoch_of, loss_of).is<keel::outcome::finished>()) {
+  while (!run.fit(epoch_of, loss_of).is<keel::result::finished>()) {
   }
   CHECK(same_bits(copies_of(model->parameters()), expected.parameters));
   CHECK(timeless_metrics(directory / "run") == expected.metrics);

@@ -88,7 +88,7 @@ TEST_CASE("rollback_skips_the_data: the run goes back to the newest checkpoint f
   CHECK(same_bits(found.parameters, gap.parameters));
 }
 
-TEST_CASE("a run that began with another run's checkpoint goes back to one of its own") {
+TEST_CASE("a run that began with another run's checkpoint rolls back to a checkpoint of its directory") {
   using recipe = goes_back<nonfinite::rollback<3>>;
   scratch_directory const directory;
   go<recipe>(directory / "first", [](auto&, std::int64_t) { return false; }, 8);
@@ -174,7 +174,7 @@ TEST_CASE("rollback_ends: after its attempts the run gives up and says what it t
   auto const found = go<recipe>(directory / "run", [](auto&, std::int64_t row) { return row >= 9; });
   CHECK(found.rollbacks == 2);
   CHECK(found.error.find("[E08]") == 0);
-  CHECK(found.error.find("went back 2 times") != std::string::npos);
+  CHECK(found.error.find("rolled back 2 times") != std::string::npos);
   // The second time to an older one, because the first led here.
   CHECK(found.error.find("from update 9 to 8, from 8 to 4") != std::string::npos);
   keel::checkpoint_store<> store(directory / "run/checkpoints");

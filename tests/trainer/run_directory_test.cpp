@@ -59,7 +59,7 @@ TEST_CASE("a relative run directory stays where the process stood when the train
   CHECK_FALSE(fs::exists(directory / "elsewhere/run"));
 }
 
-TEST_CASE("a second run in the directory is refused and learns which process has it") {
+TEST_CASE("a second run in the directory is rejected and learns which process has it") {
   scratch_directory const directory;
   training<> one(directory / "run");
   try {
@@ -204,7 +204,7 @@ TEST_CASE("a directory that cannot be written says the way out") {
   }
 }
 
-TEST_CASE("a recipe without shard is refused where a launcher started several processes") {
+TEST_CASE("a recipe without shard is rejected where a launcher started several processes") {
   for (char const* const name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     scratch_directory const directory;
     ::setenv(name, "4", 1);

@@ -124,7 +124,7 @@ TEST_CASE("a handler that the program sets while a trainer lives stays, and nohu
             run.on([](keel::event::update_end const& e) {
               if (e.update == 2) std::raise(SIGHUP);
             });
-            if (!run.fit(endless, mean_squared_error(model)).is<keel::outcome::finished>()) throw std::runtime_error("stopped");
+            if (!run.fit(endless, mean_squared_error(model)).is<keel::result::finished>()) throw std::runtime_error("stopped");
           }
           struct sigaction now = {};
           ::sigaction(SIGUSR2, nullptr, &now);
@@ -146,7 +146,7 @@ TEST_CASE("a loop of one's own polls for signals and loses nothing: it ends with
       if (run.should_stop(signals)) break;
     }
     auto const result = run.finish(signals.received());
-    CHECK(result.is<keel::outcome::stopped>() == (raise_at >= 0));
+    CHECK(result.is<keel::result::stopped>() == (raise_at >= 0));
     return copies_of(model->parameters());
   };
   scratch_directory const directory;

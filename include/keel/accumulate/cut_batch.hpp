@@ -1,6 +1,6 @@
 // How a batch is made smaller: cut along its rows into pieces that still add up to the same update, or shortened to its first
-// tokens, which is another experiment. A batch type of one's own may say more than batch.hpp asks for:
-//     std::int64_t grain() const;                       rows that stay together, such as a group of answers to one question
+// tokens, which is another experiment. Your own batch type may say more than batch.hpp asks for:
+//     std::int64_t granularity() const;                       rows that stay together, such as a group of answers to one question
 //     mine shortened(std::int64_t tokens) const;        each row's first tokens, for oom::shorten_sequence
 #pragma once
 
@@ -25,7 +25,7 @@ namespace keel {
 namespace detail {
 
 /// Rows of a group stay together, unless the batch sees to that.
-constexpr std::int64_t window_grain(config const& c) {
+constexpr std::int64_t update_granularity(config const& c) {
   return c.objective.kind == objective::kind::supervised || c.data.grouped ? 1 : c.objective.group;
 }
 
@@ -33,25 +33,29 @@ constexpr std::int64_t window_grain(config const& c) {
 
 /// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
 template <class Batch>
-std::int64_t grain_of(Batch const& batch, std::int64_t of_recipe = 1) {
-  std::int64_t grain = std::max<std::int64_t>(1, of_recipe);
+std::int64_t granularity_of(Batch const& batch, std::int64_t of_recipe = 1) {
+  static_assert(
+      !requires { batch.grain(); } || requires { batch.granularity(); },
+      "keel asks a batch for granularity(), and grain() would be ignored. Fix: rename grain().");
+  std::int64_t granularity = std::max<std::int64_t>(1, of_recipe);
   if constexpr (requires {
-                  { batch.grain() } -> std::convertible_to<std::int64_t>;
+                  { batch.granularity() } -> std::convertible_to<std::int64_t>;
                 }) {
-    grain = std::lcm(grain, std::max<std::int64_t>(1, batch.grain()));
+    granularity = std::lcm(granularity, std::max<std::int64_t>(1, batch.granularity()));
   }
-  return grain;
+  return granularity;
 }
 
 namespace detail {
 
 inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t member) {
   if (rows == wanted) return;
-  throw data_error("E06", "member " + std::to_string(member + 1) + " of the batch has " + std::to_string(rows) +
-                              " rows and the first has " + std::to_string(wanted) +
-                              ", so that oom::halve_micro_batch would cut it at another place. Capture what is not a row in the loss "
-                              "function, give it a first dimension of rows, or give the batch type rows() and slice(begin, "
-                              "end).");
+  throw data_error(
+      "E06", "member " + std::to_string(member + 1) + " of the batch has " + std::to_string(rows) + " rows and the first has " +
+                 std::to_string(wanted) +
+                 ", so that oom::halve_micro_batch would cut it at another place. Capture what is not a row in the loss "
+                 "function, give it a first dimension of rows, or give the batch type rows() and slice(begin, "
+                 "end).");
 }
 
 }  // namespace detail
@@ -77,27 +81,25 @@ void require_same_rows(Batch const& batch) {
 
 /// Into how many pieces a batch can be cut.
 template <class Batch>
-std::int64_t most_pieces(Batch const& batch, std::int64_t grain) {
-  return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / grain);
+std::int64_t max_pieces(Batch const& batch, std::int64_t granularity) {
+  return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / granularity);
 }
 
-/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its grain allow.
+/// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its granularity allow.
 template <class Batch, class Run>
-void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t grain, Run const& run) {
+void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t granularity, Run const& run) {
   std::int64_t const rows = batch_traits<Batch>::rows(batch);
-  std::int64_t const units = most_pieces(batch, grain);
+  std::int64_t const units = max_pieces(batch, granularity);
   std::int64_t const pieces = std::min(wanted, units);
-  if constexpr (!sliceable_batch<Batch>) {
-    run(batch, rows);
-  } else if (pieces <= 1) {
-    run(batch, rows);
-  } else {
-    for (std::int64_t piece = 0; piece < pieces; ++piece) {
-      std::int64_t const begin = units * piece / pieces * grain;
-      std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * grain;
+  if constexpr (sliceable_batch<Batch>) {
+    for (std::int64_t piece = 0; pieces > 1 && piece < pieces; ++piece) {
+      std::int64_t const begin = units * piece / pieces * granularity;
+      std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * granularity;
       run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
     }
+    if (pieces > 1) return;
   }
+  run(batch, rows);
 }
 
 namespace detail {
@@ -122,8 +124,7 @@ constexpr bool is_tuple_of_tensors() {
   if constexpr (requires { std::tuple_size<Tuple>::value; }) {
     return []<std::size_t... Index>(std::index_sequence<Index...>) {
       return sizeof...(Index) > 0 && (std::same_as<std::remove_cvref_t<std::tuple_element_t<Index, Tuple>>, at::Tensor> && ...);
-    }
-    (std::make_index_sequence<std::tuple_size<Tuple>::value>{});
+    }(std::make_index_sequence<std::tuple_size<Tuple>::value>{});
   } else {
     return false;
   }

@@ -19,9 +19,9 @@ inline void require_declared_rows(accumulate_settings const& declared, std::int6
   }
 }
 
-/// A full window must hold the global batch that the recipe declares; only the data's end may leave less, and never the `first`
-/// window. `rows` over all ranks. Throws data_error (B01).
-inline void require_declared_window(accumulate_settings const& declared, std::int64_t micro_batches, std::int64_t rows,
+/// A full update must hold the global batch that the recipe declares; only the data's end may leave less, and never the `first`
+/// update. `rows` over all ranks. Throws data_error (B01).
+inline void require_declared_update(accumulate_settings const& declared, std::int64_t micro_batches, std::int64_t rows,
                                     bool first) {
   if (declared.global_batch == 0 || micro_batches < declared.count) return;
   if (rows < declared.global_batch && !first) return;

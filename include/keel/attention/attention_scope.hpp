@@ -12,6 +12,9 @@ namespace keel {
 /// keel::attention of this thread uses this kernel for as long as it lives; the scope counts its calls.
 class attention_scope {
  public:
+  /// keel::attention_scope const scope{keel::attention::math{}};
+  template <policy_for<slot::attention> Policy>
+  explicit attention_scope(Policy const&) : attention_scope(Policy::configured.kind) {}
   explicit attention_scope(attention_kind kind) : kind_(kind), outer_(std::exchange(innermost(), this)) {}
   attention_scope(attention_scope const&) = delete;
   attention_scope& operator=(attention_scope const&) = delete;

@@ -121,7 +121,7 @@ struct saved_value {
   using type = Value;
 };
 template <class Value>
-requires std::is_enum_v<Value>
+  requires std::is_enum_v<Value>
 struct saved_value<Value> {
   using type = std::underlying_type_t<Value>;
 };

@@ -17,7 +17,7 @@ class background_task {
   background_task() = default;
   background_task(background_task const&) = delete;
   background_task& operator=(background_task const&) = delete;
-  /// Waits for a task that is under way; what it throws nobody can hear any more.
+  /// Waits for a task that is under way; what it throws has no caller left.
   ~background_task() {
     {
       std::lock_guard<std::mutex> const lock(mutex_);

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <keel/checkpoint/best.hpp>
+#include <keel/checkpoint/best_so_far.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/policy/checkpoint.hpp>

@@ -22,32 +22,34 @@ inline double daly_interval(double cost, double mean) {
 template <class Clock>
 class checkpoint_cadence {
  public:
+  template <policy_for<slot::checkpoint> Policy>
+  explicit checkpoint_cadence(Policy const&) : checkpoint_cadence(Policy::configured) {}
   explicit checkpoint_cadence(checkpoint::settings const& settings) : settings_(settings) {}
 
   /// The run begins, or a save began.
   void restart() { last_ = Clock::now(); }
-  /// A save began, and nobody knows yet what it costs.
+  /// A save began, and its cost is not known yet.
   void began() {
     restart();
     measuring_ = true;
   }
 
-  /// A save, also one that failed, took training `stood_still` seconds and the disk `written`.
-  void measured(double stood_still, double written) {
+  /// A save, also one that failed, took training `stall` seconds and the disk `written`.
+  void measured(double stall, double written) {
     measuring_ = false;
-    // The mean of the recent ones: one slow write is no slow disk.
-    stood_still_ = stood_still_ ? 0.75 * *stood_still_ + 0.25 * stood_still : stood_still;
+    // The mean of the recent ones: one slow write does not make a slow disk.
+    stall_ = stall_ ? 0.75 * *stall_ + 0.25 * stall : stall;
     written_ = std::max(written, 0.75 * written_ + 0.25 * written);
   }
   /// Seconds between two saves of young_daly; nothing before a save was measured.
   std::optional<double> interval() const {
-    if (!stood_still_) return std::nullopt;
-    double const best = daly_interval(*stood_still_, static_cast<double>(settings_.mean_time_between_failures));
+    if (!stall_) return std::nullopt;
+    double const best = daly_interval(*stall_, static_cast<double>(settings_.mean_time_between_failures));
     // More often than they can be written, saves would only wait for each other.
     return std::max(best, written_);
   }
 
-  /// After so many updates; `updated`: the last window brought one more. `units`: epochs or tokens, by the policy, and at the
+  /// After so many updates; `updated`: the last update brought one more. `units`: epochs or tokens, by the policy, and at the
   /// last save. Time passes anyhow.
   bool is_due(std::int64_t updates, bool updated, std::int64_t units = 0, std::int64_t saved_units = 0) const {
     switch (settings_.kind) {
@@ -68,7 +70,7 @@ class checkpoint_cadence {
  private:
   checkpoint::settings settings_;
   typename Clock::time_point last_{};
-  std::optional<double> stood_still_;
+  std::optional<double> stall_;
   double written_ = 0.0;
   bool measuring_ = false;
 };

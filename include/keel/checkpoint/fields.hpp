@@ -14,7 +14,7 @@
 #include <concepts>
 #include <cstddef>
 #include <keel/policy/state.hpp>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <map>
 #include <optional>
 #include <span>
@@ -84,7 +84,7 @@ namespace detail {
 /// The body of a `visit` is a template that no concept can look into, so every archive demands it of every field.
 template <class Field>
 constexpr void require_field() {
-  if constexpr (!field<Field>) refuse_call<rule::S27, Field>();
+  if constexpr (!field<Field>) reject_call<rule::S27, Field>();
 }
 
 /// The elements of a vector, array or optional that does not hold values alone.

@@ -1,4 +1,4 @@
-// Work on several threads of its own while training stands still anyway: one thread alone reaches neither the speed of memory
+// Work on several new threads while training waits anyway: one thread alone reaches neither the speed of memory
 // nor that of a disk, and LibTorch's threads may be set to one.
 #pragma once
 

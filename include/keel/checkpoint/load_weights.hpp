@@ -31,7 +31,7 @@ namespace detail {
 inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run, weights_choice const& choice) {
   checkpoint_store<> store(run / "checkpoints");
   for (checkpoint_id const& id : store.newest_first()) {
-    auto const directory = store.path_of(id);
+    auto directory = store.path_of(id);
     if (!damage_of(directory).empty()) continue;
     if (!choice.best) return directory;
     auto const best = read_manifest(directory).best;

@@ -49,7 +49,7 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
   throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
 }
 
-/// What another version wrote is no damage, and never passed over: the run is not this program's to continue.
+/// What another version wrote is not damaged, and never skipped: the run is not this program's to continue.
 [[noreturn]] inline void refuse_format(std::string const& name, std::string const& format) {
   throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads format " +
                                     std::to_string(manifest::format) +
@@ -67,10 +67,17 @@ inline std::string manifest_text(manifest const& of) {
     entry["header"] = record.header_checksum;
     entry["tensors"] = record.tensor_checksums;
   }
-  nlohmann::json const all = {
-      {"files", files},      {"extra", of.extra},    {"generation", of.generation}, {"format", manifest::format},
-      {"keel", of.keel},     {"best", of.best},      {"libtorch", of.libtorch},     {"recipe", of.recipe},
-      {"update", of.update}, {"attempt", of.attempt}, {"run", of.run}};
+  nlohmann::json const all = {{"files", files},
+                              {"extra", of.extra},
+                              {"generation", of.generation},
+                              {"format", manifest::format},
+                              {"keel", of.keel},
+                              {"best", of.best},
+                              {"libtorch", of.libtorch},
+                              {"recipe", of.recipe},
+                              {"update", of.update},
+                              {"attempt", of.attempt},
+                              {"run", of.run}};
   std::string text = all.dump(2);
   text.resize(text.size() - 2);  // the line break and the brace
   std::string const digest = checksum_of(text);
@@ -87,7 +94,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));
   if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
-    // What another version of keel wrote is no damage; its own words say which it is.
+    // What another version of keel wrote is not damaged; its own words say which it is.
     try {
       nlohmann::json const other = parse_json(text);
       if (other.is_object() && !other.contains("xxh3") && other.contains("format") && other["format"] != manifest::format)

@@ -69,8 +69,7 @@ inline safetensors_content map_safetensors(std::filesystem::path const& path) {
       tensor = memory_for(form, entry, name, read_slices);  // this tensor would be a copy
       if (count > 0) std::memcpy(tensor.data_ptr(), bytes, static_cast<std::size_t>(count));
     } else {
-      tensor = at::from_blob(
-          bytes, form.shape, [mapped](void*) {}, at::TensorOptions().dtype(form.type).device(at::kCPU));
+      tensor = at::from_blob(bytes, form.shape, [mapped](void*) {}, at::TensorOptions().dtype(form.type).device(at::kCPU));
     }
     if (form.as_bytes) content.as_bytes.emplace(entry.name, safetensors_dtypes[entry.dtype].name);
     content.tensors.emplace(entry.name, std::move(tensor));

@@ -1,6 +1,6 @@
 // A checkpoint of an older program, changed to what this one expects before it is compared with it:
 //     run.migrate({"the head was called fc", [](keel::migration& old) { old.rename("fc", "head"); }});
-// Every migration sees every checkpoint that is loaded; one that finds nothing of its own changes nothing.
+// Every migration sees every checkpoint that is loaded; one that finds nothing to migrate changes nothing.
 #pragma once
 
 #include <functional>
@@ -49,8 +49,8 @@ class migration {
   void set_lr(std::size_t group, double rate) {
     auto& highest = rates();
     if (group >= highest.size())
-      throw checkpoint_error("E04", "a migration sets the learning rate of group " + std::to_string(group) + ", and there are " +
-                                        std::to_string(highest.size()) + " groups. Count from 0.");
+      throw checkpoint_error("E04", "a migration sets the learning rate of group " + std::to_string(group) +
+                                        ", and there are " + std::to_string(highest.size()) + " groups. Count from 0.");
     if (highest[group] == rate) return;
     highest[group] = rate;
     using pointer = nlohmann::json::json_pointer;

@@ -1,6 +1,6 @@
 // An optimizer's state and options by the names of its parameters, never by position: LibTorch's own format swaps momenta
-// in silence when parameters are registered in another order, and on 1.13 forgets the options.
-// Known: SGD, Adam, AdamW, RMSprop, Adagrad. For an optimizer of one's own specialise optimizer_codec.
+// silently when parameters are registered in another order, and on 1.13 forgets the options.
+// Known: SGD, Adam, AdamW, RMSprop, Adagrad. For your own optimizer specialise optimizer_codec.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -83,7 +83,7 @@ opened_safetensors open_safetensors(Files& files, file_handle const& file, std::
 inline opened_safetensors open_safetensors(posix_files& files, std::filesystem::path const& path) {
   static_cast<void>(files.size(path));  // throws for a pipe, which opening would wait for
   auto file = files.open_for_read(path);
-  struct stat status {};
+  struct stat status{};
   if (::fstat(file.get(), &status) != 0) throw_file_error("read the size of", path, errno);
   auto opened = open_safetensors(files, file, path, static_cast<std::uint64_t>(status.st_size));
   opened.file = std::move(file);

@@ -37,7 +37,7 @@ struct snapshot {
 /// the same shape and dtype, so that from the second save on nothing is allocated. Names of one tensor stay names of one.
 class snapshot_buffers {
  public:
-  /// The snapshot with tensors of its own. What is on the CPU and dense is copied by several threads. The result is good
+  /// The snapshot with separate tensors. What is on the CPU and dense is copied by several threads. The result is good
   /// until the next call.
   snapshot copy(snapshot const& live) {
     at::NoGradGuard const no_grad;
@@ -74,9 +74,9 @@ class snapshot_buffers {
 
   void copy(tensor_map const& from, tensor_map& to) {
     // By the memory they are, not by the handle: a parameter's two names give two handles.
-    std::map<std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool,
-                        bool>,
-             at::Tensor>
+    std::map<
+        std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>,
+        at::Tensor>
         seen;
     for (auto const& [name, tensor] : from) {
       // What the writer refuses, it refuses by name; there is nothing to copy.
@@ -84,9 +84,9 @@ class snapshot_buffers {
         to.emplace(name, tensor);
         continue;
       }
-      auto const [known, first] = seen.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(),
-                                                    tensor.sizes().vec(), tensor.strides().vec(), tensor.scalar_type(),
-                                                    tensor.is_conj(), tensor.is_neg()});
+      auto const [known, first] =
+          seen.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.sizes().vec(),
+                            tensor.strides().vec(), tensor.scalar_type(), tensor.is_conj(), tensor.is_neg()});
       if (first) known->second = copy(tensor);
       to.emplace(name, known->second);
     }

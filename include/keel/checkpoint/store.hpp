@@ -274,7 +274,7 @@ class checkpoint_store {
       bool const is_one_of_many = !id.beside && keep.every > 0 && id.update % keep.every == 0;
       if (is_young || is_one_of_many) stay.insert(id);
     }
-    // A run that goes back to one of these needs what that one calls the best.
+    // A run that rolls back to one of these needs what that one calls the best.
     for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
     for (auto const& [id, of] : found) {
       bool const is_best = id.update <= newest.update && std::find(best.begin(), best.end(), id.update) != best.end();

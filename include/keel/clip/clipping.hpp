@@ -32,14 +32,12 @@ namespace keel {
 /// A clip policy of your own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
 /// third argument.
 template <class Policy>
-concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) {
-  Policy::clip(gradients, norm);
-};
+concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) { Policy::clip(gradients, norm); };
 template <class Policy>
-concept custom_stateful_clip = stateful<Policy> &&
-    requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
-  Policy::clip(gradients, norm, state);
-};
+concept custom_stateful_clip =
+    stateful<Policy> && requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
+      Policy::clip(gradients, norm, state);
+    };
 
 /// What clip::zscore remembers: the norms that recent updates were applied with. A clipped one enters as what it was cut to, so
 /// that one outlier does not raise the limit for the next.
@@ -54,8 +52,8 @@ class norm_history {
     return std::min(bound, norms_.limit(settings_.limit));
   }
   /// An update was applied, with the limit that stood before it.
-  void accepted(outcome const& result) {
-    norms_.push(keel::accepted(result, std::min(result.get<outcome::updated>().gradient_norm, limit())));
+  void accepted(step_outcome const& result) {
+    norms_.push(keel::accepted(result, std::min(result.get<result::updated>().gradient_norm, limit())));
   }
 
   template <class Archive>
@@ -84,7 +82,8 @@ struct state_type<Policy> {
   using type = typename Policy::state;
 };
 template <class Policy>
-requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore) struct state_type<Policy> {
+  requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore)
+struct state_type<Policy> {
   struct type : norm_history {
     type() : norm_history(Policy::configured) {}
   };
@@ -94,7 +93,7 @@ requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore) str
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
-/// Bounds a joint norm of another order than 2, which is measured once the gradients lie in memory as they are.
+/// Bounds a joint norm of an order other than 2, which is measured once the gradients lie in memory as they are.
 template <class Policy>
 inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
 
@@ -177,7 +176,7 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
 }
 
 /// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
-/// changed any; a policy of your own is taken to have.
+/// changed any; a custom policy is taken to have.
 template <class Policy>
 bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
                 state_of<Policy>& state) {
@@ -208,7 +207,7 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
 
 /// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
 /// may be infinite, and returns the norm before. Unlike the library's own, it leaves the gradients alone where the norm is not
-/// finite, so that the caller can still tell which one it was; with `error_if_nonfinite` it throws nonfinite_error (E08) that
+/// finite, so that the caller can still see which one it was; with `error_if_nonfinite` it throws nonfinite_error (E08) that
 /// says so. Throws error (E12) for a bound below 0 and for an order below 1.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
@@ -243,8 +242,8 @@ inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max
                       ", is not finite");
     }
     throw nonfinite_error("E08", what +
-                                     ". No gradient was clipped. Leave this update out and look at its batch, or leave "
-                                     "error_if_nonfinite out and judge the norm that is returned.");
+                                     ". No gradient was clipped. Skip this update and look at its batch, or call it "
+                                     "without error_if_nonfinite and check the norm that it returns.");
   }
   return norm;
 }

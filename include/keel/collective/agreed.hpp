@@ -6,7 +6,7 @@
 #include <concepts>
 #include <keel/collective/world.hpp>
 #include <keel/core/finite.hpp>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <optional>
 #include <type_traits>
 
@@ -24,14 +24,19 @@ agreed<Value> agree(World const& world, Value const& mine, Reduction how = {}) {
 template <class Value>
 class agreed {
  public:
-  /// Refused (N26): a value of one rank.
+  /// Rejected (N26): a value of one rank.
   template <class Raw>
-  requires(!std::same_as<std::remove_cvref_t<Raw>, agreed>) agreed(Raw const&) : value_(detail::no_value<Value>()) {
-    detail::refuse_call<rule::N26, Raw>();
+    requires(!std::same_as<std::remove_cvref_t<Raw>, agreed>)
+  agreed(Raw const&) : value_(detail::no_value<Value>()) {
+    detail::reject_call<rule::N26, Raw>();
   }
 
   Value const& value() const { return value_; }
-  explicit operator bool() const requires std::same_as<Value, bool> { return value_; }
+  explicit operator bool() const
+    requires std::same_as<Value, bool>
+  {
+    return value_;
+  }
 
  private:
   enum key { all_took_part };

@@ -13,7 +13,7 @@ namespace keel {
 /// 1 for a process that was started alone.
 inline std::int64_t launched_ranks() {
   for (char const* const name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-    char const* const value = std::getenv(name);
+    char const* const value = std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as the whole of LibTorch does
     if (value == nullptr) continue;
     std::int64_t ranks = 0;
     char const* const end = value + std::strlen(value);

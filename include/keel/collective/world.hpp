@@ -16,7 +16,7 @@ struct max {};
 
 template <class Type>
 concept reduction = std::same_as<Type, reduce::sum> || std::same_as<Type, reduce::mean> || std::same_as<Type, reduce::min> ||
-    std::same_as<Type, reduce::max>;
+                    std::same_as<Type, reduce::max>;
 
 template <class World>
 concept world_like = requires(World const& world) {
@@ -31,7 +31,7 @@ struct world_of_one {
   static constexpr int size() { return 1; }
   static constexpr int rank() { return 0; }
   template <reduction Reduction, class Value>
-  static constexpr Value const& combine(Reduction, Value const& mine) {
+  static constexpr Value combine(Reduction, Value const& mine) {
     return mine;
   }
 };

@@ -36,10 +36,12 @@
 
 // The slots, in the order of prints and files: a new slot is its header, its include above, and its name here. The last five are
 // facts: what a recipe says of the things around it. Nothing is done with them; rules ask for them.
+// clang-format off
 #define KEEL_SLOTS(EACH)                                                                                                      \
   EACH(precision) EACH(loss_scale) EACH(accumulate) EACH(clip) EACH(nonfinite) EACH(spike) EACH(schedule) EACH(checkpoint)   \
   EACH(recompute) EACH(shard) EACH(offload) EACH(attention) EACH(oom) EACH(health) EACH(determinism) EACH(objective) EACH(ema) \
   EACH(evaluation) EACH(profile) EACH(timeout) EACH(model) EACH(optimizer) EACH(data) EACH(device) EACH(world)
+// clang-format on
 
 namespace keel {
 
@@ -62,11 +64,11 @@ struct config {
 #undef KEEL_SLOT
 
   unsigned repeated = 0;        ///< bit i: the slot with that index was given more than once
-  int strangers = 0;            ///< types in the list that are neither policy, rule nor accept
+  int unknown_entries = 0;      ///< types in the list that are neither policy, rule nor accept
   int disagreeing_options = 0;  ///< policies with options that contradict each other
   int unitless_intervals = 0;   ///< policies whose interval is a number without a unit
   int unsaved_states = 0;       ///< stateful policies that do not say how they are saved
-  int unsound_rules = 0;        ///< rules of the user's own that are not written as keel/rule/rule.hpp says
+  int malformed_rules = 0;      ///< custom rules that are not written as keel/rule/rule.hpp says
   int accepted_count = 0;
   rule_id accepted[max_accepted] = {};  ///< of accept<"B06">; what does not fit counts in accepted_count alone
 

@@ -108,7 +108,9 @@ slot_text print_policy(Settings settings, shown what, bool is_single) {
   Description::fields(start, before);
 
   if (!is_single || *policy->fields == '\0') out << (policy->typed != nullptr ? policy->typed : policy->name);
-  auto const is_argument = [&](auto const& field) { return policy->argument != nullptr && is_same(policy->argument, field.name); };
+  auto const is_argument = [&](auto const& field) {
+    return policy->argument != nullptr && is_same(policy->argument, field.name);
+  };
   auto const* default_of = before.begin();
   auto const is_default = [&](auto const& field) {
     auto const& other = *default_of++;

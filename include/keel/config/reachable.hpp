@@ -12,7 +12,7 @@ namespace keel {
 enum class origin : unsigned char {
   recipe,    ///< it begins there
   rung,      ///< oom::ladder took a rung
-  rollback,  ///< nonfinite::rollback went back and changed something
+  rollback,  ///< nonfinite::rollback rolled back and changed something
   floor,     ///< the dynamic loss scale backed off to its floor
 };
 

@@ -1,6 +1,6 @@
 // What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
-// arrays and vectors of tensors, vectors of row numbers, and LibTorch's Example are known; for a type of one's own specialise
-// batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is no count of rows, `tokens()`. What else a type may say
+// arrays and vectors of tensors, vectors of row numbers, and LibTorch's Example are known; for your own type specialise
+// batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is not a count of rows, `tokens()`. What else a type may say
 // is in cut_batch.hpp.
 #pragma once
 
@@ -62,7 +62,8 @@ constexpr bool is_tuple_of_batches() {
 
 /// Tuples and pairs whose members are batches themselves: every member is cut, the first is counted.
 template <class Tuple>
-requires(detail::is_tuple_of_batches<Tuple>()) struct batch_traits<Tuple> {
+  requires(detail::is_tuple_of_batches<Tuple>())
+struct batch_traits<Tuple> {
   using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;
   static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
   static std::int64_t tokens(Tuple const& batch) { return first::tokens(std::get<0>(batch)); }
@@ -101,10 +102,10 @@ struct batch_traits<std::vector<Number>> {
 
 /// Types that look like LibTorch's data::Example: `data` and `target`.
 template <class Example>
-requires requires(Example const& example) {
-  { example.data } -> std::convertible_to<at::Tensor>;
-  { example.target } -> std::convertible_to<at::Tensor>;
-}
+  requires requires(Example const& example) {
+    { example.data } -> std::convertible_to<at::Tensor>;
+    { example.target } -> std::convertible_to<at::Tensor>;
+  }
 struct batch_traits<Example> {
   static std::int64_t rows(Example const& batch) { return batch_traits<at::Tensor>::rows(batch.data); }
   static std::int64_t tokens(Example const& batch) { return batch_traits<at::Tensor>::tokens(batch.data); }
@@ -115,10 +116,10 @@ struct batch_traits<Example> {
 
 /// A user's type with the members that the header's opening names.
 template <class Batch>
-requires requires(Batch const& batch, std::int64_t row) {
-  { batch.rows() } -> std::convertible_to<std::int64_t>;
-  { batch.slice(row, row) } -> std::convertible_to<Batch>;
-}
+  requires requires(Batch const& batch, std::int64_t row) {
+    { batch.rows() } -> std::convertible_to<std::int64_t>;
+    { batch.slice(row, row) } -> std::convertible_to<Batch>;
+  }
 struct batch_traits<Batch> {
   static std::int64_t rows(Batch const& batch) { return batch.rows(); }
   static std::int64_t tokens(Batch const& batch) {
@@ -134,19 +135,18 @@ struct batch_traits<Batch> {
 /// What a batch's type, or that of a part of it, says of the data.
 template <class Batch>
 constexpr data::settings batch_facts() {
-  data::settings told = facts<slot::data, Batch>();
+  data::settings known = facts<slot::data, Batch>();
   if constexpr (requires { std::tuple_size<Batch>::value; }) {
     [&]<std::size_t... Index>(std::index_sequence<Index...>) {
-      ((told = told | batch_facts<std::remove_cvref_t<std::tuple_element_t<Index, Batch>>>()), ...);
-    }
-    (std::make_index_sequence<std::tuple_size<Batch>::value>{});
+      ((known = known | batch_facts<std::remove_cvref_t<std::tuple_element_t<Index, Batch>>>()), ...);
+    }(std::make_index_sequence<std::tuple_size<Batch>::value>{});
   } else if constexpr (requires {
                          typename Batch::value_type;
                          typename Batch::allocator_type;
                        }) {
-    told = told | batch_facts<typename Batch::value_type>();
+    known = known | batch_facts<typename Batch::value_type>();
   }
-  return told;
+  return known;
 }
 
 }  // namespace keel

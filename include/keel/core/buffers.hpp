@@ -1,5 +1,5 @@
-// Puts a model's buffers, such as batch norm's running statistics, back to where a window began. Every buffer is copied at
-// every window: LibTorch's batch norm writes its statistics without counting the version up, so a version cannot tell. A buffer
+// Puts a model's buffers, such as batch norm's running statistics, back to where an update began. Every buffer is copied at
+// every update: LibTorch's batch norm writes its statistics without counting the version up, so a version does not show it. A buffer
 // that grew or shrank meanwhile, as a cache does, gets its size back too.
 #pragma once
 

@@ -20,8 +20,11 @@
 namespace keel {
 
 namespace detail {
+/// What the system says of an errno; std::strerror is not for several threads.
+inline std::string error_words(int code) { return std::generic_category().message(code); }
+
 [[noreturn]] inline void throw_file_error(char const* doing, std::filesystem::path const& path, int code) {
-  std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + std::strerror(code) + ".";
+  std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + error_words(code) + ".";
   if (code == ENOSPC || code == EDQUOT) sentence += " Free some space; what was saved before is whole.";
   if (code == EACCES || code == EROFS || code == EPERM)
     sentence += " Name another directory, or change the permissions of this one.";
@@ -125,7 +128,7 @@ class posix_files {
     // EINVAL: as of some network file systems, which have nothing to sync.
     if (handle && errno == EINVAL) return {};
     if (handle && !detail::is_unsupported(errno)) detail::throw_file_error("sync", directory, errno);
-    return "the entries of " + directory.string() + " cannot be synced (" + std::strerror(errno) +
+    return "the entries of " + directory.string() + " cannot be synced (" + detail::error_words(errno) +
            "), so that a power cut may lose the newest";
   }
 
@@ -151,7 +154,7 @@ class posix_files {
 
   /// Of the entry itself: a link is none of a file and a directory.
   file_kind kind(path const& name) {
-    struct stat status {};
+    struct stat status{};
     if (::lstat(name.c_str(), &status) != 0) {
       if (errno == ENOENT || errno == ENOTDIR) return file_kind::none;
       detail::throw_file_error("look for", name, errno);
@@ -222,12 +225,12 @@ class posix_files {
     if (detail::retried([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return {std::move(file), {}};
     if (errno == EWOULDBLOCK) return {};
     if (!detail::is_unsupported(errno) && errno != ENOLCK) detail::throw_file_error("lock", name, errno);
-    return {std::move(file), std::strerror(errno)};
+    return {std::move(file), detail::error_words(errno)};
   }
   /// The open file still has this name; also where the system does not say.
   bool is_named(file_handle const& file, path const& name) {
-    struct stat opened {};
-    struct stat named {};
+    struct stat opened{};
+    struct stat named{};
     if (::stat(name.c_str(), &named) != 0) return errno != ENOENT;
     return ::fstat(file.get(), &opened) != 0 || (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino);
   }

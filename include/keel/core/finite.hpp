@@ -3,13 +3,14 @@
 #pragma once
 
 #if defined(__FINITE_MATH_ONLY__) && __FINITE_MATH_ONLY__
-#error "keel: -ffast-math and -ffinite-math-only let the compiler remove every check for NaN and infinity. Fix: compile without them, or add -fno-finite-math-only."
+#error \
+    "keel: -ffast-math and -ffinite-math-only let the compiler remove every check for NaN and infinity. Fix: compile without them, or add -fno-finite-math-only."
 #endif
 
 #include <cmath>
 #include <compare>
 #include <concepts>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <optional>
 #include <type_traits>
 
@@ -28,9 +29,12 @@ std::optional<finite<Number>> as_finite(Number number) {
 template <std::floating_point Number>
 class finite {
  public:
-  /// Refused (N03): a raw number may be NaN.
+  /// Rejected (N03): a raw number may be NaN.
   template <class Raw>
-  requires std::is_arithmetic_v<Raw> finite(Raw const&) : value_() { detail::refuse_call<rule::N03, Raw>(); }
+    requires std::is_arithmetic_v<Raw>
+  finite(Raw const&) : value_() {
+    detail::reject_call<rule::N03, Raw>();
+  }
 
   Number value() const { return value_; }
   friend auto operator<=>(finite const&, finite const&) = default;
@@ -48,11 +52,11 @@ template <std::floating_point Number>
 bool exceeds(finite<Number> const& number, std::type_identity_t<Number> threshold) {
   return number.value() > threshold;
 }
-/// Refused (N03): what is on neither side needs a decision first.
+/// Rejected (N03): what is on neither side needs a decision first.
 template <class Raw>
-requires std::is_arithmetic_v<Raw> || requires(Raw const& raw) { raw.has_value(); }
+  requires std::is_arithmetic_v<Raw> || requires(Raw const& raw) { raw.has_value(); }
 bool exceeds(Raw const&, double) {
-  detail::refuse_call<rule::N03, Raw>();
+  detail::reject_call<rule::N03, Raw>();
   return false;
 }
 

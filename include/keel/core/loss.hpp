@@ -24,9 +24,7 @@ inline weighted_loss as_weighted_loss(at::Tensor loss, std::int64_t rows) {
 
 /// A function that keel can take a batch's loss from.
 template <class LossOf, class Batch>
-concept loss_function = requires(LossOf& loss_of, Batch const& batch) {
-  as_weighted_loss(loss_of(batch), std::int64_t{1});
-};
+concept loss_function = requires(LossOf& loss_of, Batch const& batch) { as_weighted_loss(loss_of(batch), std::int64_t{1}); };
 
 /// Throws data_error (E07) unless a micro-batch counts for something.
 inline void require_weight(double weight) {

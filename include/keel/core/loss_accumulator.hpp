@@ -10,7 +10,7 @@
 
 namespace keel::detail {
 
-/// The weighted sum of mean losses: on the host, or on the device for a window that is decided there.
+/// The weighted sum of mean losses: on the host, or on the device for an update that is decided there.
 class loss_accumulator {
  public:
   double weight = 0.0;

@@ -1,5 +1,5 @@
-// Tells an out-of-memory from every other error. On a GPU it is a type of its own; on the CPU LibTorch throws a plain
-// c10::Error, which only its words tell apart. A retry after any other CUDA error would run on a corrupt context (O12).
+// Distinguishes an out-of-memory from every other error. On a GPU it is a separate type; on the CPU LibTorch throws a plain
+// c10::Error, which only its words distinguish. A retry after any other CUDA error would run on a corrupt context (O12).
 #pragma once
 
 #include <c10/util/Exception.h>

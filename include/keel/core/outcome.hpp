@@ -1,5 +1,5 @@
-// What a step or a run came to, as a value. A skipped step is an outcome like any other: schedule, metrics, cadence and the
-// stop poll all see it.
+// What a step, and what a run came to, as values. A skipped update is an outcome like any other: schedule, metrics, cadence and
+// the stop poll all see it.
 #pragma once
 
 #include <concepts>
@@ -37,46 +37,56 @@ inline char const* to_string(reason why) {
   return "unknown";
 }
 
-class outcome {
- public:
-  /// A micro-batch was added; the update waits for more.
-  struct accumulated {
-    std::int64_t micro_batches;
-    std::int64_t of;
-  };
-  /// The update is under way on a device; the next call, or settle(), says what became of it.
-  struct pending {};
-  /// The parameters were updated.
-  struct updated {
-    double loss;           ///< weighted mean over the window
-    double gradient_norm;  ///< joint L2 norm, before clipping
-    double learning_rate;  ///< of the first parameter group
-    bool clipped = false;  ///< the clip policy changed the gradients
-  };
-  /// Parameters, optimizer state and schedule are as they were before the window.
-  struct skipped {
-    reason why;
-    std::string where;  ///< the first parameter with a non-finite gradient, or empty
-  };
-  /// A run came to its end.
-  struct finished {
-    std::int64_t updates;
-  };
-  /// A run was asked to stop, and saved a checkpoint if its recipe has them.
-  struct stopped {
-    int signal;  ///< 0: by trainer::request_stop
-    std::int64_t updates;
-  };
-  /// The ladder's last rung was reached.
-  struct gave_up {
-    reason why;
-    std::string detail;
-  };
+/// The cases of step_outcome and outcome.
+namespace result {
 
-  using value_type = std::variant<accumulated, pending, updated, skipped, finished, stopped, gave_up>;
+/// A micro-batch was added; the update waits for more.
+struct accumulated {
+  std::int64_t micro_batches;
+  std::int64_t of;
+};
+/// The update is under way on a device; the next call, or settle(), returns its outcome.
+struct pending {};
+/// The update was applied.
+struct updated {
+  double loss;           ///< weighted mean over the update's micro-batches
+  double gradient_norm;  ///< joint L2 norm, before clipping
+  double learning_rate;  ///< of the first parameter group
+  bool clipped = false;  ///< the clip policy changed the gradients
+};
+/// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
+struct skipped {
+  reason why;
+  std::string where;  ///< the first parameter with a non-finite gradient, or empty
+};
+/// The ladder's last rung was reached.
+struct gave_up {
+  reason why;
+  std::string detail;
+};
+/// The run reached its length, or the end of its data.
+struct finished {
+  std::int64_t updates;
+};
+/// The run was asked to stop, and saved a checkpoint if its recipe has them.
+struct stopped {
+  int signal;  ///< 0: by trainer::request_stop
+  std::int64_t updates;
+};
+
+}  // namespace result
+
+namespace detail {
+
+/// One of the cases, and how to ask for it.
+template <class... Cases>
+class one_of {
+ public:
+  using value_type = std::variant<Cases...>;
 
   template <class Case>
-  requires std::constructible_from<value_type, Case> outcome(Case value) : value_(std::move(value)) {}
+    requires(std::same_as<Case, Cases> || ...)
+  one_of(Case value) : value_(std::move(value)) {}
 
   template <class Case>
   bool is() const {
@@ -99,6 +109,30 @@ class outcome {
 
  private:
   value_type value_;
+};
+
+}  // namespace detail
+
+/// What one call of a step came to. Each accessor returns the case's value, or null if it is another case:
+/// `if (auto const* u = outcome.updated()) report(u->loss);`
+class step_outcome
+    : public detail::one_of<result::accumulated, result::pending, result::updated, result::skipped, result::gave_up> {
+ public:
+  using one_of::one_of;
+  result::accumulated const* accumulated() const { return get_if<result::accumulated>(); }
+  result::pending const* pending() const { return get_if<result::pending>(); }
+  result::updated const* updated() const { return get_if<result::updated>(); }
+  result::skipped const* skipped() const { return get_if<result::skipped>(); }
+  result::gave_up const* gave_up() const { return get_if<result::gave_up>(); }
+};
+
+/// How a run ended.
+class outcome : public detail::one_of<result::finished, result::stopped, result::gave_up> {
+ public:
+  using one_of::one_of;
+  result::finished const* finished() const { return get_if<result::finished>(); }
+  result::stopped const* stopped() const { return get_if<result::stopped>(); }
+  result::gave_up const* gave_up() const { return get_if<result::gave_up>(); }
 };
 
 }  // namespace keel

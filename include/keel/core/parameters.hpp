@@ -1,5 +1,5 @@
 // The parameters that a step updates, with the names that the model gives them. A parameter that would silently not train,
-// and an optimizer that holds somebody else's tensors, are errors.
+// and an optimizer that holds other tensors, are errors.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -25,10 +25,12 @@ namespace keel {
 /// A module, a module holder such as torch::nn::Linear, or a shared pointer to a module.
 inline torch::nn::Module& as_module(torch::nn::Module& model) { return model; }
 template <class Holder>
-requires requires(Holder const& holder) {
-  { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
+  requires requires(Holder const& holder) {
+    { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
+  }
+torch::nn::Module& as_module(Holder& model) {
+  return *model.ptr();
 }
-torch::nn::Module& as_module(Holder& model) { return *model.ptr(); }
 template <std::derived_from<torch::nn::Module> Module>
 torch::nn::Module& as_module(std::shared_ptr<Module> const& model) {
   return *model;
@@ -40,9 +42,9 @@ struct module_type {
   using type = Model;
 };
 template <class Holder>
-requires requires(Holder const& holder) {
-  { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
-}
+  requires requires(Holder const& holder) {
+    { *holder.ptr() } -> std::convertible_to<torch::nn::Module const&>;
+  }
 struct module_type<Holder> {
   using type = std::remove_cvref_t<decltype(*std::declval<Holder&>().ptr())>;
 };
@@ -89,15 +91,17 @@ inline parameter_list collect_parameters(torch::nn::Module& model, torch::optim:
       if (found == name_of.end()) {
         throw error(
             "E11",
-            "the optimizer holds a tensor that is no parameter of the model. Build it from model->parameters(), after the "
+            "the optimizer holds a tensor that is not a parameter of the model. Build it from model->parameters(), after the "
             "model was moved to its device.");
       }
       if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
         throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");
       }
       if (parameter.is_complex()) {
-        throw error("E11", "parameter " + found->second + " is complex, and norms, clipping and the optimizers here are of real "
-                           "numbers. Keep its real and imaginary parts as one real parameter, and use at::view_as_complex.");
+        throw error("E11",
+                    "parameter " + found->second +
+                        " is complex, and norms, clipping and the optimizers here are of real "
+                        "numbers. Keep its real and imaginary parts as one real parameter, and use at::view_as_complex.");
       }
       list.tensors.push_back(parameter);
       list.names.push_back(found->second);

@@ -121,8 +121,8 @@ class replacement {
 
   /// Before the first byte, which may be for few eyes.
   void keep_owner_and_permissions() {
-    struct stat older {};
-    struct stat newer {};
+    struct stat older{};
+    struct stat newer{};
     if (::stat(target_.c_str(), &older) != 0 || ::fstat(file_.get(), &newer) != 0) return;
     mode_t bits = older.st_mode & 0777;
     if (older.st_uid != newer.st_uid || older.st_gid != newer.st_gid) {

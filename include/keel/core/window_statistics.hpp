@@ -24,13 +24,13 @@ class accepted_value {
 
  private:
   explicit accepted_value(double value) : value_(value) {}
-  friend std::optional<accepted_value> accepted(outcome const& result, double value);
+  friend std::optional<accepted_value> accepted(step_outcome const& result, double value);
   double value_;
 };
 
 /// The value as one that may enter a reference window; nothing if the step was not applied, or the value is not finite.
-inline std::optional<accepted_value> accepted(outcome const& result, double value) {
-  if (!result.is<outcome::updated>() || !std::isfinite(value)) return std::nullopt;
+inline std::optional<accepted_value> accepted(step_outcome const& result, double value) {
+  if (!result.is<result::updated>() || !std::isfinite(value)) return std::nullopt;
   return accepted_value(value);
 }
 
@@ -62,11 +62,11 @@ class window_statistics {
     return value ? zscore(*value) : std::nullopt;
   }
 
-  /// Refused (N03): a number that nobody looked at.
+  /// Rejected (N03): a number that was not checked.
   template <class Raw>
-  requires std::is_arithmetic_v<Raw> std::optional<double> zscore(Raw const&)
-  const {
-    detail::refuse_call<rule::N03, Raw>();
+    requires std::is_arithmetic_v<Raw>
+  std::optional<double> zscore(Raw const&) const {
+    detail::reject_call<rule::N03, Raw>();
     return std::nullopt;
   }
 
@@ -81,10 +81,10 @@ class window_statistics {
   void push(std::optional<accepted_value> const& accepted) {
     if (accepted) push(*accepted);
   }
-  /// Refused (N19): a value that nobody accepted.
+  /// Rejected (N19): a value that was not accepted.
   template <class Raw>
   void push(Raw const&) {
-    detail::refuse_call<rule::N19, Raw>();
+    detail::reject_call<rule::N19, Raw>();
   }
 
   template <class Archive>
@@ -112,7 +112,8 @@ class window_statistics {
     double squares = 0.0;
     for (double const one : values_) squares += (one - *center) * (one - *center);
     constexpr double least_share = 0.01;
-    double const deviation = std::max(std::sqrt(squares / static_cast<double>(values_.size())), least_share * std::abs(*center));
+    double const deviation =
+        std::max(std::sqrt(squares / static_cast<double>(values_.size())), least_share * std::abs(*center));
     if (deviation == 0.0) return std::nullopt;
     return mean_and_deviation{*center, deviation};
   }

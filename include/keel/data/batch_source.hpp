@@ -17,7 +17,7 @@ namespace keel {
 
 /// LibTorch's loaders have iterators that model no concept: no post-increment.
 template <class Loader>
-concept data_loader = !ranges::input_range<Loader&> && requires(Loader & loader) {
+concept data_loader = !ranges::input_range<Loader&> && requires(Loader& loader) {
   *loader.begin();
   ++std::declval<decltype(loader.begin())&>();
   { loader.begin() != loader.end() } -> std::convertible_to<bool>;
@@ -28,9 +28,8 @@ concept batch_range = ranges::input_range<Range&> || data_loader<Range>;
 
 /// What a function of the epoch may return: a range, a loader, or LibTorch's pointer to one.
 template <class Result>
-concept epoch_range = batch_range<std::remove_reference_t<Result>> || requires(Result result) {
-  requires data_loader<std::remove_reference_t<decltype(*result)>>;
-};
+concept epoch_range = batch_range<std::remove_reference_t<Result>> ||
+                      requires(Result result) { requires data_loader<std::remove_reference_t<decltype(*result)>>; };
 
 template <class Source>
 concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<std::invoke_result_t<Source&, std::int64_t>>;
@@ -38,7 +37,7 @@ concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<st
 /// A function of the epoch and of the position in it, which begins there by itself: nothing is read twice after a resume.
 template <class Source>
 concept positioned_function = std::invocable<Source&, std::int64_t, std::int64_t> &&
-    epoch_range<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>;
+                              epoch_range<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>;
 
 template <class Source>
 concept batch_source = batch_range<Source> || epoch_function<Source> || positioned_function<Source>;
@@ -53,14 +52,14 @@ inline constexpr bool is_repeatable =
 /// What a source says of its data, by its own type or by that of what it returns.
 template <class Source>
 constexpr data::settings source_facts() {
-  data::settings told = facts<slot::data, Source>();
+  data::settings known = facts<slot::data, Source>();
   if constexpr (positioned_function<Source>) {
-    told = told | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>>();
+    known = known | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>>();
   } else if constexpr (epoch_function<Source>) {
-    told = told | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>();
+    known = known | facts<slot::data, std::remove_cvref_t<std::invoke_result_t<Source&, std::int64_t>>>();
   }
-  told.single_pass |= !is_repeatable<Source>;
-  return told;
+  known.single_pass |= !is_repeatable<Source>;
+  return known;
 }
 
 /// Calls `use(iterator, sentinel)` over one epoch of the source, or over what follows `position` where the source can begin

@@ -5,7 +5,7 @@
 //     run.fit([&](std::int64_t epoch, std::int64_t position) {
 //       return order(epoch, position) | ranges::views::transform([&](keel::row_numbers const& rows) { return load(rows); });
 //     }, loss_of);
-// Left out: weights and replacement, which need a draw of their own for each row.
+// Left out: weights and replacement, which need another draw for each row.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,8 @@
 namespace keel {
 
 template <class Recipe>
-requires(config_of<Recipe>.determinism.kind != determinism::kind::off) void seed(at::DeviceType device = at::kCPU) {
+  requires(config_of<Recipe>.determinism.kind != determinism::kind::off)
+void seed(at::DeviceType device = at::kCPU) {
   libtorch::seed_random(at::kCPU, config_of<Recipe>.determinism.seed);
   if (device != at::kCPU) libtorch::seed_random(device, config_of<Recipe>.determinism.seed);
 }

@@ -26,7 +26,7 @@
 #include <keel/core/parameters.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/saved_tensors.hpp>
-#include <keel/oom/ladder.hpp>
+#include <keel/oom/ladder_position.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 #include <keel/precision/autocast.hpp>
 #include <keel/recipe/config_of.hpp>
@@ -179,11 +179,11 @@ class put_back {
 template <class Recipe>
 struct counted_passes {
   kept_counter without;  ///< without recompute
-  kept_counter as_told;
+  kept_counter as_configured;
 
   template <class Batch, class LossOf>
   counted_passes(torch::nn::Module& model, at::DeviceType device, Batch const& batch, LossOf& loss_of)
-      : without(model), as_told(model) {
+      : without(model), as_configured(model) {
     constexpr config configured = config_of<Recipe>;
     auto const pass = [&](kept_counter& counter, recompute_kind recompute) {
       at::Tensor loss;
@@ -194,7 +194,7 @@ struct counted_passes {
       loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch)).mean;
     };
     pass(without, recompute_kind::none);
-    if (configured.recompute.kind != recompute_kind::none) pass(as_told, configured.recompute.kind);
+    if (configured.recompute.kind != recompute_kind::none) pass(as_configured, configured.recompute.kind);
   }
 };
 
@@ -202,8 +202,8 @@ struct counted_passes {
 
 /// `model` and `loss_of` as a step takes them; the batch is a micro-batch. Throws what the loss throws.
 template <class Recipe, class Model, sliceable_batch Batch, class LossOf>
-requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of,
-                                                         estimate_options const& options = {}) {
+  requires loss_function<LossOf, Batch>
+breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_options const& options = {}) {
   constexpr config configured = config_of<Recipe>;
   torch::nn::Module& module = as_module(model);
   breakdown result;
@@ -225,17 +225,17 @@ requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch con
   }
   for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());
 
-  std::int64_t const grain = grain_of(batch, keel::detail::window_grain(configured));
+  std::int64_t const granularity = granularity_of(batch, keel::detail::update_granularity(configured));
   std::int64_t const rows = result.rows = batch_traits<Batch>::rows(batch);
   detail::put_back const afterwards(module, device);
-  auto const of = [&](std::int64_t grains) {
-    return detail::counted_passes<Recipe>(module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, grains * grain)),
-                                          loss_of);
+  auto const of = [&](std::int64_t granules) {
+    return detail::counted_passes<Recipe>(
+        module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, granules * granularity)), loss_of);
   };
   auto const one = of(1);
-  auto const two = of(rows >= 2 * grain ? 2 : 1);
+  auto const two = of(rows >= 2 * granularity ? 2 : 1);
   auto const all = [&](std::int64_t at_one, std::int64_t at_two) {
-    return rows >= 2 * grain ? at_one + (at_two - at_one) * (rows - grain) / grain : at_one;
+    return rows >= 2 * granularity ? at_one + (at_two - at_one) * (rows - granularity) / granularity : at_one;
   };
 
   bool const recomputes = configured.recompute.kind != recompute_kind::none;
@@ -246,15 +246,16 @@ requires loss_function<LossOf, Batch> breakdown estimate(Model& model, Batch con
   result.outside = all(one.without.outside, two.without.outside);
   result.widest = all(one.without.widest, two.without.widest);
   result.logits = all(one.without.largest, two.without.largest);
-  result.activations = recomputes ? all(one.as_told.all(), two.as_told.all()) : all(one.without.all(), two.without.all());
+  result.activations =
+      recomputes ? all(one.as_configured.all(), two.as_configured.all()) : all(one.without.all(), two.without.all());
   return result;
 }
 
 /// The same for a model whose forward(batch) returns logits, under a cross entropy.
 template <class Recipe, class Model, sliceable_batch Batch>
-requires requires(Model& model, Batch const& batch) {
-  { model->forward(batch) } -> std::convertible_to<at::Tensor>;
-}
+  requires requires(Model& model, Batch const& batch) {
+    { model->forward(batch) } -> std::convertible_to<at::Tensor>;
+  }
 breakdown estimate(Model& model, Batch const& batch, estimate_options const& options = {}) {
   auto const loss_of = [&](Batch const& rows) { return at::log_softmax(model->forward(rows), -1).sum(); };
   return estimate<Recipe>(model, batch, loss_of, options);

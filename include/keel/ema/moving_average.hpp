@@ -19,7 +19,7 @@
 #include <keel/core/parameters.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/optimizer/parameter_state.hpp>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -65,8 +65,8 @@ class moving_average {
   }
 
   /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
-  void update(outcome const& result) {
-    if (!result.is<outcome::updated>()) return;
+  void update(step_outcome const& result) {
+    if (!result.is<result::updated>()) return;
     require_parameters_in_place();
     at::NoGradGuard no_grad;
     ++taken_;
@@ -83,10 +83,10 @@ class moving_average {
       }
     }
   }
-  /// Refused (M03): only an outcome says whether the parameters moved.
+  /// Rejected (M03): only an outcome says whether the parameters moved.
   template <class... Arguments>
   void update(Arguments const&...) {
-    detail::refuse_call<rule::M03, Arguments...>();
+    detail::reject_call<rule::M03, Arguments...>();
   }
 
   /// Puts the average into the parameters until the returned value goes. Throws error (M04) if it is there already.
@@ -171,7 +171,7 @@ inline std::vector<std::string> averaged_names(torch::nn::Module& model, paramet
 struct no_average {
   no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
   void begin() {}
-  void update(outcome const&) {}
+  void update(step_outcome const&) {}
   void require_parameters_in_place() const {}
 };
 template <bool Kept>

@@ -3,7 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <keel/checkpoint/best.hpp>
+#include <keel/checkpoint/best_so_far.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/policy/evaluation.hpp>
@@ -13,6 +13,8 @@ namespace keel {
 
 class early_stop {
  public:
+  template <policy_for<slot::evaluation> Policy>
+  explicit early_stop(Policy const&) : early_stop(Policy::configured) {}
   explicit early_stop(evaluation::settings const& settings)
       : settings_(settings), best_({settings.larger, settings.min_delta}) {}
 

@@ -148,7 +148,7 @@ void add_means(mean_accumulators& to, Loss const& loss, std::int64_t rows) {
 /// The means of one batch.
 template <class Autocast, class Batch, class LossOf>
 mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
-                            evaluation_memory& memory) {
+                                 evaluation_memory& memory) {
   if constexpr (sliceable_batch<Batch>) {
     if (memory.may_cut || memory.pieces > 1) require_same_rows(batch);
   }
@@ -156,7 +156,7 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
     mean_accumulators tally;
     std::optional<std::string> starved;
     try {
-      for_each_piece(batch, memory.pieces, grain_of(batch), [&](Batch const& piece, std::int64_t rows) {
+      for_each_piece(batch, memory.pieces, granularity_of(batch), [&](Batch const& piece, std::int64_t rows) {
         Autocast autocast(device, precision);
         attention_scope const attention(memory.attention);
         add_means(tally, loss_of(piece), rows);
@@ -166,7 +166,7 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
       if (!is_out_of_memory(thrown)) throw;
       starved = first_line(thrown);
     }
-    bool const can_cut = sliceable_batch<Batch> && memory.may_cut && memory.pieces < most_pieces(batch, grain_of(batch));
+    bool const can_cut = sliceable_batch<Batch> && memory.may_cut && memory.pieces < max_pieces(batch, granularity_of(batch));
     if (auto const make_room = std::exchange(memory.make_room, {})) {
       make_room();
     } else if (can_cut) {

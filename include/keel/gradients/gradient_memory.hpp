@@ -12,7 +12,7 @@
 
 namespace keel {
 
-/// Gives every parameter a gradient of its own. Gradients that lie side by side in one storage, as cuDNN's of an RNN do, stay
+/// Gives every parameter its own gradient. Gradients that lie side by side in one storage, as cuDNN's of an RNN do, stay
 /// there.
 inline void separate_gradients(std::span<at::Tensor const> parameters) {
   at::NoGradGuard no_grad;

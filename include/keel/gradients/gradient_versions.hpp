@@ -1,4 +1,4 @@
-// Notices gradients that somebody wrote to: by how often each was changed, without reading an element.
+// Notices gradients that were written to: by how often each was changed, without reading an element.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -67,14 +67,16 @@ class open_update_watch {
     at::Tensor const& gradient = parameters_.tensors[i].grad();
     if (!gradient.defined()) return "is gone, as after zero_grad()";
     if (!gradients_[i].defined()) return "came from another backward pass";
-    if (gradient.layout() == at::kStrided && gradient.count_nonzero().item<std::int64_t>() == 0) return "was set to zero, as zero_grad() does";
+    if (gradient.layout() == at::kStrided && gradient.count_nonzero().item<std::int64_t>() == 0)
+      return "was set to zero, as zero_grad() does";
     return "was changed, as clip_grad_norm_ and the backward pass of another loss do";
   }
   [[noreturn]] static void refuse(std::string const& which, std::string const& happened) {
-    throw interference_error("E19", which + " " + happened +
-                                        ", while an update was open. The update is dropped. Do not touch gradients, parameters or "
-                                        "the optimizer between its micro-batches: the step clears, clips and applies them. Train "
-                                        "another model that shares parameters before or after the whole update.");
+    throw interference_error("E19",
+                             which + " " + happened +
+                                 ", while an update was open. The update is dropped. Do not touch gradients, parameters or "
+                                 "the optimizer between its micro-batches: the step clears, clips and applies them. Train "
+                                 "another model that shares parameters before or after the whole update.");
   }
 
   parameter_list const& parameters_;
@@ -108,8 +110,9 @@ class repeated_step_watch {
     bool const repeated = progress_ ? now && *now == *progress_ + 1 : is_as_expected();
     if (!repeated) return;
     throw interference_error(
-        "E19", "optimizer.step() was called although the step had already applied this update, so its gradients were applied twice. "
-               "Remove that call, and start from a checkpoint, or from parameters that you kept.");
+        "E19",
+        "optimizer.step() was called although the step had already applied this update, so its gradients were applied twice. "
+        "Remove that call, and start from a checkpoint, or from parameters that you kept.");
   }
 
  private:

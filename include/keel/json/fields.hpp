@@ -17,7 +17,7 @@
 
 namespace keel {
 
-/// A configuration file that is no configuration (E13); `path()` is the place in it, as a JSON pointer.
+/// A file that is not a configuration (E13); `path()` is the place in it, as a JSON pointer.
 class config_error : public error {
  public:
   config_error(std::string path, std::string sentence)
@@ -121,7 +121,7 @@ class json_fields {
     }
   }
   template <class Integer>
-  requires std::is_integral_v<Integer>
+    requires std::is_integral_v<Integer>
   void number(char const* name, Integer& to) {
     if (auto const* value = find(name)) to = integer<Integer>(*value, name);
   }
@@ -220,7 +220,7 @@ class json_fields {
       std::string const suffix = unit;
       if (word.size() <= suffix.size() || !word.ends_with(suffix)) continue;
       std::string const digits = word.substr(0, word.size() - suffix.size());
-      // Twelve digits of hours are no overflow.
+      // Twelve digits of hours do not overflow.
       if (digits.size() > 12 || digits.find_first_not_of("0123456789") != std::string::npos) continue;
       return std::stoll(digits) * factor;
     }

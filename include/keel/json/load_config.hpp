@@ -42,7 +42,7 @@ inline constexpr auto policies_of = Description::policies();
 template <class Description>
 using settings_in = std::remove_cvref_t<decltype(policies_of<Description>.all[0].start)>;
 
-/// Stands for a policy of a program's own, which only C++ can name.
+/// Stands for a custom policy, which only C++ can name.
 inline bool is_custom(char const* name) { return std::string(name) == "custom"; }
 
 template <class Description>
@@ -66,7 +66,7 @@ template <class Description>
 auto const& policy_named(std::string const& name, std::string const& path) {
   auto const* const policy = find_policy_named<Description>(name);
   if (policy == nullptr) throw_unknown(path, name, "policy", policy_names<Description>());
-  if (is_custom(policy->name)) throw_wrong(path, "is \"custom\", a policy of a program's own, which a file cannot bring");
+  if (is_custom(policy->name)) throw_wrong(path, "is \"custom\", a custom policy, which a file cannot bring");
   return *policy;
 }
 
@@ -171,7 +171,8 @@ void json_fields::list(char const* name, Settings (&to)[Size], int& count, Descr
   auto const* const values = find(name);
   if (values == nullptr) return;
   if (!values->is_array()) throw_wrong(place(name), "must be a list");
-  if (values->size() > static_cast<std::size_t>(Size)) throw_wrong(place(name), "has more than " + std::to_string(Size) + " " + name);
+  if (values->size() > static_cast<std::size_t>(Size))
+    throw_wrong(place(name), "has more than " + std::to_string(Size) + " " + name);
   count = 0;
   for (auto const& value : *values) {
     to[count] = read_policy<Description>(value, place(name) + "/" + std::to_string(count));

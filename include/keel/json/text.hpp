@@ -1,6 +1,6 @@
 // JSON text as a tree, for files that anyone may have written or damaged: what nlohmann-json alone would let through is
-// refused. It keeps the last of two equal keys, takes a NUL byte for the end of the text, and nests without end.
-// The events build the tree, so that what is too deep is refused before it exists; nothing here calls itself.
+// rejected. It keeps the last of two equal keys, takes a NUL byte for the end of the text, and nests without end.
+// The events build the tree, so that what is too deep is rejected before it exists; nothing here calls itself.
 #pragma once
 
 #include <algorithm>
@@ -25,8 +25,7 @@ struct json_text_error : std::runtime_error {
 /// Any bytes as an error shows them: short, and printable, because they may hold megabytes or codes of the terminal.
 inline std::string printable(std::string_view text, std::size_t longest) {
   std::string shown(text.substr(0, longest));
-  std::replace_if(
-      shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
+  std::replace_if(shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return text.size() > longest ? shown + ".." : shown;
 }
 

@@ -102,7 +102,7 @@ nlohmann::json slots_to_json(config const& value, slot_list<Slots...>) {
 
 }  // namespace detail
 
-/// The configuration as the JSON object that parse_config reads. A policy of a program's own is "custom" with its name, which no
+/// The configuration as the JSON object that parse_config reads. A custom policy is "custom" with its name, which no
 /// file can bring back; rules of a recipe's own are types and not in its configuration.
 inline nlohmann::json to_json(config const& value) {
   nlohmann::json written = detail::slots_to_json(value, slots{});
@@ -115,8 +115,10 @@ inline nlohmann::json to_json(config const& value) {
     written["accept"].push_back(id);
   }
   if (value.run.known) {
-    written["run"] = {{"world_size", value.run.world_size},     {"updates", value.run.updates},
-                      {"learning_rate", value.run.learning_rate}, {"half_kernels", value.run.half_kernels},
+    written["run"] = {{"world_size", value.run.world_size},
+                      {"updates", value.run.updates},
+                      {"learning_rate", value.run.learning_rate},
+                      {"half_kernels", value.run.half_kernels},
                       {"bfloat16_kernels", value.run.bfloat16_kernels}};
   }
   return written;

@@ -6,7 +6,7 @@
 //     keel::quantize_base(*model);                         the frozen weights in eight bits, one scale a row (Dettmers et al.
 //                                                          2022, "LLM.int8()", without its outliers)
 // oom::quantize_base does the last by itself when memory runs out before the first update.
-// Left out: four bits, which need a kernel of their own to be worth it, and corrections of convolutions.
+// Left out: four bits, which need a special kernel to be worth it, and corrections of convolutions.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -134,7 +134,7 @@ class lora_module : public torch::nn::Module {
 
   bool is_quantized() const { return quantized_ || weight.scalar_type() == at::kChar; }
 
-  /// Rounds the frozen weight to eight bits, each row to a scale of its own: the largest element becomes 127. What is rounded
+  /// Rounds the frozen weight to eight bits, each row to its own scale: the largest element becomes 127. What is rounded
   /// away is at most half a scale an element.
   void quantize() {
     if (is_quantized()) return;
@@ -173,8 +173,8 @@ class lora_module : public torch::nn::Module {
     if (weight.scalar_type() == at::kChar) return;
     throw error(
         "E12",
-        "a keel::lora layer was quantized, and its weight is no int8 any more: it was moved to another dtype, or a dense "
-        "file was loaded into it. Do both before keel::quantize_base, on a model that is built anew.");
+        "a keel::lora layer was quantized, and its weight is not int8 any more: it was moved to another dtype, or a dense "
+        "file was loaded into it. Do both before keel::quantize_base, on a model that is newly built.");
   }
 
   bool quantized_ = false;
@@ -224,7 +224,7 @@ inline std::vector<std::pair<std::string, lora_module*>> quantized_in(tensor_map
   return found;
 }
 
-/// Freezes every parameter that is no correction of a keel::lora layer. Build the optimizer afterwards, from
+/// Freezes every parameter that is not a correction of a keel::lora layer. Build the optimizer afterwards, from
 /// keel::trained_parameters.
 inline void freeze_base(torch::nn::Module& model) {
   for (at::Tensor& parameter : model.parameters()) parameter.requires_grad_(false);

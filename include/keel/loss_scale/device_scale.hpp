@@ -29,7 +29,7 @@ class device_scale {
   /// A double scalar on the device.
   at::Tensor const& factor() const { return factor_; }
 
-  /// Once an attempted update: bool scalars on the device, of which at most one is true. An update that was left out for
+  /// Once an attempted update: bool scalars on the device, of which at most one is true. An update that was skipped for
   /// another reason changes nothing.
   void update(at::Tensor const& happened, at::Tensor const& overflowed) {
     if (settings_.kind != loss_scale::kind::dynamic) return;

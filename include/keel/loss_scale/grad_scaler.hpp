@@ -1,6 +1,6 @@
 // The loss scale, usable in any LibTorch program. The algorithm of the field's GradScaler (Micikevicius et al. 2018): grow
 // after a stretch of finite updates, back off after an overflow; and what that one lacks, a floor with an end, and hysteresis,
-// which bears a few overflows before it backs off and counts anew when the scale grows.
+// which bears a few overflows before it backs off and counts from zero when the scale grows.
 //     keel::grad_scaler scaler;                        dynamic, from 65536
 //     scaler.scale(loss).backward();
 //     .. divide the gradients by scaler.factor(), see whether they are finite ..
@@ -25,6 +25,9 @@ namespace keel {
 
 class grad_scaler {
  public:
+  /// keel::grad_scaler scaler{keel::loss_scale::fixed<1024.0>{}};
+  template <policy_for<slot::loss_scale> Policy>
+  explicit grad_scaler(Policy const&) : grad_scaler(Policy::configured) {}
   explicit grad_scaler(loss_scale::settings const& settings = loss_scale::dynamic<>::configured)
       : settings_(settings),
         factor_(settings.kind == loss_scale::kind::none ? 1.0 : settings.initial),

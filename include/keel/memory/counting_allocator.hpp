@@ -32,12 +32,12 @@ struct process_counts {
   std::atomic<std::int64_t> allocated{0};
   std::atomic<std::int64_t> limit{0};
   std::atomic<std::int64_t> refused{0};
-  /// Bit i: somebody reads the peak i. The first is the budget's own.
+  /// Bit i: the peak i is being read. The first is the budget's own.
   std::atomic<unsigned> watched{1};
   std::array<std::atomic<std::int64_t>, watches> peaks{};
   std::atomic<bool> counting{false};
 
-  std::atomic<bool> heard{false};
+  std::atomic<bool> has_listener{false};
   std::mutex listening;
   allocation_listener* listener = nullptr;
 
@@ -57,7 +57,7 @@ struct process_counts {
   }
   template <class Say>
   void tell(Say const& say) {
-    if (!heard.load(std::memory_order_acquire)) return;
+    if (!has_listener.load(std::memory_order_acquire)) return;
     std::lock_guard<std::mutex> const lock(listening);
     if (listener != nullptr) say(*listener);
   }
@@ -132,7 +132,7 @@ class counting_allocator final : public libtorch::cpu_allocator {
     void* const block = static_cast<char*>(data) - header;
     auto const bytes = static_cast<std::int64_t>(*static_cast<std::size_t*>(block));
     auto& counts = process_counts::instance();
-    // Heard before the block may become somebody else's.
+    // Reported before another thread may take the block.
     counts.tell([&](allocation_listener& listener) { listener.freed(data, bytes); });
     counts.allocated.fetch_sub(bytes, std::memory_order_relaxed);
     c10::free_cpu(block);

@@ -20,7 +20,7 @@ inline char const* to_string(phase which) {
   return names[static_cast<std::size_t>(which)];
 }
 
-/// One window of micro-batches, in bytes.
+/// One update of micro-batches, in bytes.
 struct usage {
   std::int64_t held = 0;                     ///< allocated at its end, gradients included
   std::int64_t reserved = 0;                 ///< taken from the system at its end
@@ -30,12 +30,12 @@ struct usage {
   phase highest() const { return static_cast<phase>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin()); }
 };
 
-/// Told where phases begin. Costs two atomic operations a phase where somebody counts, and one where nobody does.
+/// Called where phases begin. Costs two atomic operations a phase where memory is counted, and one where it is not.
 class phase_watch {
  public:
   explicit phase_watch(c10::Device device) : device_(device), peak_(device) {}
 
-  /// A window begins. `wanted`: somebody will read what it took.
+  /// An update begins. `wanted`: what it took will be read.
   void begin(bool wanted) {
     wanted_ = wanted;
     now_ = phase::forward;
@@ -48,7 +48,7 @@ class phase_watch {
     close_phase();
     now_ = next;
   }
-  /// The window ends; nothing where nobody counts.
+  /// The update ends; nothing where memory is not counted.
   std::optional<usage> end() {
     if (!wanted_) return std::nullopt;
     close_phase();

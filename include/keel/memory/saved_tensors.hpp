@@ -2,7 +2,7 @@
 // something smaller, and give the tensor back when it is needed.
 //     keel::saved_tensor_scope scope([] { return std::make_unique<my_hooks>(); });
 // LibTorch's C++ interface asks its engine for such hooks and has no other door, so the first scope of a process installs an
-// engine that looks at this thread's scopes. A process whose engine is somebody else's, such as Python's, is refused (E15).
+// engine that looks at this thread's scopes. A process with another engine, such as Python's, is rejected (E15).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -52,8 +52,9 @@ class saved_tensor_scope {
                       edges const& outputs) override {
       return get_base_engine().execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     }
-    c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
-        std::shared_ptr<torch::autograd::GraphTask> const& task, node_pointer root, torch::autograd::InputBuffer&& inputs) override {
+    c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(std::shared_ptr<torch::autograd::GraphTask> const& task,
+                                                                   node_pointer root,
+                                                                   torch::autograd::InputBuffer&& inputs) override {
       return get_base_engine().execute_with_graph_task(task, std::move(root), std::move(inputs));
     }
     std::unique_ptr<torch::autograd::AnomalyMetadata> make_anomaly_metadata() override {
@@ -69,8 +70,8 @@ class saved_tensor_scope {
     static bool const installed = [] {
       if (&torch::autograd::Engine::get_default_engine() != &torch::autograd::Engine::get_base_engine()) {
         throw error("E15",
-                    "this process has an autograd engine of somebody else, such as Python's, and saved tensors cannot be "
-                    "watched beside it. Run it as a program of its own, or without recompute.");
+                    "this process has another autograd engine, such as Python's, and saved tensors cannot be "
+                    "watched beside it. Run it as a separate program, or without recompute.");
       }
       torch::autograd::set_default_engine_stub(&instance);
       return true;

@@ -43,7 +43,7 @@ inline std::int64_t resident() {
 
 }  // namespace detail
 
-/// Nothing where nobody counts: on the CPU without a budget, or on a device whose allocator this LibTorch does not show.
+/// Nothing where memory is not counted: on the CPU without a budget, or on a device whose allocator this LibTorch does not show.
 inline std::optional<statistics> statistics_of(c10::Device device) {
   if (!device.is_cpu()) {
     auto const shown = libtorch::device_memory_of(device);
@@ -55,7 +55,7 @@ inline std::optional<statistics> statistics_of(c10::Device device) {
   return statistics{counts.allocated, counts.peaks[0], detail::resident(), 0, counts.refused};
 }
 
-/// The peak between two readings of its own. On a GPU the allocator has one peak for all, which a reading resets.
+/// The peak between two of its readings. On a GPU the allocator has one peak for all, which a reading resets.
 class peak_watch {
  public:
   explicit peak_watch(c10::Device device) : device_(device) {
@@ -74,7 +74,7 @@ class peak_watch {
       detail::process_counts::instance().watched &= ~(1U << place_);
   }
 
-  /// The most bytes allocated since the last call; nothing where nobody counts.
+  /// The most bytes allocated since the last call; nothing where memory is not counted.
   std::optional<std::int64_t> take() {
     if (!device_.is_cpu()) return libtorch::take_device_peak(device_);
     auto& counts = detail::process_counts::instance();

@@ -21,7 +21,7 @@ enum class growth : unsigned char { unknown, flat, staircase, slope };
 inline char const* to_string(growth found) {
   switch (found) {
     case growth::unknown:
-      return "too few updates to tell";
+      return "too few updates to judge";
     case growth::flat:
       return "flat";
     case growth::staircase:
@@ -44,7 +44,8 @@ class timeline {
       peak_phase_ = of.highest();
     }
     sample next{of.held, of.reserved};
-    if (skipped_ > 0 && --skipped_ > 0) return;
+    if (skipped_ > 0) --skipped_;
+    if (skipped_ > 0) return;
     if (loaded_) go_on_from(next);
     last_ = next;
     for (scale& one : scales_) {
@@ -112,8 +113,9 @@ class timeline {
     }
     /// True for every eighth sample, and then `least` is the least of them: a sample of the next scale.
     bool close(sample& least) {
-      open_ = filled_ == 0 ? recent_.back()
-                           : sample{std::min(open_.held, recent_.back().held), std::min(open_.reserved, recent_.back().reserved)};
+      open_ = filled_ == 0
+                  ? recent_.back()
+                  : sample{std::min(open_.held, recent_.back().held), std::min(open_.reserved, recent_.back().reserved)};
       if (++filled_ < stretches) return false;
       filled_ = 0;
       least = open_;
@@ -204,8 +206,8 @@ class timeline {
   std::int64_t peak_update_ = 0;
   phase peak_phase_ = phase::forward;
   sample last_;
-  bool loaded_ = false;  ///< from a checkpoint of a process that may have held another amount
-  std::int64_t skipped_ = 0;  ///< updates of the new process that are not looked at yet
+  bool loaded_ = false;                    ///< from a checkpoint of a process that may have held another amount
+  std::int64_t skipped_ = 0;               ///< updates of the new process that are not looked at yet
   std::array<scale, scale_count> scales_;  ///< of each update, each eight, each sixty-four
 };
 

@@ -9,7 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <keel/metrics/metrics.hpp>
+#include <keel/metrics/update_metrics.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -36,7 +36,7 @@ std::string formatted(char const* format, Values... values) {
 
 inline std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0.0) return "--:--";
-  auto const whole = static_cast<long long>(seconds + 0.5);
+  auto const whole = std::llround(seconds);
   if (whole >= 3600) return formatted("%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
   return formatted("%02lld:%02lld", whole / 60, whole % 60);
 }
@@ -77,7 +77,7 @@ class console {
     }
   }
 
-  /// A line of its own that stays, such as a rung taken or a checkpoint saved.
+  /// A separate line that stays, such as a rung taken or a checkpoint saved.
   void notice(std::string const& words) {
     if (mode_ == console_mode::off) return;
     clear_live();

@@ -1,4 +1,4 @@
-// A metric of one's own: a name and the rule how ranks combine. What is logged is the combined value, so one rank's number
+// Your own metric: a name and the rule how ranks combine. What is logged is the combined value, so one rank's number
 // cannot stand under the run's name (Y01), and a metric without a rule does not compile (Y02).
 //     keel::metric<keel::reduce::mean> accuracy{"accuracy"};
 //     run.log(accuracy.reduced(keel::world_of_one{}, 0.93));
@@ -6,7 +6,7 @@
 
 #include <keel/collective/world.hpp>
 #include <keel/rule/metric.hpp>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <string>
 #include <utility>
 
@@ -30,7 +30,7 @@ template <class Reduction = void>
 class metric {
  public:
   explicit metric(std::string name) : name_(std::move(name)) {
-    if constexpr (!reduction<Reduction>) detail::refuse_call<rule::Y02, metric>();
+    if constexpr (!reduction<Reduction>) detail::reject_call<rule::Y02, metric>();
   }
 
   /// The ranks' values as one. A process alone needs no collective; all ranks of a larger world must call it.

@@ -1,4 +1,4 @@
-// The mechanism of keel::nonfinite: how many windows in a row were left out, and when that ends the run or rolls it back.
+// The mechanism of keel::nonfinite: how many updates in a row were skipped, and when that ends the run or rolls it back.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,15 @@ namespace keel {
 
 class nonfinite_guard {
  public:
+  template <policy_for<slot::nonfinite> Policy>
+  explicit nonfinite_guard(Policy const&) : nonfinite_guard(Policy::configured) {}
   explicit nonfinite_guard(nonfinite::settings const& settings) : settings_(settings) {}
 
   void accepted() { in_a_row_ = 0; }
 
-  /// One more window is left out. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
+  /// One more update is skipped. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
   /// what happened instead. `update` counts from 1.
-  std::optional<std::string> left_out(reason why, std::string const& where, std::int64_t update) {
+  std::optional<std::string> skipped(reason why, std::string const& where, std::int64_t update) {
     ++in_a_row_;
     bool const first_ends = settings_.kind == nonfinite::kind::raise;
     if (!first_ends && in_a_row_ < settings_.limit) return std::nullopt;
@@ -31,10 +33,10 @@ class nonfinite_guard {
                                 ". The parameters are as they were before it. Look at that batch, or let the run go on with "
                                 "keel::nonfinite::skip<10>.");
     }
-    if (settings_.kind == nonfinite::kind::rollback) return what + ", the " + std::to_string(in_a_row_) + ". in a row";
+    if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(in_a_row_) + " in a row";
     throw nonfinite_error("E08",
-                          what + ", the " + std::to_string(in_a_row_) +
-                              ". in a row, which is this recipe's limit. The parameters are those of the last good update. "
+                          what + ", " + std::to_string(in_a_row_) +
+                              " in a row, which is this recipe's limit. The parameters are those of the last good update. "
                               "Lower the learning rate, or look at the data from here on.");
   }
 

@@ -25,7 +25,8 @@
 #include <cstring>
 #include <filesystem>
 #include <keel/core/error.hpp>
-#include <keel/optimizer/state_home.hpp>
+#include <keel/core/files.hpp>
+#include <keel/optimizer/state_storage.hpp>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -39,9 +40,9 @@ namespace keel::memory {
 
 /// Files there take memory. Throws file_error (E02) for a directory that does not exist.
 inline bool is_kept_in_memory(std::filesystem::path const& directory) {
-  struct statfs system {};
+  struct statfs system{};
   if (::statfs(directory.c_str(), &system) != 0) {
-    throw file_error("E02", "cannot look at " + directory.string() + ": " + std::strerror(errno) +
+    throw file_error("E02", "cannot look at " + directory.string() + ": " + keel::detail::error_words(errno) +
                                 ". Name a directory on a disk by options.run_directory, or by TMPDIR.");
   }
   auto const type = static_cast<unsigned long>(system.f_type);
@@ -105,7 +106,7 @@ class unnamed_file {
     std::int64_t const begin = hole == holes_.end() ? end_ : hole->first;
     // Reserved now: a disk that fills up later would end the process with SIGBUS.
     if (int const code = reserve(begin, size); code != 0) {
-      empty(begin, size);
+      punch_hole(begin, size);
       throw failure(("reserve " + std::to_string(size) + " bytes in").c_str(), code);
     }
     bool const grows = hole == holes_.end();
@@ -128,7 +129,7 @@ class unnamed_file {
       end_ = 0;
       return;
     }
-    if (!empty(begin, size)) holes_are_zero_ = false;
+    if (!punch_hole(begin, size)) holes_are_zero_ = false;
     try {
       auto hole = holes_.emplace(begin, size).first;
       auto const next = std::next(hole);
@@ -147,8 +148,8 @@ class unnamed_file {
   }
 
   file_error failure(char const* what, int code) const {
-    return file_error(
-        "E02", std::string("cannot ") + what + " " + directory_.string() + ": " + std::strerror(code) + ". " + advice(code));
+    return file_error("E02", std::string("cannot ") + what + " " + directory_.string() + ": " +
+                                 keel::detail::error_words(code) + ". " + advice(code));
   }
 
  private:
@@ -159,7 +160,7 @@ class unnamed_file {
     bool const is_limited = ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
     if (is_limited && static_cast<rlim_t>(begin + size) > limit.rlim_cur) return EFBIG;
     // A disk that is filled to find out would fail whatever else writes to it in the meantime.
-    struct statvfs system {};
+    struct statvfs system{};
     bool const is_known = ::fstatvfs(descriptor_, &system) == 0 && system.f_frsize > 0;
     if (is_known && static_cast<std::uint64_t>(size) / system.f_frsize > system.f_bavail) return ENOSPC;
     int code = EINTR;
@@ -167,7 +168,7 @@ class unnamed_file {
     return code;
   }
   /// Gives the disk its room back, where the file system can.
-  bool empty(std::int64_t begin, std::int64_t size) const {
+  bool punch_hole(std::int64_t begin, std::int64_t size) const {
     return ::fallocate(descriptor_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, size) == 0;
   }
 
@@ -242,12 +243,12 @@ class mapped_range {
 
 }  // namespace detail
 
-class mapped_memory final : public state_home {
+class mapped_memory final : public state_storage {
  public:
   /// `directory`: on a disk, and not in memory as /tmp often is; empty: what TMPDIR says, or /var/tmp. Throws file_error (E02).
   explicit mapped_memory(std::filesystem::path directory = {}) : directory_(std::move(directory)) {
     if (directory_.empty()) {
-      char const* const named = std::getenv("TMPDIR");
+      char const* const named = std::getenv("TMPDIR");  // NOLINT(concurrency-mt-unsafe): as the whole of LibTorch does
       directory_ = named != nullptr && *named != '\0' ? named : "/var/tmp";
     }
     if (is_kept_in_memory(directory_)) {
@@ -277,8 +278,7 @@ class mapped_memory final : public state_home {
     }
     auto const range = std::make_shared<detail::mapped_range>(file_, bytes);
     // The deleter keeps the range for as long as a tensor uses it.
-    at::Tensor const result = at::from_blob(
-        range->data(), like.sizes(), strides, [range](void*) {}, options);
+    at::Tensor const result = at::from_blob(range->data(), like.sizes(), strides, [range](void*) {}, options);
     if (ranges_.size() >= next_cleaning_) {
       std::erase_if(ranges_, [](auto const& one) { return one.second.expired(); });
       next_cleaning_ = 2 * ranges_.size() + 64;
@@ -331,7 +331,7 @@ class mapped_memory final : public state_home {
 };
 
 /// The host's memory, for state of parameters that are on another device.
-class host_memory final : public state_home {
+class host_memory final : public state_storage {
  public:
   at::Tensor move_in(at::Tensor const& tensor) override { return tensor.to(at::kCPU); }
   at::Tensor zeros(at::Tensor const& like, at::ScalarType type) override {

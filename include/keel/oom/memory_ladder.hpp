@@ -1,5 +1,5 @@
 // The rungs of an oom::ladder, as they are done to a model and its optimizer. Cutting batches, recomputing and attention are
-// the step's, which asks relief() before every pass; moving the optimizer's state, quantizing, and a program's own rungs are
+// the step's, which asks relief() before every pass; moving the optimizer's state, quantizing, and custom rungs are
 // done here.
 #pragma once
 
@@ -19,18 +19,18 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/lora/lora.hpp>
 #include <keel/offload/mapped_memory.hpp>
-#include <keel/oom/ladder.hpp>
+#include <keel/oom/ladder_position.hpp>
 #include <keel/optimizer/engine.hpp>
+#include <keel/rule/not_implemented.hpp>
 #include <keel/rule/oom.hpp>
-#include <keel/rule/refuse_call.hpp>
-#include <keel/rule/unbuilt.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <memory>
 #include <optional>
 #include <utility>
 
 namespace keel {
 
-/// A rung of a program's own.
+/// A custom rung.
 template <class Rung>
 concept own_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
   { Rung::take(model) } -> std::convertible_to<bool>;
@@ -38,7 +38,7 @@ concept own_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
 
 namespace detail {
 
-/// The rungs of a program's own, by their place on the ladder.
+/// The custom rungs, by their place on the ladder.
 template <class Policy>
 struct own_rungs {
   static constexpr void require_callable() {}
@@ -67,7 +67,7 @@ struct own_rungs<oom::ladder<Entries...>> {
   }
   template <class Entry>
   static constexpr void require() {
-    if constexpr (is_own<Entry>() && !own_rung<Entry>) refuse_call<rule::U35, Entry>();
+    if constexpr (is_own<Entry>() && !own_rung<Entry>) reject_call<rule::U35, Entry>();
   }
   template <class Entry>
   static void take_if(int& place, int index, torch::nn::Module& model, bool& taken) {
@@ -82,7 +82,7 @@ struct own_rungs<oom::ladder<Entries...>> {
 
 }  // namespace detail
 
-/// `Policy`: the recipe's, for rungs of the program's own.
+/// `Policy`: the recipe's, for custom rungs.
 template <class Policy>
 class memory_ladder {
  public:
@@ -100,19 +100,19 @@ class memory_ladder {
     require_engine();
   }
 
-  memory_relief const& relief() const { return position_.relief(); }
+  memory_settings const& relief() const { return position_.relief(); }
   std::size_t taken() const { return position_.taken(); }
   /// Where offloaded state of parameters on the CPU goes; empty, or a directory in memory: see memory::mapped_memory.
   void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
 
-  /// Stands where another one stands, for a trial: nothing that changes the experiment is taken from here on.
+  /// Stands where another one stands, for a dry run: nothing that changes the experiment is taken from here on.
   void begin_like(memory_ladder const& other) {
     position_ = other.position_;
     directory_ = other.directory_;
-    is_trial_ = true;
+    is_dry_run_ = true;
   }
 
-  /// Before a window. Throws file_error (E02) where a recipe that offloads has no disk to offload to; recipe_error (U33) where
+  /// Before an update. Throws file_error (E02) where a recipe that offloads has no disk to offload to; recipe_error (U33) where
   /// a checkpoint brought a rung that this optimizer cannot take.
   void prepare() {
     require_engine();
@@ -121,8 +121,8 @@ class memory_ladder {
   }
 
   /// Takes the next rung; see ladder_position::take_next.
-  oom::rung_kind take_next(std::int64_t most_pieces, std::int64_t updates) {
-    return position_.take_next(most_pieces, updates, [&](int index) { return can_take(index); });
+  oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates) {
+    return position_.take_next(max_pieces, updates, [&](int index) { return can_take(index); });
   }
 
   /// An update took place; the rung that it gave back, if it did.
@@ -146,7 +146,7 @@ class memory_ladder {
 
  private:
   bool may_offload() const { return relief().offload || oom::has_rung(ladder_, oom::rung_kind::offload_optimizer); }
-  std::shared_ptr<state_home> make_home() const {
+  std::shared_ptr<state_storage> make_storage() const {
     if (device_ != at::kCPU) return std::make_shared<memory::host_memory>();
     if (!directory_.empty() && !memory::is_kept_in_memory(directory_))
       return std::make_shared<memory::mapped_memory>(directory_);
@@ -156,9 +156,9 @@ class memory_ladder {
     if (may_offload() && engine_ == nullptr) throw broken_rule<recipe_error, rule::U33>();
   }
   void offload() {
-    if (home_ == nullptr) home_ = make_home();
+    if (home_ == nullptr) home_ = make_storage();
     offloaded_ = true;  // in part at least, whatever happens
-    engine_->keep_state_in(home_);
+    engine_->move_state_to(home_);
   }
   /// Where there is no room for it, it stays where it is, and is tried again some updates later.
   void bring_back() {
@@ -167,21 +167,21 @@ class memory_ladder {
       return;
     }
     try {
-      engine_->keep_state_in(nullptr);
+      engine_->move_state_to(nullptr);
       offloaded_ = false;
       return;
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
     }
-    engine_->keep_state_in(home_);
-    wait_ = ladder_.climb_back;
+    engine_->move_state_to(home_);
+    wait_ = ladder_.release_after;
   }
 
   /// Takes the rung, where taking it is done here. One that needs memory to be taken, and does not get it, cannot be.
   bool can_take(int index) {
-    // What a trial could not undo.
+    // What a dry run could not undo.
     auto const& rung = ladder_.rungs[index];
-    if (is_trial_ && !oom::is_given_back(rung)) return false;
+    if (is_dry_run_ && !oom::is_releasable(rung)) return false;
     try {
       return take(index);
     } catch (file_error const&) {
@@ -217,9 +217,9 @@ class memory_ladder {
   at::DeviceType device_;
   bool differentiates_twice_;  ///< which fused kernels cannot
   std::filesystem::path directory_;
-  std::shared_ptr<state_home> home_;
+  std::shared_ptr<state_storage> home_;
   bool offloaded_ = false;
-  bool is_trial_ = false;
+  bool is_dry_run_ = false;
   long long wait_ = 0;              ///< updates before state that had no room is brought back
   unsigned history_ = 0;            ///< bit i: the allocator tried again in the update so many ago
   std::int64_t seen_retries_ = -1;  ///< none yet

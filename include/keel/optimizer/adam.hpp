@@ -154,7 +154,7 @@ class adam_engine : public Base, public update_engine {
     counted_.clear();
   }
 
-  void keep_state_in(std::shared_ptr<state_home> home) override {
+  void move_state_to(std::shared_ptr<state_storage> home) override {
     at::NoGradGuard no_grad;
     // Tensor by tensor, so that where one of them does not fit, all are still found where they are.
     place_.change_to(std::move(home), [&](auto const& moved) {

@@ -5,7 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
-#include <keel/optimizer/state_home.hpp>
+#include <keel/optimizer/state_storage.hpp>
 #include <memory>
 
 namespace keel {
@@ -22,7 +22,7 @@ class update_engine {
   /// The update that was prepared is not to come: what says that it had begun goes.
   virtual void forget_prepared() = 0;
 
-  /// One update with every gradient multiplied by `factor`, which holds the loss scale, the window's weight and the clip. The
+  /// One update with every gradient multiplied by `factor`, which holds the loss scale, the update's weight and the clip. The
   /// gradients themselves stay as they are.
   virtual void update_with(double factor) = 0;
 
@@ -31,11 +31,11 @@ class update_engine {
   /// multiplied in memory, so no two of them may share theirs.
   virtual void update_where(at::Tensor const& happens, at::Tensor const& factor) = 0;
 
-  /// The last update_where turned out not to have happened: what the host counts goes back.
+  /// The last update_where did not happen: the host's counters are put back.
   virtual void take_back() = 0;
 
   /// Where moments and fp32 copies live from the next prepare() on; null: beside their parameters, where this call brings them.
-  virtual void keep_state_in(std::shared_ptr<state_home> home) = 0;
+  virtual void move_state_to(std::shared_ptr<state_storage> home) = 0;
 
   /// Takes out what it keeps beside LibTorch's state(), as if no update had been; calling the result puts it back.
   virtual std::function<void()> take_aside() = 0;

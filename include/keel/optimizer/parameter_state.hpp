@@ -18,7 +18,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/optimizer/chunks.hpp>
 #include <keel/optimizer/narrow_kernels.hpp>
-#include <keel/optimizer/state_home.hpp>
+#include <keel/optimizer/state_storage.hpp>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
@@ -97,12 +97,12 @@ inline void refuse_sparse(at::Tensor const& gradient) {
               "an optimizer made for sparse gradients.");
 }
 
-/// Where state lives: beside its parameters, or in a home of its own.
+/// Where state lives: beside its parameters, or in a separate storage.
 class state_place {
  public:
   /// `move_all(moved)` puts `moved(tensor, parameter)` in the place of each state tensor; null: back beside the parameters.
   template <class MoveAll>
-  void change_to(std::shared_ptr<state_home> home, MoveAll const& move_all) {
+  void change_to(std::shared_ptr<state_storage> home, MoveAll const& move_all) {
     if (home == nullptr) {
       move_all([this](at::Tensor const& tensor, at::Tensor const& parameter) { return brought_out(tensor, parameter); });
       home_ = nullptr;
@@ -120,11 +120,15 @@ class state_place {
       std::size_t const last = std::min(chunks.size(), first + chunks_at_home);
       chunks.for_each(first, last, work);
       // Neighbours at once: each release is a write to wherever it lives.
-      for (std::size_t i = first; i < last;) {
-        chunk together = chunks[i];
-        while (++i < last && chunks[i].tensor == together.tensor) together.count += chunks[i].count;
-        release(together);
+      chunk together = chunks[first];
+      for (std::size_t i = first + 1; i < last; ++i) {
+        if (chunks[i].tensor == together.tensor) {
+          together.count += chunks[i].count;
+        } else {
+          release(std::exchange(together, chunks[i]));
+        }
       }
+      release(together);
     }
   }
 
@@ -154,7 +158,7 @@ class state_place {
     return inside ? tensor.to(parameter.device(), tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true) : tensor;
   }
 
-  std::shared_ptr<state_home> home_;
+  std::shared_ptr<state_storage> home_;
 };
 
 /// The tensor on the device of `like`, which is where operators work on it.

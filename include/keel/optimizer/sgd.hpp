@@ -119,14 +119,14 @@ class sgd : public torch::optim::SGD, public update_engine {
   }
 
   void take_back() override {
-    // Made anew by the next prepare, so that a checkpoint in between knows that they have not begun.
+    // Made again by the next prepare, so that a checkpoint in between knows that they have not begun.
     for (at::Tensor const& parameter : begun_) {
       static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());
     }
     begun_.clear();
   }
 
-  void keep_state_in(std::shared_ptr<state_home> home) override {
+  void move_state_to(std::shared_ptr<state_storage> home) override {
     at::NoGradGuard no_grad;
     place_.change_to(std::move(home), [&](auto const& moved) {
       for (auto const& group : param_groups()) {

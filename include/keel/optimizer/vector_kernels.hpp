@@ -80,6 +80,7 @@ inline double sum_of_squares_plain(float const* values, std::int64_t count) {
 /// Asks for what a loop over `stream` comes to half a page later: the processor's own prefetchers stop at the end of each page,
 /// and a single thread then waits for memory. Past the end of an array it does nothing.
 inline void read_ahead(void const* stream) {
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): past the array there is nothing to point to
   __builtin_prefetch(reinterpret_cast<void const*>(reinterpret_cast<std::uintptr_t>(stream) + 2048));
 }
 

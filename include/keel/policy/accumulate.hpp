@@ -4,7 +4,7 @@
 //   accumulate<N, micro_batch<M>, global_batch<G>>    also declares the batch algebra: G = M * N * world size (B01).
 //   accumulate<N, reduce_once>                        ranks average their gradients once an update and not once a
 //                                                     micro-batch; less traffic, not with ZeRO-2 or 3 (B03).
-// Left out: a mean of means (B06), and an accumulation factor that somebody else applies once more (B04).
+// Left out: a mean of means (B06), and an accumulation factor that is applied twice (B04).
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -19,7 +19,7 @@ struct accumulate_settings {
   long long count = 1;         ///< micro-batches an update
   long long micro_batch = 0;   ///< rows a micro-batch; 0: not declared
   long long global_batch = 0;  ///< rows an update over all ranks; 0: not declared
-  bool reduce_once = false;    ///< ranks exchange gradients at the end of a window only
+  bool reduce_once = false;    ///< ranks exchange gradients at the end of an update only
   friend constexpr bool operator==(accumulate_settings const&, accumulate_settings const&) = default;
 };
 
@@ -40,9 +40,7 @@ struct slot::accumulate : slot_description {
   static constexpr bool is_single = true;
   static constexpr char const* keep_one = "keep one keel::accumulate<N>";
   static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
-  static constexpr policy_list<settings, 1> policies() {
-    return {{{"accumulate", {}, "*", "count"}}};
-  }
+  static constexpr policy_list<settings, 1> policies() { return {{{"accumulate", {}, "*", "count"}}}; }
   static constexpr void fields(auto& s, auto& field) {
     field.number("count", s.count);
     field.number("micro_batch", s.micro_batch);

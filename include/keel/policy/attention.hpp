@@ -43,9 +43,7 @@ struct slot::attention : slot_description {
   static constexpr char const* name = "attention";
   static constexpr char const* given_twice = "D08";
   static constexpr policy_list<settings, 3> policies() {
-    return {{{"automatic", {}},
-             {"math", {attention_kind::math}},
-             {"fused", {attention_kind::fused}}}};
+    return {{{"automatic", {}}, {"math", {attention_kind::math}}, {"fused", {attention_kind::fused}}}};
   }
 };
 

@@ -7,10 +7,10 @@
 // (what the slot evaluation monitors; by_evaluation_loss is the same) or by_training_loss (the mean since the last save).
 // on_best also saves as soon as an evaluation is the best so far. How: synchronous, the default, or asynchronous: training
 // stands still for a copy in host memory and goes on while that is written. A save that is due while the last one is written
-// waits for it, or with drop_when_busy is left out. failures<N>: the N-th save in a row that fails ends the run; those before
+// waits for it, or with drop_when_busy is dropped. failures<N>: the N-th save in a row that fails ends the run; those before
 // it are events, and older checkpoints stay. A run that saves also does so when a file named `save` appears in its directory,
 // on SIGUSR2, when it ends, and with on_exception when an exception ends it. Such requested saves never replace a scheduled
-// one: the next save takes their place, and no rollback goes back to them. Left out: weights-only saves (not resumable;
+// one: the next save takes their place, and no rollback uses them. Left out: weights-only saves (not resumable;
 // load_weights reads them from any checkpoint), and two cadences at once (S14).
 #pragma once
 
@@ -37,7 +37,7 @@ struct settings {
   checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by
   long long keep_every = 0;                              ///< checkpoints of multiples of so many updates stay; 0: none
   bool on_best = false;                                  ///< a best evaluation is saved at once
-  bool drop_when_busy = false;                           ///< a save that is due while another is written is left out
+  bool drop_when_busy = false;                           ///< a save that is due while another is written is dropped
   long long failures = 3;                                ///< saves that fail in a row and end the run
   long long best_count = 0;                              ///< so many of the best stay; 0: one, where any does
   bool on_exception = false;                             ///< an exception that ends the run is followed by a requested save
@@ -80,7 +80,7 @@ constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .in
 constexpr settings at(tokens interval) { return {.kind = kind::every_tokens, .interval = interval.count}; }
 constexpr settings at(steps interval) { return {.kind = kind::every_steps, .interval = interval.count}; }
 constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .interval = interval.count}; }
-/// What has no unit that this policy takes is refused (D26); a number is taken as updates, so that no other rule speaks of it.
+/// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
 template <class Other>
 constexpr settings at(Other interval) {
   if constexpr (std::is_arithmetic_v<Other>) {
@@ -117,8 +117,10 @@ struct slot::checkpoint : slot_description {
              {"every_epochs", {.kind = keel::checkpoint::kind::every_epochs}, timed, "interval", true, "every"},
              {"every_tokens", {.kind = keel::checkpoint::kind::every_tokens}, timed, "interval", true, "every"},
              {"every_seconds", {.kind = keel::checkpoint::kind::every_seconds}, timed, "interval", true, "every"},
-             {"young_daly", {.kind = keel::checkpoint::kind::young_daly},
-              " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best keep_k_best on_best on_exception metric ",
+             {"young_daly",
+              {.kind = keel::checkpoint::kind::young_daly},
+              " mean_time_between_failures keep asynchronous drop_when_busy failures keep_best keep_k_best on_best "
+              "on_exception metric ",
               "mean_time_between_failures"}}};
   }
   static constexpr void fields(auto& s, auto& field) {

@@ -5,7 +5,7 @@
 //                      step reports, and that spikes are judged by, stays L2.
 //   value<M>           clamps every element to [-M, M]; changes the direction, so only where a paper asks for it.
 //   adaptive<R>        bounds each unit's gradient, a row of a matrix or a filter, to R times the norm of its weights (Brock et
-//                      al. 2021, "NFNets"). Leave the last layer's weights to a policy of your own.
+//                      al. 2021, "NFNets"). Leave the last layer's weights to a custom policy.
 //   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
 //                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
 //                      the first update on. A deviation counts as at least a hundredth of the mean.
@@ -24,7 +24,7 @@ struct clip;
 
 namespace keel::clip {
 
-/// The order of the largest element: clip::order<clip::infinity>.
+/// The order of the maximum norm: clip::order<clip::infinity>.
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 enum class kind : unsigned char { none, global_norm, value, adaptive, zscore, custom };
@@ -32,12 +32,12 @@ enum class kind : unsigned char { none, global_norm, value, adaptive, zscore, cu
 struct settings {
   clip::kind kind = kind::none;
   double limit = 0.0;  ///< largest norm, element, ratio or number of deviations, by kind
-  /// A policy of your own that decides from the joint norm alone, which all ranks share, and never from elements (G03).
+  /// A custom policy that decides from the joint norm alone, which all ranks share, and never from elements (G03).
   bool by_joint_norm = false;
   long long window = 0;  ///< of zscore: applied updates that it looks back on
   double at_most = 0.0;  ///< of zscore: largest norm, also before there is a history; 0: none
   double order = 2.0;    ///< of global_norm: the p of the p-norm that is bounded
-  short_name own{};      ///< of a policy of your own its name, which a recipe fills in
+  short_name own{};      ///< of a custom policy its name, which a recipe fills in
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -66,9 +66,7 @@ struct adaptive : fills<slot::clip> {
   static constexpr settings configured{kind::adaptive, Ratio};
 };
 
-constexpr settings zscore_start(double deviations) {
-  return {.kind = kind::zscore, .limit = deviations, .window = 128};
-}
+constexpr settings zscore_start(double deviations) { return {.kind = kind::zscore, .limit = deviations, .window = 128}; }
 template <number Deviations, option... Options>
 struct zscore : configures<slot::clip, zscore_start(Deviations), Options...> {};
 

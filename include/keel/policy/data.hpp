@@ -75,9 +75,7 @@ struct slot::data : slot_description {
   static constexpr char const* unset = "usual";
   static constexpr char const* keep_one = "list all facts in one keel::data::is<..>";
   static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
-  static constexpr policy_list<settings, 1> policies() {
-    return {{{"is", {}, "*"}}};
-  }
+  static constexpr policy_list<settings, 1> policies() { return {{{"is", {}, "*"}}}; }
   static constexpr void fields(auto& s, auto& field) {
     field.truth("ragged", s.ragged);
     field.truth("token_weighted", s.token_weighted);

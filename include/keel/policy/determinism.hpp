@@ -48,9 +48,7 @@ struct slot::determinism : slot_description {
              {"seeded", {keel::determinism::kind::seeded}, " seed ", "seed", true},
              {"strict", {keel::determinism::kind::strict}, " seed ", "seed", true}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.number("seed", s.seed);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.number("seed", s.seed); }
 };
 
 }  // namespace keel

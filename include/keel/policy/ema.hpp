@@ -37,8 +37,7 @@ struct slot::ema : slot_description {
   static constexpr char const* keep_one = "keep one keel::ema<D>, or keel::no_ema";
   static constexpr bool is_same_policy(settings const& a, settings const& b) { return a.kept == b.kept; }
   static constexpr policy_list<settings, 2> policies() {
-    return {{{.name = "none", .start = {}, .typed = "no_ema"},
-             {"ema", {.kept = true}, "*", "decay"}}};
+    return {{{.name = "none", .start = {}, .typed = "no_ema"}, {"ema", {.kept = true}, "*", "decay"}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.number("decay", s.decay);

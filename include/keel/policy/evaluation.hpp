@@ -64,7 +64,7 @@ struct early_stop : sets<&settings::early_stop, Evaluations> {};
 
 constexpr settings at(steps interval) { return {.kind = kind::every, .interval = interval.count}; }
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }
-/// What has no unit that this policy takes is refused (D26); a number is taken as updates, so that no other rule speaks of it.
+/// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
 template <class Other>
 constexpr settings at(Other interval) {
   if constexpr (std::is_arithmetic_v<Other>) {

@@ -29,7 +29,8 @@ constexpr auto facts() {
     if constexpr (std::is_same_v<typename Type::facts::in_slot, Slot>) stated = stated | Type::facts::configured;
   }
   if constexpr (detail::tells_facts<facts_of<Type>>) {
-    if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>) stated = stated | facts_of<Type>::facts::configured;
+    if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>)
+      stated = stated | facts_of<Type>::facts::configured;
   }
   return stated;
 }

@@ -2,7 +2,7 @@
 //   off            the default.
 //   sft            loss plateau, overfitting, gradient norms, for supervised fine-tuning.
 //   grpo, ebft     rewards, entropy, divergence from the reference, for the two objectives of those names.
-//   watch<R..>     alarms of one's own.
+//   watch<R..>     your own alarms.
 // Left out: alarms that end a run by themselves; that is nonfinite's and spike's decision.
 #pragma once
 
@@ -55,9 +55,7 @@ struct slot::health : slot_description {
              {"ebft", {keel::health::kind::ebft}},
              {"watch", {keel::health::kind::watch}, " alarms ", "alarms", true}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.number_between("alarms", s.alarms, 0, 1000);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.number_between("alarms", s.alarms, 0, 1000); }
 };
 
 }  // namespace keel

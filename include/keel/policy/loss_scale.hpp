@@ -5,7 +5,7 @@
 //                "Mixed Precision Training"; the algorithm of the field's GradScaler), with a floor and an end at the floor.
 // Options of dynamic: initial<S>, growth<F>, backoff<F>, growth_interval<N>, hysteresis<N>, floor<S>, at_floor_raise,
 // at_floor_continue.
-// Left out: a scaler without a floor. It skips every step for ever, without a word (P10).
+// Left out: a scaler without a floor. It skips every step forever, without a word (P10).
 #pragma once
 
 #include <keel/policy/number.hpp>
@@ -25,7 +25,7 @@ struct settings {
   double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
   double backoff = 0.5;              ///< factor after an overflow
   long long growth_interval = 2000;  ///< updates that were applied
-  long long hysteresis = 1;          ///< overflows before the scale backs off; counted anew when it grows
+  long long hysteresis = 1;          ///< overflows before the scale backs off; counted from zero when it grows
   double floor = 1.0;                ///< the scale never falls below; 0 means no floor
   bool raise_at_floor = true;        ///< an overflow at the floor is an error, not one more skipped step
   friend constexpr bool operator==(settings const&, settings const&) = default;

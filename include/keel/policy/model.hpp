@@ -85,9 +85,7 @@ struct slot::model : slot_description {
   static constexpr char const* unset = "all_trainable";
   static constexpr char const* keep_one = "list all facts in one keel::model::has<..>";
   static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
-  static constexpr policy_list<settings, 1> policies() {
-    return {{{"has", {}, "*"}}};
-  }
+  static constexpr policy_list<settings, 1> policies() { return {{{"has", {}, "*"}}}; }
   static constexpr void fields(auto& s, auto& field) {
     field.truth("partly_frozen", s.partly_frozen);
     field.truth("adapters", s.adapters);

@@ -1,4 +1,4 @@
-// A short text that can be a template argument and a setting, and the name of a policy of your own in it.
+// A short text that can be a template argument and a setting, and the name of a custom policy in it.
 #pragma once
 
 namespace keel {
@@ -10,7 +10,8 @@ struct short_name {
 
   constexpr short_name() = default;
   template <int Size>
-  requires(Size <= longest + 1) consteval short_name(char const (&name)[Size]) {
+    requires(Size <= longest + 1)
+  consteval short_name(char const (&name)[Size]) {
     for (int i = 0; i < Size; ++i) letters[i] = name[i];
   }
   constexpr bool empty() const { return letters[0] == '\0'; }

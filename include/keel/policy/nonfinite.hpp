@@ -3,7 +3,7 @@
 //   raise            the default: the first one ends the run with nonfinite_error; raise_with<rank_local> on one rank alone.
 //   warn<N>          skips the update and says so on the console each time; N in a row end the run.
 //   skip<N>          skips the update and only counts it; N in a row end the run.
-//   rollback<N,..>   after N in a row goes back to a checkpoint, changes something (N10), and goes on; a bounded number of
+//   rollback<N,..>   after N in a row rolls back to a checkpoint, changes something (N10), and goes on; a bounded number of
 //                    times (N11).
 // Options of rollback: skip_data (default), lower_lr (half of it), reseed, change_nothing, attempts<N>. Option of all:
 // rank_local, which leaves the decision to each rank alone and so is for a world of one (N01, N02). Left out: a skip without an

@@ -47,9 +47,7 @@ struct slot::objective : slot_description {
              {"grpo", {keel::objective::kind::grpo}, " group ", "group", true},
              {"ebft", {keel::objective::kind::ebft}, " group ", "group", true}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.number("group", s.group);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.number("group", s.group); }
 };
 
 }  // namespace keel

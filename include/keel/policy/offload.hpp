@@ -36,8 +36,7 @@ struct slot::offload : slot_description {
   static constexpr char const* name = "offload";
   static constexpr char const* given_twice = "D07";
   static constexpr policy_list<settings, 2> policies() {
-    return {{{"none", {}},
-             {"optimizer", {keel::offload::kind::optimizer}}}};
+    return {{{"none", {}}, {"optimizer", {keel::offload::kind::optimizer}}}};
   }
 };
 

@@ -6,12 +6,12 @@
 //   transparent  halve_micro_batch (the same update in smaller pieces), enable_recompute<P>, offload_optimizer
 //   numeric      fused_attention (other rounding)
 //   semantic     quantize_base, shorten_sequence<N> (another experiment; before the first update only)
-//   terminal     give_up (saves a checkpoint and returns outcome::gave_up)
-// A rung of one's own: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`
+//   terminal     give_up (saves a checkpoint and returns result::gave_up)
+// A custom rung: a type with `static constexpr keel::oom::rung_settings rung{.kind = rung_kind::custom, .agreed = ..}`
 // and `static bool take(torch::nn::Module& model)`, which returns false if it has nothing left to free. Option:
-// climb_back<500_steps>, which gives the last rung back after so many updates without trouble; if that was too early, twice as
-// many the next time. Rungs that change the experiment, and one's own, are never given back. Left out: a rung that makes the
-// batch smaller without accumulating more; it changes the experiment in silence (O02).
+// release_after<500_steps>, which releases the last rung after so many updates without trouble; if that was too early, twice as
+// many the next time. Rungs that change the experiment, and custom ones, are never released. Left out: a rung that makes the
+// batch smaller without accumulating more; it changes the experiment silently (O02).
 #pragma once
 
 #include <keel/policy/attention.hpp>
@@ -38,7 +38,7 @@ enum class rung_kind : unsigned char {
   give_up,
   custom
 };
-/// How much a rung disturbs the experiment; a ladder only climbs (O06).
+/// How much a rung disturbs the experiment; a ladder only gets stronger (O06).
 enum class disturbance : unsigned char { transparent, numeric, semantic, terminal };
 
 struct rung_settings {
@@ -47,7 +47,7 @@ struct rung_settings {
   recompute_kind recompute = recompute_kind::none;  ///< enable_recompute: the mode that it turns on
   long long length = 0;                             ///< shorten_sequence: tokens
   bool keeps_effective_batch = true;
-  bool agreed = true;  ///< all ranks take the rung together; a rung of one's own says so (O01)
+  bool agreed = true;  ///< all ranks take the rung together; a custom rung says so (O01)
   friend constexpr bool operator==(rung_settings const&, rung_settings const&) = default;
 };
 
@@ -58,8 +58,8 @@ struct settings {
   int count = 0;
   rung_settings rungs[max_rungs] = {};
   int misfits = 0;  ///< entries that are not rungs, and rungs that turn on anything but recompute (O23)
-  bool climbs_back = false;
-  long long climb_back = 0;  ///< updates without trouble after which the last rung is given back
+  bool releases = false;
+  long long release_after = 0;  ///< updates without trouble after which the last rung is released
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -70,8 +70,8 @@ constexpr bool has_rung(settings const& ladder, rung_kind kind) {
   return false;
 }
 
-/// What climb_back gives back.
-constexpr bool is_given_back(rung_settings const& rung) {
+/// What release_after can release.
+constexpr bool is_releasable(rung_settings const& rung) {
   return rung.disturbance < disturbance::semantic && rung.kind != rung_kind::custom;
 }
 
@@ -83,7 +83,8 @@ struct enable_recompute {
   static constexpr rung_settings rung{.kind = rung_kind::none};
 };
 template <policy Recompute>
-requires(std::is_same_v<typename Recompute::in_slot, slot::recompute>) struct enable_recompute<Recompute> {
+  requires(std::is_same_v<typename Recompute::in_slot, slot::recompute>)
+struct enable_recompute<Recompute> {
   static constexpr rung_settings rung{.kind = rung_kind::enable_recompute, .recompute = Recompute::configured.kind};
 };
 struct offload_optimizer {
@@ -105,16 +106,14 @@ struct give_up {
 };
 
 template <class Type>
-concept rung = requires {
-  requires std::is_same_v<std::remove_cvref_t<decltype(Type::rung)>, rung_settings>;
-};
+concept rung = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Type::rung)>, rung_settings>; };
 
 struct raise : fills<slot::oom> {
   static constexpr settings configured{};
 };
 template <steps Updates>
-struct climb_back {
-  static constexpr void apply(settings& to) { to.climbs_back = true, to.climb_back = Updates.count; }
+struct release_after {
+  static constexpr void apply(settings& to) { to.releases = true, to.release_after = Updates.count; }
 };
 
 /// Stands on a ladder by mistake.
@@ -189,12 +188,11 @@ struct slot::oom : slot_description {
   static constexpr char const* name = "oom";
   static constexpr char const* given_twice = "D09";
   static constexpr policy_list<settings, 2> policies() {
-    return {{{"raise", settings{}},
-             {"ladder", settings{.kind = keel::oom::kind::ladder}, "*", "rungs", true}}};
+    return {{{"raise", settings{}}, {"ladder", settings{.kind = keel::oom::kind::ladder}, "*", "rungs", true}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.list("rungs", s.rungs, s.count, keel::oom::rung_description{});
-    field.optional_updates("climb_back", s.climb_back, s.climbs_back);
+    field.optional_updates("release_after", s.release_after, s.releases);
   }
 };
 

@@ -1,6 +1,6 @@
 // optimizer: facts about the optimizer that rules ask for. Not a mechanism: a statement, which the trainer completes with what
 // it knows of the optimizer's type.
-//   usual        the default: element-wise, one pass, no scaler of its own; LibTorch's Adam, AdamW, SGD, RMSprop, Adagrad.
+//   usual        the default: element-wise, one pass, without a scaler inside; LibTorch's Adam, AdamW, SGD, RMSprop, Adagrad.
 //   is<Facts..>  closure (evaluates the loss from inside its step, as LBFGS does), unscales (divides by the loss scale by
 //                itself), whole_tensors (an update needs whole parameters: LAMB, Muon, Shampoo), device_only (its kernels take
 //                no host memory), state_on_host (keeps its moments in host memory by itself).
@@ -62,9 +62,7 @@ struct slot::optimizer : slot_description {
   static constexpr char const* unset = "usual";
   static constexpr char const* keep_one = "list all facts in one keel::optimizer::is<..>";
   static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
-  static constexpr policy_list<settings, 1> policies() {
-    return {{{"is", {}, "*"}}};
-  }
+  static constexpr policy_list<settings, 1> policies() { return {{{"is", {}, "*"}}}; }
   static constexpr void fields(auto& s, auto& field) {
     field.truth("closure", s.closure);
     field.truth("unscales", s.unscales);

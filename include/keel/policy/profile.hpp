@@ -48,8 +48,7 @@ struct slot::profile : slot_description {
   static constexpr char const* name = "profile";
   static constexpr char const* given_twice = "D16";
   static constexpr policy_list<settings, 2> policies() {
-    return {{{"off", {}},
-             {"every", {.kind = keel::profile::kind::every}, "*", "period", true}}};
+    return {{{"off", {}}, {"every", {.kind = keel::profile::kind::every}, "*", "period", true}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.updates("period", s.period);

@@ -3,7 +3,7 @@
 //   none            the default.
 //   reentrant       a backward pass inside the backward pass; its input must require grad (A02).
 //   non_reentrant   by saved-tensor hooks: works on partly frozen models and under double backward.
-// A block is what the model marks with keel::unit (keel/recompute/unit.hpp); a loss without units is refused (A21).
+// A block is what the model marks with keel::unit (keel/recompute/unit.hpp); a loss without units is rejected (A21).
 // Left out: selective recompute by operator, which needs a compiler to be worth it.
 #pragma once
 
@@ -43,9 +43,7 @@ struct slot::recompute : slot_description {
   static constexpr char const* name = "recompute";
   static constexpr char const* given_twice = "D06";
   static constexpr policy_list<settings, 3> policies() {
-    return {{{"none", {}},
-             {"reentrant", {recompute_kind::reentrant}},
-             {"non_reentrant", {recompute_kind::non_reentrant}}}};
+    return {{{"none", {}}, {"reentrant", {recompute_kind::reentrant}}, {"non_reentrant", {recompute_kind::non_reentrant}}}};
   }
 };
 

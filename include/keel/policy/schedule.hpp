@@ -26,7 +26,7 @@
 // min_lr<L>, and those above. D is `100_steps`. What follows a warm-up begins with its end; total and milestones count from the
 // first update of the run, as its record does.
 // Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; triangles between two rates,
-// which one_cycle replaced; restarts at lower and lower rates, and chains of schedules, which a policy of your own says in a
+// which one_cycle replaced; restarts at lower and lower rates, and chains of schedules, which a custom policy says in a
 // line; schedules by epoch or by attempted step, which drift from the updates that really happened (N08).
 #pragma once
 
@@ -78,7 +78,7 @@ struct settings {
   long long cycle_factor = 0;  ///< length of a cycle over that of the one before; warm_restarts only
   int milestone_count = 0;     ///< as many as were given, also where they do not fit (L20)
   long long milestones[max_milestones] = {};  ///< updates of the run; multi_step only
-  short_name own{};                           ///< of a schedule of your own its name, which a recipe fills in
+  short_name own{};                           ///< the name of a custom schedule, which a recipe fills in
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -219,9 +219,13 @@ struct slot::schedule : slot_description {
   static constexpr char const* name = "schedule";
   static constexpr char const* given_twice = "D05";
   static constexpr char const* taken =
-      " warmup warmup_ratio total decay min_ratio min_lr start_ratio evaluations patience lowered_by threshold interval power cycle cycle_factor milestones ";
+      " warmup warmup_ratio total decay min_ratio min_lr start_ratio evaluations patience lowered_by threshold interval power "
+      "cycle cycle_factor milestones ";
   static constexpr policy_list<settings, 13> policies() {
-    return {{{.name = "constant", .start = keel::schedule::start_of(keel::schedule::kind::constant), .fields = taken, .typed = "constant"},
+    return {{{.name = "constant",
+              .start = keel::schedule::start_of(keel::schedule::kind::constant),
+              .fields = taken,
+              .typed = "constant"},
              {"linear", keel::schedule::start_of(keel::schedule::kind::linear), taken},
              {"cosine", keel::schedule::start_of(keel::schedule::kind::cosine), taken},
              {"warmup_stable_decay", keel::schedule::start_of(keel::schedule::kind::warmup_stable_decay), taken},

@@ -28,7 +28,8 @@ struct replicate : fills<slot::shard> {
   static constexpr settings configured{kind::replicate, 0};
 };
 template <int Stage>
-requires(Stage >= 1 && Stage <= 3) struct zero : fills<slot::shard> {
+  requires(Stage >= 1 && Stage <= 3)
+struct zero : fills<slot::shard> {
   static constexpr settings configured{kind::zero, Stage};
 };
 
@@ -46,9 +47,7 @@ struct slot::shard : slot_description {
              {"replicate", {keel::shard::kind::replicate}},
              {"zero", {keel::shard::kind::zero}, " stage ", "stage", true}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.number_between("stage", s.stage, 1, 3);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.number_between("stage", s.stage, 1, 3); }
 };
 
 }  // namespace keel

@@ -40,12 +40,12 @@ struct fills {
 /// A policy of a slot, as files, prints and tables have it.
 template <class Settings>
 struct policy_entry {
-  char const* name;                ///< in files and in print; "custom": a policy of your own, which only C++ can name
+  char const* name;                ///< in files and in print; "custom": your own policy, which only C++ can name
   Settings start;                  ///< before its fields are set
   char const* fields = "";         ///< that it takes, between blanks; "*": all of the slot's
   char const* argument = nullptr;  ///< the field that its template argument sets, and `{"name": value}` in a file
   bool needs_argument = false;     ///< the name alone says too little
-  char const* typed = nullptr;     ///< its name in C++: another one, or the same where the options have a template of their own
+  char const* typed = nullptr;     ///< its name in C++: another one, or the same where the options have a separate template
 };
 
 template <class Settings, int Count>
@@ -95,6 +95,10 @@ concept policy = detail::policy_members_are_static<Type> && requires {
   typename std::bool_constant<(Type::configured == Type::configured)>;
 };
 
+/// A policy of this slot: `template <keel::policy_for<keel::slot::clip> Policy>`.
+template <class Type, class Slot>
+concept policy_for = policy<Type> && std::is_same_v<typename Type::in_slot, Slot>;
+
 /// An option of a policy: `static constexpr void apply(Settings&)` writes what it decides.
 template <class Option, class Settings>
 concept option_of = requires { static_cast<void (*)(Settings&)>(&Option::apply); };
@@ -102,7 +106,7 @@ concept option_of = requires { static_cast<void (*)(Settings&)>(&Option::apply);
 /// An option that sets one member: `template <long long N> struct keep : sets<&settings::keep, N> {};`
 template <auto Member, auto Value>
 struct sets;
-template <class Settings, class Type, Type Settings::*Member, auto Value>
+template <class Settings, class Type, Type Settings::* Member, auto Value>
 struct sets<Member, Value> {
   static constexpr void apply(Settings& to) { to.*Member = Value; }
 };

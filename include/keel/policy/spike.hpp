@@ -1,7 +1,7 @@
 // spike: what happens when a finite loss or gradient norm stands far outside its recent history.
 //   ignore         the default.
-//   skip<..>       leaves that update out; in_a_row<N> of them are no spike but a run that diverges, and end it.
-//   rollback<..>   goes back to a checkpoint older than the window and skips the data, attempts<N> times in a run.
+//   skip<..>       skips that update; in_a_row<N> of them are not spikes but a run that diverges, and end it.
+//   rollback<..>   rolls back to a checkpoint older than the window and skips the data, attempts<N> times in a run.
 // What a spike is: a value more than zscore<Z> standard deviations above the mean of the window<N> of accepted ones, where a
 // deviation counts as at least a hundredth of the mean; beside that, where they are given, more than ratio<R> times that mean
 // ("the loss jumps by 2 to 10 times"), or a loss above loss_above<T> or a norm above gradient_norm_above<T>, which need no
@@ -74,7 +74,10 @@ struct slot::spike : slot_description {
   static constexpr char const* given_twice = "D04";
   static constexpr policy_list<settings, 3> policies() {
     return {{{"ignore", {}},
-             {"skip", {.kind = keel::spike::kind::skip}, " zscore window limit agreed ratio loss_above gradient_norm_above ", "zscore"},
+             {"skip",
+              {.kind = keel::spike::kind::skip},
+              " zscore window limit agreed ratio loss_above gradient_norm_above ",
+              "zscore"},
              {"rollback", keel::spike::rollback_start, "*", "zscore"}}};
   }
   static constexpr void fields(auto& s, auto& field) {

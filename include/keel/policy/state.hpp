@@ -5,7 +5,7 @@
 //       struct state { double level = 0; void visit(auto& archive) { archive("level", level); } };
 //       ..
 //     };
-// A public state without `visit` would be forgotten by every checkpoint, so it is refused (rule S05). A private one is not
+// A public state without `visit` would be forgotten by every checkpoint, so it is rejected (rule S05). A private one is not
 // seen by keel, so that it is not a state of the policy. A field is a bool, integer, enum, float, double, std::string or
 // at::Tensor, another type with `visit`, or a list of these: keel/checkpoint/fields.hpp, rule S27. A state is copied before
 // every update, so that one that begins again for want of memory finds it as it was: a tensor in it is replaced by another one
@@ -23,14 +23,10 @@ struct archive_probe {
 };
 
 template <class State>
-concept saveable = requires(State& state, archive_probe& archive) {
-  state.visit(archive);
-};
+concept saveable = requires(State& state, archive_probe& archive) { state.visit(archive); };
 
 template <class Policy>
-concept stateful = requires {
-  typename Policy::state;
-};
+concept stateful = requires { typename Policy::state; };
 
 template <class Policy>
 inline constexpr bool state_is_saveable = true;

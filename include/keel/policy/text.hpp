@@ -43,7 +43,8 @@ class text {
     }
     for (char const* letter = digits; *letter != '\0'; ++letter) {
       if ((*letter & 0xc0) == 0x80) continue;  // a further byte of the locale's point
-      bool const is_part = (*letter >= '0' && *letter <= '9') || (*letter >= 'a' && *letter <= 'z') || *letter == '-' || *letter == '+';
+      bool const is_part =
+          (*letter >= '0' && *letter <= '9') || (*letter >= 'a' && *letter <= 'z') || *letter == '-' || *letter == '+';
       put(is_part ? *letter : '.');
     }
     return *this;
@@ -56,7 +57,7 @@ class text {
   constexpr char const* data() const { return data_; }
   constexpr int size() const { return size_; }
   template <class Stream>
-  requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
+    requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
   friend Stream& operator<<(Stream& stream, text const& self) {
     stream.write(self.data_, self.size_);
     return stream;

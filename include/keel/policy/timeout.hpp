@@ -1,4 +1,4 @@
-// timeout: how long the parts of a run may take before somebody acts.
+// timeout: how long the parts of a run may take before keel acts.
 //   none       the default: nothing is watched.
 //   set<..>    soft<D> (a slow rank is reported), hard<D> (the run is restarted), collective<D> (a collective gives up; the
 //              barrier of a restart), first_update<D> (how long the first update may take: set-up, compilation),
@@ -6,7 +6,7 @@
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
 // In this version a trainer measures its updates and saves against grace, and H04 the declared ones; the others are judged, and
-// refused by it (U26).
+// rejected by it (U26).
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 
@@ -74,9 +74,7 @@ struct slot::timeout : slot_description {
   static constexpr bool is_single = true;
   static constexpr char const* keep_one = "list all in one keel::timeout::set<..>";
   static constexpr bool is_same_policy(settings const&, settings const&) { return true; }
-  static constexpr policy_list<settings, 1> policies() {
-    return {{{"set", {}, "*"}}};
-  }
+  static constexpr policy_list<settings, 1> policies() { return {{{"set", {}, "*"}}}; }
   static constexpr void fields(auto& s, auto& field) {
     field.seconds("soft", s.soft);
     field.seconds("hard", s.hard);

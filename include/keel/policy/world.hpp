@@ -1,4 +1,4 @@
-// world: how many ranks a recipe is for. Not a mechanism: the launcher decides, and a recipe for another number is refused.
+// world: how many ranks a recipe is for. Not a mechanism: the launcher decides, and a recipe for another number is rejected.
 //   any       the default: what shard says and what the launcher brings.
 //   size<N>   exactly N ranks (W01).
 // Left out: how the ranks are laid out over machines.
@@ -37,12 +37,9 @@ struct slot::world : slot_description {
   static constexpr char const* given_twice = "D28";
   static constexpr bool is_same_policy(settings const& a, settings const& b) { return a.declared == b.declared; }
   static constexpr policy_list<settings, 2> policies() {
-    return {{{"any", {}},
-             {"size", {true, 0}, " ranks ", "ranks", true}}};
+    return {{{"any", {}}, {"size", {true, 0}, " ranks ", "ranks", true}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.number("ranks", s.ranks);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.number("ranks", s.ranks); }
 };
 
 }  // namespace keel

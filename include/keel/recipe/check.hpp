@@ -27,7 +27,7 @@ class verdict {
     }
     return false;
   }
-  /// A recipe has no room for more rules of its own than this is above the catalogue's number.
+  /// A recipe has no room for more custom rules than this is above the catalogue's number.
   static constexpr int capacity = 256;
   constexpr void add(violation const& one) {
     if (count_ < capacity) broken_[count_++] = one;

@@ -9,28 +9,26 @@
 namespace keel {
 namespace detail {
 
-/// A rule of the user's own that speaks the grammar and takes no id of keel's.
+/// A custom rule that follows the grammar and takes none of keel's ids.
 template <class Entry>
 constexpr bool is_own_rule() {
   if constexpr (!policy<Entry> && rule::value_rule<Entry>) {
-    return rule::is_well_said(Entry::id, Entry::text) && !rule::is_id_of_keel(Entry::id);
+    return rule::is_well_formed(Entry::id, Entry::text) && !rule::is_id_of_keel(Entry::id);
   } else {
     return false;
   }
 }
 
 template <class Entry>
-concept acceptance = requires {
-  requires std::is_same_v<std::remove_cvref_t<decltype(Entry::accepted_rule)>, rule_id>;
-};
+concept acceptance = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Entry::accepted_rule)>, rule_id>; };
 
-/// What is wrong with a type in a recipe, before anybody asks what the recipe says.
+/// What is wrong with a type in a recipe, before any rule judges the recipe.
 struct entry_faults {
-  bool is_stranger = false;  ///< neither policy, rule nor accept
+  bool is_unknown = false;  ///< neither policy, rule nor accept
   bool options_disagree = false;
   bool lacks_unit = false;  ///< of its interval
   bool state_is_unsaved = false;
-  bool is_unsound_rule = false;  ///< meant as a rule, and not one; a policy that is a rule too would never be asked
+  bool is_malformed_rule = false;  ///< meant as a rule, and not one; a policy that is a rule too would never be asked
 };
 
 template <class Entry>
@@ -41,10 +39,10 @@ constexpr entry_faults faults_of() {
     if constexpr (requires { Entry::options_agree; }) faults.options_disagree = !Entry::options_agree;
     if constexpr (requires { Entry::has_unit; }) faults.lacks_unit = !Entry::has_unit;
     faults.state_is_unsaved = !state_is_saveable<Entry>;
-    faults.is_unsound_rule = resembles_rule;
+    faults.is_malformed_rule = resembles_rule;
   } else if constexpr (!acceptance<Entry>) {
-    faults.is_stranger = !resembles_rule;
-    if constexpr (rule::resembles_rule<Entry>) faults.is_unsound_rule = !is_own_rule<Entry>();
+    faults.is_unknown = !resembles_rule;
+    if constexpr (rule::resembles_rule<Entry>) faults.is_malformed_rule = !is_own_rule<Entry>();
   }
   return faults;
 }
@@ -72,11 +70,11 @@ constexpr void fold_entry(config& to, unsigned& seen) {
     ++to.accepted_count;
   }
   constexpr entry_faults faults = faults_of<Entry>();
-  to.strangers += faults.is_stranger;
+  to.unknown_entries += faults.is_unknown;
   to.disagreeing_options += faults.options_disagree;
   to.unitless_intervals += faults.lacks_unit;
   to.unsaved_states += faults.state_is_unsaved;
-  to.unsound_rules += faults.is_unsound_rule;
+  to.malformed_rules += faults.is_malformed_rule;
 }
 
 template <class Entry>
@@ -105,9 +103,9 @@ constexpr config fold(recipe<Entries...> const*) {
   [[maybe_unused]] unsigned seen = 0;
   (fold_entry<Entries>(value, seen), ...);
   if constexpr ((is_own_rule<Entries>() || ...)) {
-    // Two rules of one id, or one rule twice: a reader of the error could not tell them apart.
+    // Two rules of one id, or one rule twice: a reader of the error could not distinguish them.
     int place = 0;
-    ((value.unsound_rules += is_own_rule<Entries>() && !is_first_own<Entries, Entries...>(place) ? 1 : 0, ++place), ...);
+    ((value.malformed_rules += is_own_rule<Entries>() && !is_first_own<Entries, Entries...>(place) ? 1 : 0, ++place), ...);
   }
   return value;
 }

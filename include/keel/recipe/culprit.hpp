@@ -44,9 +44,9 @@ constexpr int place_of_culprit(recipe<Entries...> const*) {
     bool const marks[] = {static_cast<bool>(all)..., false};
     return first_true(marks, count);
   };
-  if constexpr (std::is_same_v<Rule, rule::D00>) return first(faults_of<Entries>().is_stranger...);
+  if constexpr (std::is_same_v<Rule, rule::D00>) return first(faults_of<Entries>().is_unknown...);
   if constexpr (std::is_same_v<Rule, rule::D20>) return first(faults_of<Entries>().options_disagree...);
-  if constexpr (std::is_same_v<Rule, rule::D25>) return first(faults_of<Entries>().is_unsound_rule...);
+  if constexpr (std::is_same_v<Rule, rule::D25>) return first(faults_of<Entries>().is_malformed_rule...);
   if constexpr (std::is_same_v<Rule, rule::D26>) return first(faults_of<Entries>().lacks_unit...);
   if constexpr (std::is_same_v<Rule, rule::S05>) return first(faults_of<Entries>().state_is_unsaved...);
   return -1;

@@ -17,9 +17,7 @@ struct rule_entry {
 
 /// A rule of keel's own knows where it has words; one of the user's is asked everywhere.
 template <class Rule>
-concept rule_of_keel = requires {
-  Rule::has_words_for;
-};
+concept rule_of_keel = requires { Rule::has_words_for; };
 
 template <class Rule>
 inline constexpr int asked_where = ~0;

@@ -16,9 +16,7 @@ template <class... Policies>
 recipe<Policies...>* list_of(recipe<Policies...> const*);
 
 template <class Recipe>
-concept is_recipe = requires(Recipe const* pointer) {
-  detail::list_of(pointer);
-};
+concept is_recipe = requires(Recipe const* pointer) { detail::list_of(pointer); };
 
 template <class Type>
 struct box {

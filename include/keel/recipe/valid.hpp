@@ -162,8 +162,7 @@ constexpr auto compute_sentences() {
           if (!type.empty()) all << "\n  because of " << type.letters;
         }(),
         ...);
-  }
-  (all_broken<Recipe, Door>{});
+  }(all_broken<Recipe, Door>{});
   return all;
 }
 template <class Recipe, class Door>
@@ -177,24 +176,24 @@ inline constexpr auto sentences_of = compute_sentences<Recipe, Door>();
 #pragma clang diagnostic ignored "-Wc++26-extensions"
 #endif
 template <class Recipe, class Door, class Broken>
-struct refused {
+struct rejected {
   static_assert(false, sentences_of<Recipe, Door>);
 };
 #ifdef __clang__
 #pragma clang diagnostic pop
 #endif
 template <class Recipe, class Door>
-struct refused<Recipe, Door, std::integer_sequence<int>> {};
+struct rejected<Recipe, Door, std::integer_sequence<int>> {};
 #else
 /// The errors of a recipe: one base class a broken rule, whose static_assert speaks.
 template <class Recipe, class Door, class Broken>
-struct refused;
+struct rejected;
 template <class Recipe, class Door, int... Broken>
-struct refused<Recipe, Door, std::integer_sequence<int, Broken...>> : demand_at<Recipe, Door, Broken>... {};
+struct rejected<Recipe, Door, std::integer_sequence<int, Broken...>> : demand_at<Recipe, Door, Broken>... {};
 #endif
 
 template <class Recipe, class Door = at_recipe>
-using verdict_of = refused<Recipe, Door, all_broken<Recipe, Door>>;
+using verdict_of = rejected<Recipe, Door, all_broken<Recipe, Door>>;
 
 template <class Recipe>
 constexpr bool is_valid() {

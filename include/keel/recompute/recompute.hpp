@@ -6,10 +6,10 @@
 // keel::recompute_reentrant runs a backward pass inside the backward pass instead: less bookkeeping, but its inputs must
 // require grad (A02), there is no double backward, and torch::autograd::grad cannot go through it (A04).
 //
-// Never another gradient in silence (E16): what was saved must not have been changed in place since, as for autograd itself; and
+// Never another gradient silently (E16): what was saved must not have been changed in place since, as for autograd itself; and
 // the random numbers of the second forward pass are compared with the first one's by what they led to, because all threads of
 // a process share LibTorch's generators, and one that draws meanwhile, such as a data loader's worker, shifts them. On a device
-// that comparison would wait for it, and is left out.
+// that comparison would wait for it, and is not made.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -107,7 +107,7 @@ inline at::DeviceType device_of(std::vector<at::Tensor> const& inputs) {
   return at::kCPU;
 }
 
-/// The same values as leaves of a graph of their own.
+/// The same values as leaves of a separate graph.
 inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) {
   std::vector<at::Tensor> leaves;
   for (at::Tensor const& one : inputs) {
@@ -130,9 +130,10 @@ inline std::uint64_t sum_of_values(at::Tensor const& tensor) {
 }
 
 inline error changed_in_place() {
-  return error("E16",
-               "a tensor that a recomputed block needs again was modified in place after the forward pass, so the gradient would "
-               "be wrong. Modify a copy, or modify it after the backward pass.");
+  return error(
+      "E16",
+      "a tensor that a recomputed block needs again was modified in place after the forward pass, so the gradient would "
+      "be wrong. Modify a copy, or modify it after the backward pass.");
 }
 inline error drew_otherwise() {
   return error("E16",
@@ -168,8 +169,8 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     at::ScalarType type;
     c10::VariableVersion versions;  ///< counts its changes in place, as long as this lives
     std::int64_t version;
-    bool after_a_draw;  ///< the first after a random draw: a dropout's mask, or what was made of it
-    std::uint64_t sum;  ///< of its values then
+    bool after_a_draw;      ///< the first after a random draw: a dropout's mask, or what was made of it
+    std::uint64_t sum;      ///< of its values then
     bool released = false;  ///< no graph needs it any more
 
     bool resembles(at::Tensor const& other) const { return other.sizes() == sizes && other.scalar_type() == type; }
@@ -180,8 +181,12 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     if (drawn) random_ = random_snapshot::take(device_);
     drew_ |= drawn;
     auto const& versions = torch::autograd::impl::version_counter(tensor);
-    return {tensor.sizes().vec(), tensor.scalar_type(), versions, static_cast<std::int64_t>(versions.current_version()),
-            drawn, drawn ? sum_of_values(tensor) : 0};
+    return {tensor.sizes().vec(),
+            tensor.scalar_type(),
+            versions,
+            static_cast<std::int64_t>(versions.current_version()),
+            drawn,
+            drawn ? sum_of_values(tensor) : 0};
   }
 
   /// Stands for a saved tensor by its number.
@@ -295,17 +300,18 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
 template <class Forward, class... Inputs>
 auto over_list(Forward forward, Inputs const&...) {
   return [forward = std::move(forward)](std::vector<at::Tensor> const& inputs) mutable {
-    return [&]<std::size_t... Index>(std::index_sequence<Index...>) { return forward(inputs[Index]...); }
-    (std::make_index_sequence<sizeof...(Inputs)>{});
+    return [&]<std::size_t... Index>(std::index_sequence<Index...>) {
+      return forward(inputs[Index]...);
+    }(std::make_index_sequence<sizeof...(Inputs)>{});
   };
 }
 
 struct reentrant_block {
   std::function<at::Tensor(std::vector<at::Tensor> const&)> forward;
   forward_context context;
-  std::vector<bool> given;    ///< which of the inputs are defined
-  bool drew = false;          ///< the generator moved during the forward pass
-  std::uint64_t sum = 0;      ///< of its result then
+  std::vector<bool> given;  ///< which of the inputs are defined
+  bool drew = false;        ///< the generator moved during the forward pass
+  std::uint64_t sum = 0;    ///< of its result then
 
   /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
   at::Tensor call(torch::autograd::variable_list inputs) const {
@@ -355,7 +361,7 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
       before = sum;
     }
     torch::autograd::backward({result}, {gradients.front()});
-    // One for the block, which is no variable.
+    // One for the block, which is not a variable.
     torch::autograd::variable_list all = {at::Tensor()};
     for (at::Tensor const& leaf : leaves) all.push_back(leaf.grad());
     return all;
@@ -378,7 +384,7 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
 /// it refers to must live until then, and must not change; casts that autocast made of a parameter hide that it did. Throws
 /// error (E16) in the backward pass, where the second forward pass is not the first.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
-requires std::invocable<Forward&, Inputs const&...>
+  requires std::invocable<Forward&, Inputs const&...>
 auto recompute(Forward forward, Inputs const&... inputs) {
   if (!at::GradMode::is_enabled()) return forward(inputs...);
   auto again = detail::over_list(forward, inputs...);
@@ -399,8 +405,8 @@ auto recompute(Forward forward, Inputs const&... inputs) {
 /// requires grad, because then nothing in the block would be trained; in the backward pass A04 under torch::autograd::grad, and
 /// E16 as recompute does, by the block's result.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
-requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor> at::Tensor recompute_reentrant(
-    Forward forward, Inputs const&... inputs) {
+  requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor>
+at::Tensor recompute_reentrant(Forward forward, Inputs const&... inputs) {
   if (!at::GradMode::is_enabled()) return forward(inputs...);
   if (!(inputs.requires_grad() || ...)) throw broken_rule<error, rule::A02>();
   auto const block = std::make_shared<detail::reentrant_block>(

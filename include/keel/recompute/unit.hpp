@@ -1,26 +1,55 @@
-// keel::unit(forward, input..): marks a block of the model once, for every policy that works by blocks. Without such a policy
-// it is the call itself.
-//     for (auto& block : blocks) x = keel::unit([&](at::Tensor const& x) { return block->forward(x); }, x);
+// keel::unit(block, input..): marks a block of the model once, for every policy that works by blocks. Without such a policy it
+// is the call itself.
+//     for (auto& block : blocks) x = keel::unit(block, x);
+// A block is a module, a module holder or a std::shared_ptr of one, or any function of tensors:
+//     x = keel::unit([&](at::Tensor const& x) { return block->forward(x, mask); }, x);
 // Under keel::recompute::reentrant or non_reentrant a trainer or step computes each unit again in the backward pass; a
-// unit_scope does so in a loop of one's own. What `forward` refers to must then live until the backward pass.
+// unit_scope does so in your own loop. A module, and what a function refers to, must then live until the backward pass; a
+// holder and a shared pointer keep theirs alive.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <concepts>
 #include <keel/policy/recompute.hpp>
 #include <keel/recompute/recompute.hpp>
 #include <keel/recompute/unit_scope.hpp>
+#include <memory>
 #include <type_traits>
 #include <utility>
 
 namespace keel {
 
-/// Calls `forward(inputs..)`, which returns one tensor, as the policies of the run say. Throws as recompute and
-/// recompute_reentrant do.
-template <class Forward, std::same_as<at::Tensor>... Inputs>
-requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor> at::Tensor unit(Forward&& forward,
-                                                                                                    Inputs const&... inputs) {
+namespace detail {
+
+/// A module whose forward takes these tensors and returns one.
+template <class Block, class... Inputs>
+concept module_block = std::derived_from<Block, torch::nn::Module> && requires(Block& block, Inputs const&... inputs) {
+  { block.forward(inputs...) } -> std::same_as<at::Tensor>;
+};
+
+/// The module that a holder or a std::shared_ptr keeps alive.
+template <class Module>
+std::shared_ptr<Module> held_module(std::shared_ptr<Module> const& block) {
+  return block;
+}
+template <class Holder>
+auto held_module(Holder const& block) -> decltype(block.ptr()) {
+  return block.ptr();
+}
+template <class Block, class... Inputs>
+concept holder_block =
+    requires(Block const& block) { requires module_block<std::remove_reference_t<decltype(*held_module(block))>, Inputs...>; };
+template <class Block, class... Inputs>
+concept function_block = requires(Block& block, Inputs const&... inputs) {
+  { block(inputs...) } -> std::same_as<at::Tensor>;
+};
+
+template <class Forward, class... Inputs>
+at::Tensor call_unit(Forward&& forward, Inputs const&... inputs) {
   unit_scope::call const called;
   switch (unit_scope::kind()) {
     case recompute_kind::non_reentrant:
@@ -31,6 +60,26 @@ requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tens
       break;
   }
   return forward(inputs...);
+}
+
+}  // namespace detail
+
+/// Calls the block, which returns one tensor, as the policies of the run say: the forward of a module, or the function. Throws as
+/// recompute and recompute_reentrant do.
+template <class Block, std::same_as<at::Tensor>... Inputs>
+  requires detail::holder_block<std::remove_cvref_t<Block>, Inputs...> ||
+           detail::module_block<std::remove_cvref_t<Block>, Inputs...> ||
+           detail::function_block<std::remove_reference_t<Block>, Inputs...>
+at::Tensor unit(Block&& block, Inputs const&... inputs) {
+  using type = std::remove_cvref_t<Block>;
+  if constexpr (detail::holder_block<type, Inputs...>) {
+    auto const held = detail::held_module(block);
+    return detail::call_unit([held](auto const&... given) { return held->forward(given...); }, inputs...);
+  } else if constexpr (detail::module_block<type, Inputs...>) {
+    return detail::call_unit([&block](auto const&... given) { return block.forward(given...); }, inputs...);
+  } else {
+    return detail::call_unit(std::forward<Block>(block), inputs...);
+  }
 }
 
 }  // namespace keel

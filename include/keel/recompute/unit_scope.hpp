@@ -10,7 +10,7 @@
 
 namespace keel {
 
-/// Who hears where each unit begins and ends, such as an estimate of what they hold.
+/// Called where each unit begins and ends, such as an estimate of what they hold.
 class unit_listener {
  public:
   virtual void begin_unit() = 0;
@@ -23,6 +23,9 @@ class unit_listener {
 /// Units of this thread are recomputed this way for as long as it lives; it counts them.
 class unit_scope {
  public:
+  /// keel::unit_scope const scope{keel::recompute::non_reentrant{}};
+  template <policy_for<slot::recompute> Policy>
+  explicit unit_scope(Policy const&) : unit_scope(Policy::configured.kind) {}
   explicit unit_scope(recompute_kind kind, unit_listener* listener = nullptr)
       : kind_(kind), listener_(listener), outer_(std::exchange(innermost(), this)) {}
   unit_scope(unit_scope const&) = delete;

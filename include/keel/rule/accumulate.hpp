@@ -15,8 +15,8 @@ struct B01 {
     if (batch.global_batch == 0 || batch.count < 1) return false;
     long long const rows_a_rank = product(batch.micro_batch > 0 ? batch.micro_batch : 1, batch.count);
     bool const world_known = c.run.known || (c.shard.kind == shard::kind::none && !c.world.declared);
-    long long const told = c.run.known ? c.run.world_size : c.world.ranks;
-    long long const ranks = told > 0 ? told : 1;
+    long long const known = c.run.known ? c.run.world_size : c.world.ranks;
+    long long const ranks = known > 0 ? known : 1;
     if (batch.micro_batch > 0 && (world_known || c.world.ranks > 0)) return batch.global_batch != product(rows_a_rank, ranks);
     return batch.global_batch % product(rows_a_rank, ranks) != 0;
   }
@@ -68,9 +68,10 @@ struct B11 {
 };
 
 struct B12 {
-  KEEL_RULE_TEXT("B12", "none known",
-                 "generation batches that are not a multiple of the group split prompts. Fix: a micro_batch x accumulate x ranks "
-                 "or keel::global_batch<N> divisible by it.");
+  KEEL_RULE_TEXT(
+      "B12", "none known",
+      "generation batches that are not a multiple of the group split prompts. Fix: a micro_batch x accumulate x ranks "
+      "or keel::global_batch<N> divisible by it.");
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;

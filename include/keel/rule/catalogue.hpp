@@ -36,9 +36,10 @@ struct joined<list<First...>, list<Second...>, Rest...> : joined<list<First..., 
 }  // namespace detail
 
 /// Every rule that a configuration is judged by.
-using catalogue = typename detail::joined<slot_rules, given_twice_rules, precision_rules, clip_rules, nonfinite_rules, checkpoint_rules,
-                                          accumulate_rules, recompute_rules, offload_rules, shard_rules, schedule_rules, ema_rules,
-                                          evaluation_rules, device_rules, profile_rules, data_rules, timeout_rules, health_rules, oom_rules>::type;
+using catalogue = typename detail::joined<slot_rules, given_twice_rules, precision_rules, clip_rules, nonfinite_rules,
+                                          checkpoint_rules, accumulate_rules, recompute_rules, offload_rules, shard_rules,
+                                          schedule_rules, ema_rules, evaluation_rules, device_rules, profile_rules, data_rules,
+                                          timeout_rules, health_rules, oom_rules>::type;
 
 /// Rules on calls and on the running loop; the types and mechanisms that they are about ask them.
 using call_order_rules =

@@ -24,7 +24,7 @@ struct G05 {
 
 struct G06 {
   KEEL_RULE_TEXT("G06", "Accelerate (DeepSpeed)",
-                 "norms of another order than 2 do not add over the shares that ZeRO cuts. Fix: remove keel::clip::order, or "
+                 "keel combines only L2 norms across ZeRO's shards. Fix: remove keel::clip::order, or "
                  "use keel::shard::replicate.");
   static constexpr bool broken(config const& c) {
     return c.clip.kind == clip::kind::global_norm && c.clip.order != 2.0 && c.shard.stage >= 1;

@@ -1,4 +1,4 @@
-// The error of a broken rule. Most rules say their text in a static_assert of their own, as a literal; of a rule that says it once,
+// The error of a broken rule. Most rules say their text as a literal in their own static_assert; of a rule that says it once,
 // as a constant, this header makes the error: the text itself, or a type that is named by it.
 #pragma once
 
@@ -86,7 +86,7 @@ struct demand_by {
   using type = generic_demand<Rule, Holds, Recipe>;
 };
 template <class Rule, bool Holds, class Recipe>
-requires requires { typename Rule::template demand<true, void>; }
+  requires requires { typename Rule::template demand<true, void>; }
 struct demand_by<Rule, Holds, Recipe> {
   using type = typename Rule::template demand<Holds, Recipe>;
 };

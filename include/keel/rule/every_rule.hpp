@@ -3,13 +3,14 @@
 
 #include <keel/rule/catalogue.hpp>
 #include <keel/rule/metric.hpp>
-#include <keel/rule/unbuilt.hpp>
+#include <keel/rule/not_implemented.hpp>
 
 namespace keel::rule {
 
 /// Rules that forbid a call or stop a running loop, and so have no predicate over a recipe.
 using order_rules = typename detail::joined<call_order_rules, metric_order_rules, call_rules>::type;
 
-using every_rule = typename detail::joined<catalogue, accept_rules, order_rules, unbuilt_rules, trainer_only_rules>::type;
+using every_rule =
+    typename detail::joined<catalogue, accept_rules, order_rules, rules_not_implemented, trainer_only_rules>::type;
 
 }  // namespace keel::rule

@@ -51,14 +51,14 @@ struct O02 {
 struct O03 {
   KEEL_RULE_TEXT("O03", "LibTorch, Composer",
                  "these gradients were already applied; using them again would count the batch twice. Fix: start a new "
-                 "keel::begin_window().");
+                 "keel::begin_update().");
 };
 
 struct O05 {
   KEEL_RULE_TEXT("O05", "LibTorch",
                  "a ladder without a last rung retries forever. Fix: make keel::oom::give_up its last rung.");
   static constexpr bool broken(config const& c) {
-    // Of entries that are no rung, O23 speaks.
+    // O23 reports entries that are not rungs.
     return c.oom.kind == oom::kind::ladder && c.oom.misfits == 0 &&
            (c.oom.count == 0 || c.oom.rungs[c.oom.count - 1].disturbance != oom::disturbance::terminal);
   }
@@ -120,24 +120,25 @@ struct O21 {
 
 struct O22 {
   KEEL_RULE_TEXT("O22", "",
-                 "climb_back needs at least 1 update and a rung of keel's that changes no experiment. Fix: "
-                 "keel::oom::climb_back<500_steps> with such a rung, or remove it.");
+                 "release_after needs 1 update or more, and a rung that changes no experiment. Fix: "
+                 "keel::oom::release_after<500_steps> with such a rung, or remove it.");
   static constexpr bool broken(config const& c) {
-    if (!c.oom.climbs_back) return false;
+    if (!c.oom.releases) return false;
     bool gives_back = false;
-    for (int i = 0; i < c.oom.count; ++i) gives_back |= oom::is_given_back(c.oom.rungs[i]);
-    return c.oom.climb_back < 1 || !gives_back;
+    for (int i = 0; i < c.oom.count; ++i) gives_back |= oom::is_releasable(c.oom.rungs[i]);
+    return c.oom.release_after < 1 || !gives_back;
   }
 };
 
 struct O23 {
-  KEEL_RULE_TEXT("O23", "",
-                 "an entry is not a rung, or this ladder's 17th. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
-                 "another of keel/policy/oom.hpp.");
+  KEEL_RULE_TEXT(
+      "O23", "",
+      "an entry is not a rung, or this ladder's 17th. Fix: keel::oom::enable_recompute<keel::recompute::non_reentrant>, or "
+      "another of keel/policy/oom.hpp.");
   static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
 };
 
-/// Speaks for a rule of the user's own, whose text has no place for the rung.
+/// Reports a custom rule, whose text has no place for the rung.
 struct O09 {
   KEEL_RULE_TEXT("O09", "LibTorch",
                  "a rung, a rollback or the scale's floor would break a rule of your own. Fix: remove that rung, or put its "
@@ -167,7 +168,8 @@ struct O15 {
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
     // A micro-batch that cuts groups already keeps none whole.
-    bool const whole = c.accumulate.micro_batch > 0 && c.objective.group > 1 && c.accumulate.micro_batch % c.objective.group == 0;
+    bool const whole =
+        c.accumulate.micro_batch > 0 && c.objective.group > 1 && c.accumulate.micro_batch % c.objective.group == 0;
     return groups && halves(c) && whole && c.accumulate.micro_batch % product(2, c.objective.group) != 0;
   }
 };

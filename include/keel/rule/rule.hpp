@@ -47,19 +47,14 @@ concept value_rule = requires(config const& value) {
 
 /// A type that was meant as a rule: it has a part of one.
 template <class Type>
-concept resembles_rule = requires {
-  &Type::broken;
-}
-|| requires {
+concept resembles_rule = requires { &Type::broken; } || requires {
   &Type::id;
   &Type::text;
 };
 
 /// True for a rule that keel::accept may switch off.
 template <class Rule>
-inline constexpr bool may_be_accepted = requires {
-  requires Rule::may_be_accepted;
-};
+inline constexpr bool may_be_accepted = requires { requires Rule::may_be_accepted; };
 
 /// Products and sums that end at the largest number: a file may hold any.
 constexpr long long product(long long a, long long b) {
@@ -77,14 +72,15 @@ constexpr long long sum(long long a, long long b) {
 inline constexpr int longest_text = 160;
 
 /// True for letters and then digits, such as A01, and the grammar "[ID] what and why. Fix: what to type."
-constexpr bool is_well_said(char const* id, char const* text) {
+constexpr bool is_well_formed(char const* id, char const* text) {
   int letters = 0;
   while (id[letters] >= 'A' && id[letters] <= 'Z') ++letters;
   int end = letters;
   while (id[end] >= '0' && id[end] <= '9') ++end;
   bool const id_is_sound = letters > 0 && end > letters && id[end] == '\0' && end < 8;
-  return id_is_sound && text[0] == '[' && keel::detail::begins_with(text + 1, id) && keel::detail::begins_with(text + 1 + end, "] ") &&
-         keel::detail::contains(text, ". Fix: ") && keel::detail::length(text) <= longest_text;
+  return id_is_sound && text[0] == '[' && keel::detail::begins_with(text + 1, id) &&
+         keel::detail::begins_with(text + 1 + end, "] ") && keel::detail::contains(text, ". Fix: ") &&
+         keel::detail::length(text) <= longest_text;
 }
 
 /// One letter and two digits are keel's, but for Q.

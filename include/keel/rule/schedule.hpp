@@ -37,7 +37,8 @@ struct L03 {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
                         s.start_ratio >= 0.0 && s.start_ratio <= 1.0;
-    bool const rate = s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() && !(c.run.known && s.min_lr > c.run.learning_rate);
+    bool const rate =
+        s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() && !(c.run.known && s.min_lr > c.run.learning_rate);
     return !ratios || !rate;
   }
 };

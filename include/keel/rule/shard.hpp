@@ -41,7 +41,8 @@ struct Z16 {
 };
 
 struct Z23 {
-  KEEL_RUNG_RULE_TEXT("Z23", "", "this optimizer already keeps its state in host memory. Fix: keel::offload::none, no offload rung.");
+  KEEL_RUNG_RULE_TEXT("Z23", "",
+                      "this optimizer already keeps its state in host memory. Fix: keel::offload::none, no offload rung.");
   static constexpr bool broken(config const& c) {
     return c.offload.kind == offload::kind::optimizer && c.optimizer.state_on_host;
   }

@@ -10,7 +10,7 @@ struct D00 {
   KEEL_RULE_TEXT("D00", "",
                  "a type in this recipe is not a policy. Fix: move options into their policy; write your own as "
                  "keel/policy/slot.hpp describes.");
-  static constexpr bool broken(config const& c) { return c.strangers > 0; }
+  static constexpr bool broken(config const& c) { return c.unknown_entries > 0; }
 };
 
 struct D20 {
@@ -46,7 +46,7 @@ struct D25 {
   KEEL_RULE_TEXT("D25", "",
                  "a rule of your own is malformed, or its id is taken. Fix: give it the id, text and broken that "
                  "keel/rule/rule.hpp describes.");
-  static constexpr bool broken(config const& c) { return c.unsound_rules > 0; }
+  static constexpr bool broken(config const& c) { return c.malformed_rules > 0; }
 };
 
 struct D26 {
@@ -63,7 +63,8 @@ constexpr int slot_with_unread_option(config const& c) {
   if ((c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) || (alone && !c.nonfinite.agreed)) {
     return index_of<slot::nonfinite>;
   }
-  if ((c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) || (alone && !c.spike.agreed)) return index_of<slot::spike>;
+  if ((c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) || (alone && !c.spike.agreed))
+    return index_of<slot::spike>;
   bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
   if ((!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
@@ -82,7 +83,7 @@ struct P20 {
 };
 
 using slot_rules = list<D00, D20, D25, D26, P20>;
-/// Asked about the rules themselves, after all others: see judge_accepted in keel/recipe/judge.hpp.
+/// Asked about the rules themselves, after the others: see judge_accepted in keel/recipe/judge.hpp.
 using accept_rules = list<D22, D23, D24>;
 using slot_order_rules = list<D21>;
 

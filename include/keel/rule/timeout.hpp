@@ -68,9 +68,10 @@ struct E06 {
 };
 
 struct H10 {
-  KEEL_RULE_TEXT("H10", "none known",
-                 "an update may take longer than soft or hard allows, and is not a hang. Fix: keel::timeout::soft and hard above "
-                 "longest_update.");
+  KEEL_RULE_TEXT(
+      "H10", "none known",
+      "an update may take longer than soft or hard allows, and is not a hang. Fix: keel::timeout::soft and hard above "
+      "longest_update.");
   static constexpr bool broken(config const& c) {
     return !in_order(c.timeout.longest_update, c.timeout.soft) || !in_order(c.timeout.longest_update, c.timeout.hard);
   }

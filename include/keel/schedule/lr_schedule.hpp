@@ -50,8 +50,10 @@ inline double times_lowered(schedule::settings const& s, std::int64_t update, st
   switch (s.kind) {
     case schedule::kind::exponential:
       return static_cast<double>(after_warmup) / static_cast<double>(interval);
-    case schedule::kind::step_decay:
-      return static_cast<double>(after_warmup / interval);
+    case schedule::kind::step_decay: {
+      std::int64_t const whole = after_warmup / interval;
+      return static_cast<double>(whole);
+    }
     case schedule::kind::multi_step: {
       auto const* const end = s.milestones + std::clamp(s.milestone_count, 0, schedule::max_milestones);
       return static_cast<double>(std::upper_bound(s.milestones, end, update) - s.milestones);
@@ -109,6 +111,10 @@ concept custom_schedule = requires(std::int64_t update) {
 
 class lr_schedule {
  public:
+  /// `run_length`: updates of the run, for a schedule that needs it; 0: not known.
+  template <policy_for<slot::schedule> Policy>
+  lr_schedule(torch::optim::Optimizer& optimizer, Policy const& /*policy*/, std::int64_t run_length = 0)
+      : lr_schedule(optimizer, Policy::configured, run_length, factor_of<Policy>()) {}
   /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
   /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
@@ -147,18 +153,17 @@ class lr_schedule {
     for (std::size_t group = 0; group < highest_.size(); ++group) {
       if (writes() && present(group) != written_[group]) {
         throw learning_rate_error(
-            "E18", "the learning rate of group " + std::to_string(group) + " is " + text_of(present(group)) + " before update " +
-                       std::to_string(update) + " and the schedule wrote " + text_of(written_[group]) +
+            "E18", "the learning rate of group " + std::to_string(group) + " is " + text_of(present(group)) +
+                       " before update " + std::to_string(update) + " and the schedule wrote " + text_of(written_[group]) +
                        ": something else changes it too. Leave it to the recipe's schedule, or remove that policy and "
                        "change the rate yourself.");
       }
       double const next = rate(group);
       if (std::isfinite(next) && next >= 0.0) continue;
-      throw learning_rate_error("E18", "the learning rate of group " + std::to_string(group) + " for update " +
-                                           std::to_string(update) + " is " + text_of(next) +
-                                           ". The parameters are as they were before it. Look at " +
-                                           (custom_ ? "the schedule's factor()" : "what sets the rate") +
-                                           ": it must be finite and not negative.");
+      throw learning_rate_error(
+          "E18", "the learning rate of group " + std::to_string(group) + " for update " + std::to_string(update) + " is " +
+                     text_of(next) + ". The parameters are as they were before it. Look at " +
+                     (custom_ ? "the schedule's factor()" : "what sets the rate") + ": it must be finite and not negative.");
     }
   }
 
@@ -190,8 +195,8 @@ class lr_schedule {
   }
 
   /// Goes on by one if the step was applied; a plateau takes its loss in.
-  void advance(outcome const& result) {
-    auto const* const updated = result.get_if<outcome::updated>();
+  void advance(step_outcome const& result) {
+    auto const* const updated = result.get_if<result::updated>();
     if (updated == nullptr) return;
     ++position_;
     bool const warm = position_ > schedule::warmup_updates(settings_, total_);
@@ -216,6 +221,15 @@ class lr_schedule {
   }
 
  private:
+  template <class Policy>
+  static std::function<double(std::int64_t, std::int64_t)> factor_of() {
+    if constexpr (custom_schedule<Policy>) {
+      return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
+    } else {
+      return {};
+    }
+  }
+
   /// A rate that is set before the first update is what the schedule multiplies.
   void take_base_rates() {
     for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);
@@ -286,7 +300,7 @@ class lr_schedule {
   std::vector<double> written_;  ///< what apply left in the optimizer
   bool loaded_ = false;          ///< and the optimizer's rates are about to be
   bool applied_ = false;         ///< an update has begun with a rate from here
-  double lowered_ = 1.0;  ///< by rollbacks
+  double lowered_ = 1.0;         ///< by rollbacks
   std::int64_t position_ = 0;
   plateau_state plateau_;
 };

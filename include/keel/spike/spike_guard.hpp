@@ -16,6 +16,8 @@ namespace keel {
 
 class spike_guard {
  public:
+  template <policy_for<slot::spike> Policy>
+  explicit spike_guard(Policy const&) : spike_guard(Policy::configured) {}
   explicit spike_guard(spike::settings const& settings)
       : settings_(settings), loss_(length(), least()), gradient_norm_(length(), least()) {}
 
@@ -23,7 +25,7 @@ class spike_guard {
   double loss_limit() const { return limit(loss_, settings_.loss_above); }
   double gradient_norm_limit() const { return limit(gradient_norm_, settings_.gradient_norm_above); }
 
-  /// Why the update should be left out, if it should. What is not finite is no spike, and another guard's business.
+  /// Why the update should be skipped, if it should. What is not finite is not a spike, and another guard's business.
   std::optional<reason> judge(double loss, double gradient_norm) const {
     if (settings_.kind == spike::kind::ignore) return std::nullopt;
     auto const finite_loss = as_finite(loss);
@@ -33,22 +35,21 @@ class spike_guard {
     return std::nullopt;
   }
 
-  void accepted(outcome const& result) {
+  void accepted(step_outcome const& result) {
     if (settings_.kind == spike::kind::ignore) return;
-    auto const& updated = result.get<outcome::updated>();
+    auto const& updated = result.get<result::updated>();
     loss_.push(keel::accepted(result, updated.loss));
     gradient_norm_.push(keel::accepted(result, updated.gradient_norm));
     in_a_row_ = 0;
   }
 
-  /// One more update is left out. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
+  /// One more update is skipped. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
   /// returns what happened instead. `update` counts from 1.
-  std::optional<std::string> left_out(reason why, double value, std::int64_t update) {
+  std::optional<std::string> skipped(reason why, double value, std::int64_t update) {
     if (++in_a_row_ < settings_.limit) return std::nullopt;
     double const bound = why == reason::loss_spike ? loss_limit() : gradient_norm_limit();
-    std::string const what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " +
-                             std::to_string(value) + " above " + std::to_string(bound) + ": the " + std::to_string(in_a_row_) +
-                             ". in a row";
+    std::string what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " + std::to_string(value) +
+                       " above " + std::to_string(bound) + ": " + std::to_string(in_a_row_) + " in a row";
     if (settings_.kind == spike::kind::rollback) return what;
     throw diverged_error("E14", what +
                                     ", which is this recipe's limit. The parameters are those of the last good "

@@ -36,7 +36,7 @@ struct update_limits {
 };
 
 /// What became of an update on a device.
-class device_verdict {
+class device_result {
  public:
   struct figures {
     double loss;
@@ -45,7 +45,7 @@ class device_verdict {
   };
 
   /// `values`: loss, norm and whether it was applied, three doubles on the device. `squares`: one a gradient.
-  device_verdict(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
+  device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
       : squares_(std::move(squares)), parameters_(std::move(parameters)) {
     if (values.device().is_cpu()) {
       host_ = std::move(values);
@@ -61,13 +61,13 @@ class device_verdict {
 
   /// Waits until the update is through, and for nothing that was asked of the device after it.
   figures read() {
-    // A query is no synchronisation: work that came later goes on being launched and run.
+    // A query does not synchronise: work that came later goes on being launched and run.
     while (arrived_ && !arrived_->query()) std::this_thread::yield();
     arrived_.reset();
     double const* const values = host_.data_ptr<double>();
     return {values[0], values[1], values[2] != 0.0};
   }
-  /// The first parameter whose gradient is not finite. Waits for the device: only an update that was left out asks.
+  /// The first parameter whose gradient is not finite. Waits for the device: only a skipped update asks.
   std::optional<std::size_t> first_nonfinite() const {
     at::Tensor const squares = squares_.cpu();
     for (std::size_t i = 0; i < parameters_.size(); ++i) {
@@ -85,7 +85,7 @@ class device_verdict {
 };
 
 /// Why an update did not take place. `bad_gradient`: what a norm that is not finite is called.
-inline reason why_left_out(double loss, double norm, update_limits const& limits, reason bad_gradient) {
+inline reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
   if (!std::isfinite(loss)) return reason::nonfinite_loss;
   if (!std::isfinite(norm)) return bad_gradient;
   return loss > limits.loss ? reason::loss_spike : reason::gradient_spike;
@@ -93,7 +93,7 @@ inline reason why_left_out(double loss, double norm, update_limits const& limits
 
 /// Whether and how an update takes place, as the host and as the device know it.
 struct device_decision {
-  device_verdict verdict;
+  device_result verdict;
   at::Tensor factor;      ///< on the gradients, a double scalar
   at::Tensor happens;     ///< bool scalar
   at::Tensor overflowed;  ///< bool scalar: the loss was finite and a gradient not
@@ -101,22 +101,22 @@ struct device_decision {
   at::Tensor unscaling;   ///< the factor without the clip
 };
 
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the window's mean, a double scalar there.
+/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there.
 inline device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
                                         update_limits const& limits) {
   at::NoGradGuard no_grad;
-  auto const window = detail::gradient_access::open(std::move(unscaled));
+  auto const open = detail::gradient_access::open(std::move(unscaled));
   std::vector<at::Tensor> defined;
   std::vector<std::size_t> parameters;
-  for (std::size_t i = 0; i < window.parameters.size(); ++i) {
-    at::Tensor const& gradient = window.parameters[i].grad();
+  for (std::size_t i = 0; i < open.parameters.size(); ++i) {
+    at::Tensor const& gradient = open.parameters[i].grad();
     if (!gradient.defined() || gradient.numel() == 0) continue;
     defined.push_back(gradient);
     parameters.push_back(i);
   }
   at::Tensor const squares = defined.empty() ? at::zeros({1}, loss.options()) : squares_on_device(defined);
-  at::Tensor factor = at::scalar_tensor(window.factor, loss.options());
-  if (window.device_scale.defined()) factor = factor / window.device_scale;
+  at::Tensor factor = at::scalar_tensor(open.factor, loss.options());
+  if (open.device_scale.defined()) factor = factor / open.device_scale;
   at::Tensor const unscaling = factor;
   at::Tensor const norm = squares.sum().sqrt() * factor;
   at::Tensor const loss_is_finite = at::isfinite(loss);
@@ -124,8 +124,12 @@ inline device_decision decide_on_device(gradients<stage::unscaled> unscaled, at:
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
   at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  return {device_verdict(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)), factor, happens,
-          loss_is_finite.logical_and(norm_is_finite.logical_not()), norm, unscaling};
+  return {device_result(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)),
+          factor,
+          happens,
+          loss_is_finite.logical_and(norm_is_finite.logical_not()),
+          norm,
+          unscaling};
 }
 
 }  // namespace keel

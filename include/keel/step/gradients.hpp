@@ -32,7 +32,7 @@
 #include <keel/gradients/gradient_norm.hpp>
 #include <keel/optimizer/engine.hpp>
 #include <keel/optimizer/parameter_state.hpp>
-#include <keel/rule/refuse_call.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <span>
 #include <utility>
 #include <variant>
@@ -47,10 +47,10 @@ struct checked {};
 struct clipped {};
 struct stepped {};
 }  // namespace stage
-namespace window {
+namespace accumulation {
 struct partial {};
 struct complete {};
-}  // namespace window
+}  // namespace accumulation
 
 /// Where the first non-finite gradient is.
 struct nonfinite_gradient {
@@ -58,13 +58,13 @@ struct nonfinite_gradient {
   double norm;
 };
 
-template <class Stage, class Window = window::complete>
+template <class Stage, class Accumulation = accumulation::complete>
 class gradients;
 
 namespace detail {
 
 /// What every stage hands to the next.
-struct gradient_window {
+struct gradient_values {
   std::span<at::Tensor const> parameters;
   double scale = 1.0;         ///< of the loss
   at::Tensor device_scale{};  ///< of the loss too, known on the device alone; undefined: none
@@ -122,9 +122,10 @@ struct gradient_window {
   void require_dense() const {
     for (at::Tensor const& parameter : parameters) {
       if (parameter.grad().defined() && parameter.grad().layout() != at::kStrided) {
-        throw error("E11", c10::str("the gradient of a parameter of shape ", parameter.sizes(),
-                                    " is sparse, and this clip policy looks at every element. Use keel::clip::global_norm, or an "
-                                    "embedding with sparse = false."));
+        throw error("E11",
+                    c10::str("the gradient of a parameter of shape ", parameter.sizes(),
+                             " is sparse, and this clip policy looks at every element. Use keel::clip::global_norm, or an "
+                             "embedding with sparse = false."));
       }
     }
   }
@@ -148,26 +149,26 @@ struct gradient_window {
 
 struct gradient_access;
 
-template <class Stage, class Window>
+template <class Stage, class Accumulation>
 class gradients_base {
  public:
-  gradients_base(gradients_base&&) = default;
-  gradients_base& operator=(gradients_base&&) = default;
+  gradients_base(gradients_base&&) noexcept = default;
+  gradients_base& operator=(gradients_base&&) noexcept = default;
 
  protected:
   friend gradient_access;
-  explicit gradients_base(gradient_window window) : window_(std::move(window)) {}
-  gradient_window window_;
+  explicit gradients_base(gradient_values values) : values_(std::move(values)) {}
+  gradient_values values_;
 };
 
 struct gradient_access {
   template <class Gradients>
-  static gradient_window open(Gradients taken) {
-    return std::move(taken.window_);
+  static gradient_values open(Gradients taken) {
+    return std::move(taken.values_);
   }
   template <class Gradients>
-  static Gradients make(gradient_window window) {
-    return Gradients(std::move(window));
+  static Gradients make(gradient_values values) {
+    return Gradients(std::move(values));
   }
 };
 
@@ -176,14 +177,14 @@ struct gradient_access {
 // The last stage comes first, so that each can return the next.
 
 template <>
-class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, window::complete> {
+class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, accumulation::complete> {
  public:
-  double norm() const { return window_.norm; }
+  double norm() const { return values_.norm; }
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_call<rule::O03, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    detail::reject_call<rule::O03, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -192,14 +193,14 @@ class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, 
 };
 
 template <>
-class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, window::complete> {
+class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, accumulation::complete> {
  public:
-  double norm() const { return window_.norm; }
+  double norm() const { return values_.norm; }
   /// The clip policy changed the gradients, or the factor that is still to come into them.
-  bool clipped() const { return window_.clipped; }
+  bool clipped() const { return values_.clipped; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
-  void write() { window_.write(); }
-  /// What an update engine allocates, while nothing has changed yet; step does it where nobody did.
+  void write() { values_.write(); }
+  /// What an update engine allocates, while nothing has changed yet; step does it where it was not done.
   void prepare(torch::optim::Optimizer& optimizer) {
     engine_ = dynamic_cast<update_engine*>(&optimizer);
     if (engine_ != nullptr) engine_->prepare();
@@ -207,13 +208,13 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) && {
     if (engine_ == nullptr) prepare(optimizer);
     if (engine_ != nullptr) {
-      engine_->update_with(window_.factor);
+      engine_->update_with(values_.factor);
     } else {
-      window_.write();
-      window_.narrow();
+      values_.write();
+      values_.narrow();
       optimizer.step();
     }
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -223,42 +224,45 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
 };
 
 template <>
-class gradients<stage::checked> : public detail::gradients_base<stage::checked, window::complete> {
+class gradients<stage::checked> : public detail::gradients_base<stage::checked, accumulation::complete> {
  public:
   /// The joint L2 norm, before clipping.
-  double norm() const { return window_.norm; }
+  double norm() const { return values_.norm; }
   /// The gradients divided by the loss scale and the weight, in separate tensors unless that is what lies in memory; an
   /// undefined one for a parameter without a gradient.
-  std::vector<at::Tensor> unscaled() const { return window_.factor == 1.0 ? window_.all_gradients() : window_.unscaled_copies(); }
+  std::vector<at::Tensor> unscaled() const {
+    return values_.factor == 1.0 ? values_.all_gradients() : values_.unscaled_copies();
+  }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
-  double norm_of(std::size_t parameter) const { return window_.norms[parameter]; }
+  double norm_of(std::size_t parameter) const { return values_.norms[parameter]; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
-  void write() { window_.write(); }
+  void write() { values_.write(); }
 
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state) && {
-    if (double const limit = norm_limit<Policy>(state); window_.norm > limit) {
-      window_.factor *= limit / window_.norm;
-      window_.clipped = true;
+    if (double const limit = norm_limit<Policy>(state); values_.norm > limit) {
+      values_.factor *= limit / values_.norm;
+      values_.clipped = true;
     }
     if constexpr (looks_at_elements<Policy>) {
-      if constexpr (!has_other_order<Policy>) window_.require_dense();
-      window_.widen();
-      window_.write();
-      window_.clipped = apply_clip<Policy>(window_.parameters, window_.all_gradients(), window_.norm, state);
+      if constexpr (!has_other_order<Policy>) values_.require_dense();
+      values_.widen();
+      values_.write();
+      values_.clipped = apply_clip<Policy>(values_.parameters, values_.all_gradients(), values_.norm, state);
     }
-    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
   template <class Policy>
-  requires(std::same_as<state_of<Policy>, no_state>) gradients<stage::clipped> clip() && {
+    requires(std::same_as<state_of<Policy>, no_state>)
+  gradients<stage::clipped> clip() && {
     state_of<Policy> none;
     return std::move(*this).template clip<Policy>(none);
   }
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_call<rule::G12, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    detail::reject_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -267,36 +271,36 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
 };
 
 template <>
-class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, window::complete> {
+class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, accumulation::complete> {
  public:
   /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
   std::variant<gradients<stage::checked>, nonfinite_gradient> check() && {
-    window_.coalesce();
-    auto const measure = measure_gradients(window_.all_gradients());
+    values_.coalesce();
+    auto const measure = measure_gradients(values_.all_gradients());
     if (measure.first_nonfinite >= 0) {
       return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
     }
-    window_.norm = measure.norm * window_.factor;
-    window_.norms.resize(measure.squares.size());
-    for (std::size_t i = 0; i < window_.norms.size(); ++i) window_.norms[i] = measure.norm_of(i) * window_.factor;
-    return detail::gradient_access::make<gradients<stage::checked>>(std::move(window_));
+    values_.norm = measure.norm * values_.factor;
+    values_.norms.resize(measure.squares.size());
+    for (std::size_t i = 0; i < values_.norms.size(); ++i) values_.norms[i] = measure.norm_of(i) * values_.factor;
+    return detail::gradient_access::make<gradients<stage::checked>>(std::move(values_));
   }
 
   template <class... Arguments>
   gradients<stage::unscaled> unscale(Arguments&&...) {
-    detail::refuse_call<rule::P21, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
+    detail::reject_call<rule::P21, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(values_));
   }
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_call<rule::G08, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+    detail::reject_call<rule::G08, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_call<rule::G12, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    detail::reject_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -305,25 +309,25 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
 };
 
 template <>
-class gradients<stage::scaled, window::complete> : public detail::gradients_base<stage::scaled, window::complete> {
+class gradients<stage::scaled, accumulation::complete> : public detail::gradients_base<stage::scaled, accumulation::complete> {
  public:
-  /// Divides by the loss scale and by the window's weight.
+  /// Divides by the loss scale and by the update's weight.
   gradients<stage::unscaled> unscale() && {
-    double const divisor = window_.scale * window_.total_weight;
-    if (divisor != 0.0) window_.factor = 1.0 / divisor;
-    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
+    double const divisor = values_.scale * values_.total_weight;
+    if (divisor != 0.0) values_.factor = 1.0 / divisor;
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(values_));
   }
 
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_call<rule::G01, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+    detail::reject_call<rule::G01, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_call<rule::G12, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    detail::reject_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -332,40 +336,40 @@ class gradients<stage::scaled, window::complete> : public detail::gradients_base
 };
 
 template <>
-class gradients<stage::scaled, window::partial> : public detail::gradients_base<stage::scaled, window::partial> {
+class gradients<stage::scaled, accumulation::partial> : public detail::gradients_base<stage::scaled, accumulation::partial> {
  public:
-  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that a window of
+  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that an update of
   /// equal micro-batches is the plain sum, divided once by their number.
   void add(at::Tensor const& mean_loss, double weight = 1.0) {
-    if (window_.first_weight == 0.0) window_.first_weight = weight;
-    double const relative = weight / window_.first_weight;
-    double const factor = relative * window_.scale;
+    if (values_.first_weight == 0.0) values_.first_weight = weight;
+    double const relative = weight / values_.first_weight;
+    double const factor = relative * values_.scale;
     at::Tensor loss = factor == 1.0 ? mean_loss : mean_loss * factor;
-    if (window_.device_scale.defined()) loss = loss * window_.device_scale;
-    if (window_.total_weight > 0.0) window_.widen();
+    if (values_.device_scale.defined()) loss = loss * values_.device_scale;
+    if (values_.total_weight > 0.0) values_.widen();
     torch::autograd::backward({loss}, {});
-    separate_gradients(window_.parameters);
-    window_.total_weight += relative;
+    separate_gradients(values_.parameters);
+    values_.total_weight += relative;
   }
-  gradients<stage::scaled, window::complete> complete() && {
-    return detail::gradient_access::make<gradients<stage::scaled, window::complete>>(std::move(window_));
+  gradients<stage::scaled, accumulation::complete> complete() && {
+    return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));
   }
 
   template <class... Arguments>
   gradients<stage::unscaled> unscale(Arguments&&...) {
-    detail::refuse_call<rule::G02, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(window_));
+    detail::reject_call<rule::G02, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::unscaled>>(std::move(values_));
   }
   template <class... Policy, class... Arguments>
   gradients<stage::clipped> clip(Arguments&&...) {
-    detail::refuse_call<rule::G02, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(window_));
+    detail::reject_call<rule::G02, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
 
   template <class... Arguments>
   gradients<stage::stepped> step(Arguments&&...) {
-    detail::refuse_call<rule::G12, gradients, Arguments...>();
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(window_));
+    detail::reject_call<rule::G12, gradients, Arguments...>();
+    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
   }
 
  private:
@@ -378,12 +382,12 @@ inline void clear_gradients(std::span<at::Tensor const> parameters) {
   for (at::Tensor const& parameter : parameters) parameter.mutable_grad() = at::Tensor();
 }
 
-/// A new window over the parameters, whose gradients it clears. `scale` multiplies every loss; `device_scale`, a scalar on the
+/// A new update over the parameters, whose gradients it clears. `scale` multiplies every loss; `device_scale`, a scalar on the
 /// parameters' device, does so too where it is defined.
-inline gradients<stage::scaled, window::partial> begin_window(std::span<at::Tensor const> parameters, double scale = 1.0,
-                                                              at::Tensor device_scale = {}) {
+inline gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale = 1.0,
+                                                                    at::Tensor device_scale = {}) {
   clear_gradients(parameters);
-  return detail::gradient_access::make<gradients<stage::scaled, window::partial>>(
+  return detail::gradient_access::make<gradients<stage::scaled, accumulation::partial>>(
       {.parameters = parameters, .scale = scale, .device_scale = std::move(device_scale)});
 }
 

@@ -1,4 +1,4 @@
-// Who listens to a step: the trainer, or nobody.
+// Who listens to a step: a trainer, a dry run, or nothing.
 #pragma once
 
 #include <concepts>
@@ -8,6 +8,15 @@ namespace keel::detail {
 struct no_observer {
   template <class Event>
   void operator()(Event const& /*event*/) const {}
+};
+
+/// Of a dry run, which looks at outcomes alone.
+struct dry_run_observer {
+  template <class Event>
+  void operator()(Event const& /*event*/) const {}
+  static bool reads_losses() { return false; }
+  static bool reads_gradients() { return false; }
+  static bool watches_memory() { return false; }
 };
 
 /// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. An
@@ -29,7 +38,7 @@ bool reads_gradients(Observer const& observer) {
   }
 }
 
-/// It wants to know what each window took of memory.
+/// It wants to know what each update took of memory.
 template <class Observer>
 bool watches_memory(Observer const& observer) {
   if constexpr (requires { observer.watches_memory(); }) {

@@ -1,28 +1,17 @@
-// What a step asks of policies of the program's own: that they can be called, and that no state of theirs is forgotten.
+// What a step asks of custom policies: that they can be called, and that no state of theirs is forgotten.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <keel/clip/clipping.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/recipe.hpp>
-#include <keel/rule/refuse_call.hpp>
-#include <keel/rule/unbuilt.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <keel/schedule/lr_schedule.hpp>
 #include <type_traits>
 #include <utility>
 
 namespace keel::detail {
-
-/// A schedule of the program's own, or nothing.
-template <class Policy>
-std::function<double(std::int64_t, std::int64_t)> own_schedule() {
-  if constexpr (custom_schedule<Policy>) {
-    return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
-  } else {
-    return {};
-  }
-}
 
 /// Only a clip policy's state has a mechanism that creates and saves it.
 template <class Recipe, class... Slots>
@@ -55,7 +44,8 @@ constexpr bool has_uncalled_members() {
     };
     constexpr bool calls_factor = std::is_same_v<typename Policy::in_slot, slot::schedule>;
     bool calls_clip = false;
-    if constexpr (std::is_same_v<typename Policy::in_slot, slot::clip>) calls_clip = Policy::configured.kind == clip::kind::custom;
+    if constexpr (std::is_same_v<typename Policy::in_slot, slot::clip>)
+      calls_clip = Policy::configured.kind == clip::kind::custom;
     bool const has_factor = !requires { &probe::factor; };
     bool const has_clip = !requires { &probe::clip; };
     return has_another || (has_factor && !calls_factor) || (has_clip && !calls_clip);
@@ -66,20 +56,20 @@ constexpr bool has_uncalled_members(slot_list<Slots...>) {
   return (has_uncalled_members<policy_of<Recipe, Slots>>() || ...);
 }
 
-/// Does not compile (U19, U20, U21, U39) where a policy of the program's own cannot be called or saved.
+/// Does not compile (U19, U20, U21, U39) where a custom policy cannot be called or saved.
 template <class Recipe>
 constexpr void require_own_policies_fit() {
   using clip_policy = policy_of<Recipe, slot::clip>;
   using schedule_policy = policy_of<Recipe, slot::schedule>;
   if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
                 !custom_stateful_clip<clip_policy>) {
-    refuse_call<rule::U19, clip_policy>();
+    reject_call<rule::U19, clip_policy>();
   }
   if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
-    refuse_call<rule::U20, schedule_policy>();
+    reject_call<rule::U20, schedule_policy>();
   }
-  if constexpr (has_state_outside_clip<Recipe>(slots{})) refuse_call<rule::U21, Recipe>();
-  if constexpr (has_uncalled_members<Recipe>(slots{})) refuse_call<rule::U39, Recipe>();
+  if constexpr (has_state_outside_clip<Recipe>(slots{})) reject_call<rule::U21, Recipe>();
+  if constexpr (has_uncalled_members<Recipe>(slots{})) reject_call<rule::U39, Recipe>();
 }
 
 }  // namespace keel::detail

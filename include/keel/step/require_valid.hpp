@@ -17,15 +17,15 @@ namespace detail {
 
 /// A recipe with the facts of the types that it is used with; judged like a recipe.
 template <class Recipe, class Model, class Optimizer>
-struct told {};
+struct with_facts {};
 template <class Recipe, class Batch, bool Weighted>
-struct told_batch {};
+struct with_batch_facts {};
 
 /// What the facts of types are judged by.
 template <class Recipe>
 struct with_types_of {
   template <class>
-  using rules = typename rule::detail::joined<all_rules<Recipe>, rule::unbuilt_rules>::type;
+  using rules = typename rule::detail::joined<all_rules<Recipe>, rule::rules_not_implemented>::type;
 };
 template <class Recipe>
 struct with_batches_of {
@@ -51,17 +51,17 @@ constexpr config with_batch(config value) {
 }  // namespace detail
 
 template <class Recipe, class Model, class Optimizer>
-inline constexpr config config_of<detail::told<Recipe, Model, Optimizer>> =
+inline constexpr config config_of<detail::with_facts<Recipe, Model, Optimizer>> =
     detail::with_types<Recipe, Model, Optimizer>(config_of<Recipe>);
 template <class Recipe, class Batch, bool Weighted>
-inline constexpr config config_of<detail::told_batch<Recipe, Batch, Weighted>> =
+inline constexpr config config_of<detail::with_batch_facts<Recipe, Batch, Weighted>> =
     detail::with_batch<Recipe, Batch, Weighted>(config_of<Recipe>);
 
 /// Does not compile if the types of model and optimizer break a rule that the recipe alone keeps.
 template <class Recipe, class Model, class Optimizer>
 constexpr void require_types_fit() {
   if constexpr (!std::same_as<Recipe, detail::inert>) {
-    [[maybe_unused]] detail::verdict_of<detail::told<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>> said;
+    [[maybe_unused]] detail::verdict_of<detail::with_facts<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>> said;
   }
 }
 
@@ -69,7 +69,7 @@ constexpr void require_types_fit() {
 /// What one call does not break may still be accepted for the sake of another.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
-  [[maybe_unused]] detail::verdict_of<detail::told_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
+  [[maybe_unused]] detail::verdict_of<detail::with_batch_facts<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
 }
 
 /// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.
@@ -96,7 +96,7 @@ config require_valid(run_facts const& facts, model::settings const& model, optim
   value.run = facts;
   value.model = value.model | model;
   value.optimizer = value.optimizer | optimizer;
-  require_unbroken<typename rule::detail::joined<detail::all_rules<Recipe>, rule::unbuilt_rules>::type>(value);
+  require_unbroken<typename rule::detail::joined<detail::all_rules<Recipe>, rule::rules_not_implemented>::type>(value);
   return value;
 }
 

@@ -1,43 +1,559 @@
-// One guarded update, for programs that own their loop:
+// keel::step, the guarded update for programs that own their loop:
 //
 //     keel::step<recipe> step{model, optimizer};
-//     for (auto const& batch : batches) keel::outcome outcome = step(batch, loss_of);
+//     for (auto const& batch : batches) keel::step_outcome outcome = step(batch, loss_of);
 //
 // With accumulate<N> every Nth call updates. The order of the phases is fixed by the types of gradients.hpp; what each
-// phase does is the recipe's. Its members are those of step_body.
+// phase does is the recipe's.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <keel/accumulate/cut_batch.hpp>
+#include <keel/accumulate/declared_batch.hpp>
+#include <keel/collective/agreed.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/ema/moving_average.hpp>
+#include <keel/gradients/interference.hpp>
+#include <keel/loss_scale/device_scale.hpp>
+#include <keel/loss_scale/grad_scaler.hpp>
+#include <keel/memory/phase_watch.hpp>
+#include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
-#include <keel/step/environment.hpp>
-#include <keel/step/step_body.hpp>
+#include <keel/schedule/lr_schedule.hpp>
+#include <keel/step/device_update.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/step/observer.hpp>
+#include <keel/step/own_policies.hpp>
+#include <keel/step/program_state.hpp>
+#include <keel/step/recipe_context.hpp>
+#include <keel/step/step_environment.hpp>
+#include <keel/step/update_decision.hpp>
+#include <keel/step/update_events.hpp>
+#include <keel/step/update_guards.hpp>
+#include <keel/step/update_pass.hpp>
+#include <keel/step/update_replay.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 namespace keel {
 
-namespace detail {
-
-template <class Environment>
-struct step_box {
-  template <class Recipe>
-  using body = step_body<Recipe, Environment>;
-};
-
-/// By what this version has no mechanism for, and by what only a trainer does.
-struct at_step {
-  template <class Recipe>
-  using rules = typename rule::detail::joined<rule::unbuilt_rules, rule::trainer_only_rules>::type;
-};
-
-}  // namespace detail
-
-/// The guarded update of a recipe; see step_body's members. A refused recipe is a compile error, one a broken rule.
-template <class Recipe, class Environment = step_environment>
-class step : public detail::admission<Recipe, detail::at_step, detail::step_box<Environment>>::type {
-  using admission = detail::admission<Recipe, detail::at_step, detail::step_box<Environment>>;
-  using base = typename admission::type;
-  static_assert(sizeof(typename admission::demanded) > 0);
+/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. `Observer` is called with the
+/// events of update_events.hpp: a trainer's, or nothing.
+template <class Recipe, class Environment = step_environment, class Observer = detail::no_observer>
+class step {
+  using door = std::conditional_t<std::same_as<Observer, detail::no_observer>, detail::at_step, detail::at_trainer>;
+  using admission = detail::admission<Recipe, door>;
+  static_assert(alignof(typename admission::demanded) > 0);
+  using recipe = typename admission::recipe;
 
  public:
-  using base::base;
+  static constexpr config configured = config_of<recipe>;
+  static constexpr bool averages = configured.ema.decay > 0.0;
+
+  /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
+  /// the step.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
+      : model_(as_module(model)),
+        optimizer_(optimizer),
+        engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
+        parameters_(collect_parameters(model_, optimizer)),
+        context_(std::addressof(model), optimizer, parameters_, updates, Environment::ranks()),
+        scaler_(configured.loss_scale),
+        schedule_(optimizer, schedule_policy{}, updates),
+        observe_(observe) {
+    // Only where a custom rule rejected the recipe without a compile error.
+    if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
+    require_types_fit<recipe, module_of<Model>, Optimizer>();
+    detail::require_own_policies_fit<recipe>();
+  }
+  /// Rejected (Z08): which of the two would be guarded?
+  template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
+  step(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step(model, first) {
+    detail::reject_call<rule::Z08, First, Second>();
+  }
+  // The update may be run again by functions that know this object.
+  step(step const&) = delete;
+  step& operator=(step const&) = delete;
+
+  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
+  /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
+  /// the recipe says, for an update that was decided on a device one call later; learning_rate_error (E18) and
+  /// interference_error (E19) for a rate, gradient or parameter that the program changed beside the step, error (E11) for
+  /// parameter groups that changed. After any exception the update is dropped. Parameters, optimizer state and buffers are as
+  /// before it, unless the optimizer's own step threw, which the message then says.
+  /// With a ladder the loss function is copied, so that the update can run again; pass std::ref to one with state.
+  template <class Batch, class LossOf>
+  step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
+    if constexpr (!countable_batch<Batch>) {
+      detail::reject_call<rule::U14, Batch>();
+    } else if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch) && !sliceable_batch<Batch>) {
+      detail::reject_call<rule::U15, Batch>();
+    } else if constexpr (pass_type::shortens && !shortenable_batch<Batch>) {
+      detail::reject_call<rule::U34, Batch>();
+    } else if constexpr (!loss_function<LossOf, Batch>) {
+      detail::reject_call<rule::U16, Batch>();
+    } else {
+      constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
+      require_batch_fits<recipe, Batch, weighted>();
+      context_.template require_data_fits<Batch, weighted>();
+      require_declared_rows(configured.accumulate, batch_traits<Batch>::rows(batch));
+      try {
+        return take(batch, loss_of);
+      } catch (...) {
+        drop_update();
+        throw;
+      }
+    }
+    return result::accumulated{0, configured.accumulate.count};
+  }
+
+  /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
+  std::optional<step_outcome> flush() {
+    std::optional<step_outcome> last;
+    if (open_) {
+      try {
+        last = advance(true, [this] { replay_.run_rest(); });
+      } catch (...) {
+        drop_update();
+        throw;
+      }
+    }
+    if (last && last->is<result::gave_up>()) return last;
+    if (auto settled = settle()) last = settled;
+    return last;
+  }
+
+  /// Drops an open update; nothing of it was or will be applied.
+  void drop_update() {
+    // Also if putting buffers and state back throws.
+    struct at_end {
+      step& of;
+      ~at_end() { of.end_update(); }
+    } const ends{*this};
+    clear_gradients(parameters_.tensors);
+    if (engine_ != nullptr) engine_->forget_prepared();
+    settled_.reset();
+    pass_.drop();
+  }
+  /// State of the program that an update which does not take place leaves as it was; it outlives the step.
+  void restore_on_skip(program_state& state) { pass_.restore_on_skip(state); }
+
+  /// Waits for an update that is under way on a device; throws as its call would have.
+  std::optional<step_outcome> settle() {
+    if (!pending_) return std::nullopt;
+    average_.require_parameters_in_place();
+    pass_.before_late_hooks();
+    detail::pending_update update = std::move(*pending_);
+    pending_.reset();
+    detail::raised const closing(closing_);
+    step_outcome result = close_pending(std::move(update));
+    pass_.after_late_hooks();
+    return result;
+  }
+  /// An update is under way on a device, and the counts below are those before it.
+  bool is_pending() const { return pending_.has_value(); }
+  /// Updates that were applied; one that is under way on a device is not.
+  std::int64_t updates() const { return updates_; }
+  std::int64_t skipped() const { return skipped_; }
+  /// The share of the applied updates that the clip policy changed; 0 before the first.
+  double clip_fraction() const { return updates_ == 0 ? 0.0 : static_cast<double>(clipped_) / static_cast<double>(updates_); }
+  /// Into how many pieces each micro-batch is cut, after rungs that were taken.
+  std::int64_t pieces() const { return ladder_.relief().pieces; }
+  /// What the recipe, and the rungs that were taken, do for memory.
+  memory_settings const& relief() const { return ladder_.relief(); }
+  auto& ladder() { return ladder_; }
+  double learning_rate() const { return schedule_.rate(); }
+  double loss_scale() const { return scaler_.factor(); }
+  /// The optimizer threw inside its step: parameters may be partly updated, and only a checkpoint is consistent.
+  bool is_half_updated() const { return half_updated_; }
+  /// Of the parameters, where the recipe has keel::ema.
+  moving_average& average()
+    requires(averages)
+  {
+    settle();
+    return average_;
+  }
+  bool has_open_update() const { return open_; }
+  /// No update is open or being closed: everything that a checkpoint holds belongs together.
+  bool at_boundary() const { return !open_ && !closing_; }
+  parameter_list const& parameters() const { return parameters_; }
+  torch::optim::Optimizer& optimizer() const { return optimizer_; }
+  torch::nn::Module& model() const { return model_; }
+  run_facts const& facts() const { return context_.run(); }
+  lr_schedule& schedule() { return schedule_; }
+  update_guards& guards() { return guards_; }
+  /// What the source of the batches says of itself; asked with the first batch.
+  void add_facts(data::settings const& data) { context_.add_facts(data); }
+
+  /// Everything that a resumed run needs of the step itself, apart from the model and the optimizer.
+  template <class Archive>
+  void visit(Archive& archive) {
+    settle();
+    device_scale_.reset();
+    archive("updates", updates_);
+    archive("skipped", skipped_);
+    archive("clipped", clipped_);
+    guards_.visit(archive);
+    archive("ladder", ladder_);
+    archive("scaler", scaler_);
+    archive("schedule", schedule_);
+    archive("clip", clip_state_);
+    if constexpr (averages) archive("average", average_);
+    if constexpr (requires { Archive::reads; }) repeated_.forget();
+  }
+
+ private:
+  static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
+  using clip_policy = policy_of<recipe, slot::clip>;
+  using schedule_policy = policy_of<recipe, slot::schedule>;
+  using pass_type = detail::update_pass<recipe, Environment>;
+  static constexpr reason bad_gradient =
+      configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
+
+  template <class Batch, class LossOf>
+  step_outcome take(Batch const& batch, LossOf& loss_of) {
+    average_.require_parameters_in_place();
+    if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch)) require_same_rows(batch);
+    if (!open_) begin();
+    std::int64_t const index = micro_batches_++;
+    bool const complete = micro_batches_ == configured.accumulate.count;
+    if constexpr (has_ladder) {
+      // The update may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
+      replay_.add(max_pieces(batch, granularity_of(batch, pass_type::granularity)),
+                  [this, batch, loss_of](std::int64_t place) mutable { run(batch, loss_of, place); });
+      return advance(complete, [this] { replay_.run_rest(); });
+    } else {
+      return advance(complete, [&] { run(batch, loss_of, index); });
+    }
+  }
+
+  /// Before an update's first micro-batch; what follows may happen again.
+  void begin() {
+    decides_on_device_ = can_decide_on_device();
+    if (!decides_on_device_) settle();
+    require_same_groups(parameters_, optimizer_);
+    repeated_.require_none(optimizer_);
+    repeated_.forget();
+    if constexpr (has_ladder) relieve_allocator();
+    detail::name_out_of_memory(begun(), [&] { ladder_.prepare(); });
+    open_ = true;
+    pass_.memory().begin(detail::watches_memory(observe_));
+    observe_(event::update_begin{begun()});
+  }
+
+  /// Between updates: a rung for an allocator that loses time.
+  void relieve_allocator() {
+    auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
+    if (!agree(world_, ladder_.thrashes(retries)).value()) return;
+    // Where no rung is left the run goes on as slowly as it did.
+    take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
+  }
+
+  /// Runs what is left of the update's micro-batches, and closes a `complete` update. Until the optimizer steps all
+  /// of it may begin again on the next rung.
+  template <class RunRest>
+  step_outcome advance(bool complete, RunRest const& run_rest) {
+    std::optional<detail::update_decision> decision;
+    auto const attempt = [&] {
+      if (!pass_.is_open()) open_update();
+      run_rest();
+      if (complete) decision.emplace(decide());
+    };
+    if constexpr (has_ladder) {
+      auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
+        pass_.step_back();
+        replay_.rewind();
+        if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
+        drop_update();
+        return result::gave_up{reason::out_of_memory, message};
+      };
+      if (auto gave_up = replay_.attempt_until_it_fits(world_, complete, attempt, next)) return *gave_up;
+    } else {
+      detail::name_out_of_memory(begun(), attempt);
+    }
+    if (!complete) return result::accumulated{micro_batches_, configured.accumulate.count};
+    return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+  }
+
+  void open_update() {
+    if (!pending_) average_.begin();
+    if (decides_on_device_ && !device_scale_ && configured.loss_scale.kind == loss_scale::kind::dynamic) {
+      device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
+    }
+    bool const on_device = decides_on_device_ && device_scale_;
+    losses_stay_on_device_ = decides_on_device_ || Environment::decides_on_device(parameters_.device);
+    pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), losses_stay_on_device_);
+  }
+
+  /// The next rung, which all ranks take together; hooks are called.
+  oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
+    auto const rung = ladder_.take_next(agree(world_, replay_.max_pieces()).value(), begun());
+    if (rung != oom::rung_kind::give_up || may_give_up)
+      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
+    return rung;
+  }
+
+  void end_update() {
+    open_ = false;
+    micro_batches_ = 0;
+    pass_.close();
+    replay_.clear();
+  }
+
+  template <class Batch, class LossOf>
+  void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
+    observe_(event::micro_batch_begin{begun(), index});
+    detail::loss_accumulator const tally = pass_.run(batch, loss_of, ladder_.relief());
+    // A hook changes nothing of how an update is decided; on a device it costs a wait.
+    bool const asks = losses_stay_on_device_ && detail::reads_losses(observe_);
+    double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();
+    observe_(event::micro_batch_end{begun(), index, loss, tally.weight});
+  }
+
+  /// What a complete update comes to, and everything that applying it may allocate; nothing has changed yet.
+  detail::update_decision decide() {
+    average_.require_parameters_in_place();
+    pass_.memory().enter(memory::phase::update);
+    detail::update_sums const& sums = pass_.sums();
+    bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
+    require_declared_update(configured.accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
+    // The update before this one may change the scale, the rate and the limits.
+    if (decides_on_device_) {
+      detail::name_out_of_memory_inside_update(updates_, [&] {
+        if (auto const before = settle()) settled_ = before;
+      });
+    }
+    detail::update_decision found{{scaler_.factor(), 0.0, sums.tokens, sums.rows, decides_on_device_}};
+    if (decides_on_device_) {
+      auto unscaled = pass_.complete().unscale();
+      engine_->prepare();
+      found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
+                      norm_limit<clip_policy>(clip_state_)};
+      found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
+      if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
+      return found;
+    }
+    auto const is_finite = [&](double loss) {
+      found.loss = found.norm = loss;
+      if (!std::isfinite(loss)) found.skip_reason = reason::nonfinite_loss;
+      return std::isfinite(loss);
+    };
+    if (!losses_stay_on_device_ && !is_finite(sums.loss.mean())) return found;
+    auto result = pass_.complete().unscale().check();
+    // The gradients' norm, for which the host waited, came after it.
+    if (losses_stay_on_device_ && !is_finite(Environment::host_value(sums.loss.mean_on_device()))) return found;
+    if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
+      found.skip_reason = bad_gradient;
+      found.where = parameters_.names[nonfinite->parameter];
+      found.norm = nonfinite->norm;
+      return found;
+    }
+    auto& checked = std::get<gradients<stage::checked>>(result);
+    found.norm = checked.norm();
+    found.skip_reason =
+        std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
+    if (found.skip_reason) return found;
+    if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
+    next_clip_state_ = clip_state_;
+    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
+    found.clipped->prepare(optimizer_);
+    return found;
+  }
+
+  /// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
+  /// looks changes no bit. Throws interference_error (E19) for one that writes.
+  void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
+    struct shown_gradients {
+      std::vector<at::Tensor> const& parameters;
+      std::vector<at::Tensor> own;
+      explicit shown_gradients(std::vector<at::Tensor> const& of, std::vector<at::Tensor> const& instead) : parameters(of) {
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          own.push_back(parameters[i].grad());
+          if (instead[i].defined()) parameters[i].mutable_grad() = instead[i];
+        }
+      }
+      ~shown_gradients() {
+        for (std::size_t i = 0; i < own.size(); ++i) parameters[i].mutable_grad() = own[i];
+      }
+    };
+    shown_gradients const scope(parameters_.tensors, unscaled);
+    open_update_watch watch(parameters_);
+    watch.take(true);
+    observe_(event::gradients_ready{begun(), norm, parameters_.tensors});
+    watch.require_unchanged();
+  }
+  /// Of an update that is decided on the device, and takes place: the host waits for it here.
+  void show_gradients(device_decision const& decided) {
+    if (Environment::host_value(decided.happens) == 0.0) return;
+    std::vector<at::Tensor> unscaled;
+    {
+      at::NoGradGuard no_grad;
+      for (at::Tensor const& parameter : parameters_.tensors)
+        unscaled.push_back(parameter.grad().defined() ? parameter.grad() * decided.unscaling.to(parameter.grad().scalar_type())
+                                                      : at::Tensor());
+    }
+    show_gradients(Environment::host_value(decided.norm), unscaled);
+  }
+
+  /// Applies the update, or skips it.
+  step_outcome finish(detail::update_decision found) {
+    if (found.skip_reason) {
+      pass_.skip();
+      return skip(found.facts, *found.skip_reason, std::move(found.where), found.loss, found.norm);
+    }
+    bool const was_clipped = found.clipped->clipped();
+    begin_update(found.facts);
+    std::swap(clip_state_, next_clip_state_);
+    half_updated_ = true;
+    step_optimizer([&] { std::move(*found.clipped).step(optimizer_); });
+    repeated_.take(optimizer_, parameters_);
+    return accept(found.facts, found.loss, found.norm, was_clipped);
+  }
+
+  /// Launches the update and says what became of the one before it.
+  step_outcome finish_on_device(detail::update_decision found) {
+    begin_update(found.facts);
+    half_updated_ = true;
+    step_optimizer([&] {
+      engine_->update_where(found.decided->happens, found.decided->factor);
+      if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
+      pass_.buffers().restore_unless(found.decided->happens);
+    });
+    repeated_.take(optimizer_, parameters_);
+    found.facts.memory = pass_.memory().end();
+    pending_.emplace(detail::pending_update{found.facts, found.limits, std::move(found.decided->verdict)});
+    half_updated_ = false;
+    end_update();
+    return std::exchange(settled_, std::nullopt).value_or(result::pending{});
+  }
+
+  /// The last look before parameters change. Throws learning_rate_error (E18).
+  void begin_update(detail::update_facts& facts) {
+    schedule_.require_sound(begun() + 1);
+    schedule_.apply(optimizer_);
+    facts.learning_rate = schedule_.rate();
+    pass_.begin_update();
+  }
+  template <class Update>
+  void step_optimizer(Update const& update) {
+    if (engine_ != nullptr) {
+      detail::name_out_of_memory_inside_engine(updates_, update);
+    } else {
+      detail::name_out_of_memory_inside_update(updates_, update);
+    }
+  }
+
+  /// Updates that were applied, and the one that is under way.
+  std::int64_t begun() const { return updates_ + (pending_ ? 1 : 0); }
+
+  /// Everything that follows an update that took place.
+  step_outcome accept(detail::update_facts const& facts, double loss, double norm, bool clipped) {
+    step_outcome const result = result::updated{loss, norm, facts.learning_rate, clipped};
+    scaler_.update(false);
+    schedule_.advance(result);
+    guards_.accepted(result);
+    if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
+    detail::name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
+    ++updates_;
+    half_updated_ = false;
+    if (clipped) ++clipped_;
+    // While the update is open, as for update_end: a hook is at no boundary yet.
+    if constexpr (has_ladder) {
+      if (auto const rung = ladder_.updated())
+        observe_(event::rung_released{updates_, to_string(*rung), ladder_.relief().pieces});
+    }
+    return close(facts, result, loss, norm);
+  }
+
+  /// The update was skipped; the policy says whether the run tolerates it.
+  step_outcome skip(detail::update_facts const& facts, reason why, std::string const& where, double loss, double norm) {
+    ++skipped_;
+    // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
+    if (why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor()) {
+      scaler_.hold_at_floor();
+      why = reason::nonfinite_gradient;
+    }
+    // Before hooks are called, which may throw: the device's scale has backed off too.
+    if (why == reason::scale_overflow) scaler_.update(true);
+    step_outcome result = close(facts, result::skipped{why, where}, loss, norm);
+    if (why == reason::scale_overflow) return result;
+    guards_.skipped(why, where, loss, norm, updates_ + 1);
+    return result;
+  }
+
+  step_outcome close(detail::update_facts const& facts, step_outcome result, double loss, double norm) {
+    // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
+    observe_(event::update_end{updates_, result, loss, norm, facts.loss_scale, facts.tokens, facts.rows, facts.late,
+                               facts.late ? facts.memory : pass_.memory().end()});
+    if (!decides_on_device_) end_update();
+    return result;
+  }
+
+  /// The device's verdicts are the host's, one update later: the same numbers take the same branches.
+  step_outcome close_pending(detail::pending_update update) {
+    auto const [loss, norm, applied] = update.verdict.read();
+    if (applied) return accept(update.facts, loss, norm, norm > update.limits.clip);
+    engine_->take_back();
+    reason const why = skip_reason_of(loss, norm, update.limits, bad_gradient);
+    auto const found = why == bad_gradient ? update.verdict.first_nonfinite() : std::nullopt;
+    return skip(update.facts, why, found ? parameters_.names[*found] : "", loss, norm);
+  }
+
+  bool can_decide_on_device() const {
+    if constexpr (looks_at_elements<clip_policy>) return false;
+    // By the time a late result is read, the next forward pass has changed the buffers.
+    if constexpr (averages && configured.ema.buffers) return false;
+    // The program's state is put back on the host, which then has to know at once.
+    if (pass_.has_program_state()) return false;
+    return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
+  }
+
+  std::int64_t updates_ = 0, skipped_ = 0, clipped_ = 0;
+  torch::nn::Module& model_;
+  torch::optim::Optimizer& optimizer_;
+  update_engine* engine_;  ///< the optimizer, if it is one
+  parameter_list parameters_;
+  recipe_context<recipe, typename Environment::autocast> context_;
+  bool half_updated_ = false;
+  grad_scaler scaler_;
+  lr_schedule schedule_;
+  state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
+  pass_type pass_{model_, parameters_};
+  update_guards guards_{configured};
+  repeated_step_watch repeated_;
+  memory_ladder<policy_of<recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
+  detail::average_if<averages> average_{detail::averaged_tensors(model_, parameters_, configured.ema.buffers),
+                                        configured.ema.decay,
+                                        detail::averaged_names(model_, parameters_, configured.ema.buffers)};
+  Observer observe_;
+
+  // The open update. Between updates all of it is empty, which is why a checkpoint is only taken there.
+  bool open_ = false;
+  std::int64_t micro_batches_ = 0;
+  update_replay replay_;
+  [[no_unique_address]] typename Environment::world world_{};
+
+  // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
+  bool decides_on_device_ = false;
+  bool losses_stay_on_device_ = false;  ///< also where the host decides: it reads them with the norm
+  bool closing_ = false;
+  std::optional<detail::pending_update> pending_;
+  std::optional<step_outcome> settled_;  ///< of the update before the open one
+  std::optional<device_scale> device_scale_;
 };
 
 }  // namespace keel

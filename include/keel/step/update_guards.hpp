@@ -1,4 +1,4 @@
-// Who decides that an update is left out, and what a row of those comes to: the run bears it, ends, or is to go back.
+// Decides that an update is skipped, and what several in a row come to: the run tolerates it, ends, or rolls back.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@
 
 namespace keel {
 
-/// What a run goes back to a checkpoint for.
-struct rollback_wish {
+/// Why a run rolls back to a checkpoint.
+struct rollback_request {
   std::string why;
   bool spike = false;  ///< by keel::spike; otherwise by keel::nonfinite
 };
@@ -24,22 +24,22 @@ class update_guards {
 
   spike_guard const& spike() const { return spike_; }
 
-  void accepted(outcome const& result) {
+  void accepted(step_outcome const& result) {
     nonfinite_.accepted();
     spike_.accepted(result);
   }
 
-  /// One more update is left out. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run; `update` counts
+  /// One more update is skipped. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run; `update` counts
   /// from 1.
-  void left_out(reason why, std::string const& where, double loss, double norm, std::int64_t update) {
+  void skipped(reason why, std::string const& where, double loss, double norm, std::int64_t update) {
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
     auto const words =
-        spike ? spike_.left_out(why, why == reason::loss_spike ? loss : norm, update) : nonfinite_.left_out(why, where, update);
-    if (words) wish_ = rollback_wish{*words, spike};
+        spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update) : nonfinite_.skipped(why, where, update);
+    if (words) request_ = rollback_request{*words, spike};
   }
 
-  /// The last update was the last that the recipe bears before it goes back; asked once.
-  std::optional<rollback_wish> take_rollback_wish() { return std::exchange(wish_, std::nullopt); }
+  /// The last update was the last that the recipe tolerates before it rolls back; asked once.
+  std::optional<rollback_request> take_rollback_request() { return std::exchange(request_, std::nullopt); }
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -50,7 +50,7 @@ class update_guards {
  private:
   nonfinite_guard nonfinite_;
   spike_guard spike_;
-  std::optional<rollback_wish> wish_;
+  std::optional<rollback_request> request_;
 };
 
 }  // namespace keel

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <keel/core/files.hpp>
-#include <keel/step/environment.hpp>
+#include <keel/step/step_environment.hpp>
 #include <keel/trainer/stop.hpp>
 #include <random>
 #include <string>
@@ -12,7 +12,7 @@ namespace keel {
 struct environment : step_environment {
   using files = posix_files;
   using stop = signal_listener;
-  /// What tells the checkpoints of one run from those of every other: 16 letters.
+  /// What distinguishes the checkpoints of one run from all others: 16 letters.
   static std::string new_run_id() {
     std::random_device chance;
     std::string id;

@@ -8,8 +8,8 @@
 #include <boost/hana/unpack.hpp>
 #include <concepts>
 #include <functional>
-#include <keel/rule/unbuilt.hpp>
-#include <keel/trainer/event.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/trainer/run_events.hpp>
 #include <memory>
 #include <tuple>
 #include <utility>
@@ -31,13 +31,13 @@ class hooks {
   }
 
  public:
-  /// Adds a hook to every event that it can be called with; `[](auto const& e)` hears all of them.
+  /// Adds a hook to every event that it can be called with; `[](auto const& e)` is called for all of them.
   template <class Hook>
   void add(Hook hook) {
     if constexpr (!takes_any<Hook>()) {
       [[maybe_unused]] rule::U17::demand<false, Hook> said;
     } else {
-      // One hook that hears several events is one object, so that it may count in the one and report in the other.
+      // One hook that is called for several events is one object, so that it may count in the one and report in the other.
       auto const shared = std::make_shared<Hook>(std::move(hook));
       boost::hana::for_each(event::all, [&](auto type) {
         using Event = typename decltype(type)::type;
@@ -50,7 +50,7 @@ class hooks {
 
   /// Some hook is called with this event.
   template <class Event>
-  bool hears() {
+  bool has_hook_for() {
     return !list_of<Event>().empty();
   }
 

@@ -1,6 +1,7 @@
-// What a trainer is told at run time; everything else is in the recipe.
+// What a trainer takes at run time; everything else is in the recipe.
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -8,12 +9,13 @@
 #include <keel/metrics/console.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace keel {
 
 struct trainer_options {
-  /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is refused.
+  /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is rejected.
   std::filesystem::path run_directory = {};
   /// Length of the run in updates; 0: until the data ends.
   std::int64_t updates = 0;
@@ -46,7 +48,7 @@ struct trainer_options {
   /// Where progress goes; nullptr: nowhere.
   std::FILE* console = stdout;
   console_mode mode = console_mode::automatic;
-  /// Without a terminal: a line each so many windows.
+  /// Without a terminal: one line every so many updates.
   std::int64_t console_every = 1;
 };
 
@@ -55,14 +57,17 @@ namespace detail {
 struct any_value {
   any_value() = default;
   template <class Value>
+    requires(!std::same_as<std::remove_cvref_t<Value>, any_value>)
   any_value(Value&&) {}
 };
 
 /// The members of trainer_options and, beside each, what is typed in its place: a trainer that is given one of these says so (U40).
-/// Braces with any other name are no argument at all, and the compiler says no more than that.
+/// Braces with any other name do not convert to any argument, and the compiler says no more than that.
 struct mistyped_options {
-  any_value run_directory = {}, directory = {}, run_dir = {}, output_directory = {}, output_dir = {}, checkpoint_directory = {}, path = {};
-  any_value updates = {}, update = {}, steps = {}, step = {}, max_steps = {}, max_updates = {}, total_steps = {}, iterations = {}, length = {};
+  any_value run_directory = {}, directory = {}, run_dir = {}, output_directory = {}, output_dir = {}, checkpoint_directory = {},
+            path = {};
+  any_value updates = {}, update = {}, steps = {}, step = {}, max_steps = {}, max_updates = {}, total_steps = {},
+            iterations = {}, length = {};
   any_value epochs = {}, epoch = {}, max_epochs = {}, num_epochs = {};
   any_value batches_per_epoch = {}, batches = {}, steps_per_epoch = {};
   any_value resume = {}, resumes = {}, restart = {};
@@ -98,9 +103,9 @@ inline char const* in_place_of(trainer_options const& options) {
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
 inline void require_sound(trainer_options const& options, bool saves) {
   if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
-    throw error(
-        "E12",
-        "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them out for no limit.");
+    throw error("E12",
+                "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them at 0 for one "
+                "pass over the data.");
   }
   if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
     throw error(
@@ -111,7 +116,8 @@ inline void require_sound(trainer_options const& options, bool saves) {
   if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
     throw error("E12",
                 "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
-                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave it out.");
+                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave "
+                "it out.");
   }
   if (saves && options.run_directory.empty()) {
     throw error("E12",

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <keel/core/window_statistics.hpp>
+#include <keel/evaluation/early_stop.hpp>
 #include <keel/libtorch/random.hpp>
 #include <string>
 
@@ -28,30 +29,30 @@ struct data_cursor {
   }
 };
 
-/// Moves a data cursor by windows: what a window that is dropped had taken was not consumed.
-class window_cursor {
+/// Moves a data cursor by updates: what an update that is dropped had taken was not consumed.
+class update_cursor {
  public:
   /// The cursor outlives this.
-  explicit window_cursor(data_cursor& cursor) : cursor_(cursor) {}
+  explicit update_cursor(data_cursor& cursor) : cursor_(cursor) {}
   void begin() {
     began_at_ = cursor_;
     closed_ = false;
   }
-  /// A window was applied or left out; `late`: it is the one before this.
+  /// An update was applied or skipped; `late`: it is the one before this.
   void close(bool late) { closed_ = closed_ || !late; }
   /// One micro-batch was taken.
   void advance() {
     ++cursor_.position;
     ++cursor_.consumed;
   }
-  /// The window is dropped.
+  /// The update is dropped.
   void rewind() { cursor_ = began_at_; }
-  /// Runs what takes a micro-batch. What throws after the window was closed has consumed it.
+  /// Runs what takes a micro-batch. What throws after the update was closed has consumed it.
   template <class Run>
   auto taking(Run const& run) {
     return watched(run, [this] { advance(); });
   }
-  /// Runs what closes the open window and takes nothing.
+  /// Runs what closes the open update and takes nothing.
   template <class Run>
   auto closing(Run const& run) {
     return watched(run, [] {});
@@ -79,9 +80,9 @@ class window_cursor {
 
 /// What the record of a run remembers from update to update.
 struct run_record {
-  std::int64_t attempts = 0;  ///< windows, the skipped ones included
-  std::int64_t age = 0;    ///< of a checkpoint: windows until its parameters were reached, also where a rollback saved it again
-  std::int64_t lines = 0;  ///< of metrics.jsonl: a window each, and a mark where a rollback abandoned some
+  std::int64_t attempts = 0;  ///< updates, the skipped ones included
+  std::int64_t age = 0;    ///< of a checkpoint: updates until its parameters were reached, also where a rollback saved it again
+  std::int64_t lines = 0;  ///< of metrics.jsonl: an update each, and a mark where a rollback abandoned some
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
@@ -105,6 +106,14 @@ struct run_record {
     archive("loss", loss);
     archive("gradient_norm", gradient_norm);
   }
+};
+
+/// Where a run stands, apart from what its step knows.
+struct run_progress {
+  explicit run_progress(evaluation::settings const& settings) : evaluations(settings) {}
+  data_cursor cursor;
+  run_record record;
+  early_stop evaluations;
 };
 
 }  // namespace keel

@@ -24,7 +24,7 @@
 
 namespace keel {
 
-/// What registered state goes back with. Putting it back needs a copy of it before every update, which a replay buffer of
+/// When registered state is put back. Putting it back needs a copy of it before every update, which a replay buffer of
 /// gigabytes is better without.
 enum class state_scope : unsigned char {
   updates,     ///< also an update that does not take place leaves it as it was
@@ -77,7 +77,9 @@ class registered_states final : public program_state {
         throw error("E12", "the state " + name + " is registered already. Give the second one another name.");
     }
     if (name.empty() || name.find('.') != std::string::npos)
-      throw error("E12", "a registered state needs a name, without a dot. Call it as the checkpoint shall: \"curriculum\".");
+      throw error("E12",
+                  "a registered state needs a name, without a dot. Name it as it should appear in the checkpoint, such as "
+                  "\"curriculum\".");
     detail::require_tensors_can_be_saved(state, name);
     states_.push_back(
         {.name = std::move(name),
@@ -138,7 +140,7 @@ class registered_states final : public program_state {
     for (auto const& [name, value] : saved.items()) {
       if (std::none_of(states_.begin(), states_.end(), [&wanted = name](auto const& one) { return one.name == wanted; }))
         throw checkpoint_error("E04", source + " holds the state " + name +
-                                          ", which this program does not register. Call trainer::keep_state(\"" + name +
+                                          ", which this program does not register. Call trainer::register_state(\"" + name +
                                           "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
     }
   }

@@ -89,7 +89,8 @@ bool comes_to_the_same(typename Slot::settings before, typename Slot::settings n
   if constexpr (std::is_same_v<Slot, slot::attention>) return kernel_of(before, value) == kernel_of(now, value);
   if constexpr (std::is_same_v<Slot, slot::schedule>) {
     for (schedule::settings* one : {&before, &now}) {
-      if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0) one->warmup_ratio = schedule::one_cycle_warmup;
+      if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0)
+        one->warmup_ratio = schedule::one_cycle_warmup;
     }
   }
   return before == now;
@@ -107,7 +108,7 @@ bool has_words(std::string const& before, config const& value) {
       if (before == words_of_0_1<Slot>(other)) return kernel_of(other.attention, value) == kernel_of(value.attention, value);
     }
   }
-  // Its first checkpoints have no name of a policy of your own.
+  // Its first checkpoints do not name custom policies.
   if constexpr (requires { (value.*place<Slot>).own; }) {
     short_name const& own = (value.*place<Slot>).own;
     return !own.empty() && before + ", " + own.letters == now;
@@ -154,7 +155,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = other_settings<Slot>(saved.value(name, nlohmann::json()), value);
     if (before.empty()) return;
-    differences += (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::set).c_str();
+    differences +=
+        (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::set).c_str();
   });
   std::int64_t const length =
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
@@ -174,7 +176,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
 namespace detail {
 
 /// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
-/// would otherwise win without a word. The present rate is the schedule's business and left out.
+/// would otherwise win without a word. The present rate is the schedule's business and not compared.
 inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, std::string const& source) {
   auto const options_of = [](nlohmann::json const& state, std::size_t group) {
     auto options = state.value(nlohmann::json::json_pointer("/optimizer/groups/" + std::to_string(group) + "/options"),
@@ -244,7 +246,7 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
   };
   std::set<std::string> const before = saved.is_array() ? saved.get<std::set<std::string>>() : std::set<std::string>();
   for (auto const& item : model.named_parameters()) {
-    // What a rung of the ladder has in eight bits is no parameter there.
+    // What a rung of the ladder has in eight bits is not a parameter there.
     auto const found = content.model.find(item.key());
     if (found == content.model.end() || found->second.scalar_type() != item.value().scalar_type()) continue;
     bool const was = before.count(item.key()) > 0;
@@ -288,10 +290,10 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
                     parameter_list const& parameters, Parts const& parts, std::string const& source,
                     accepted_changes const& accepts) {
   if (!content.state.is_object())
-    throw checkpoint_error("E05", source + ": state.json is no object. Take an older checkpoint.");
+    throw checkpoint_error("E05", source + ": state.json is not a JSON object. Take an older checkpoint.");
   if (!accepts.own_run) detail::require_same_recipe(value, content.state, source, accepts);
   if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
-  // What a rung of the ladder did before the run's first update is no other model.
+  // What a rung of the ladder did before the run's first update does not make another model.
   auto const to_quantize = quantized_in(content.model, model);
   tensor_map expected = model_tensors(model);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
@@ -303,7 +305,7 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   boost::hana::for_each(parts, [&](auto part) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
-    // A mechanism that a changed recipe brings begins anew.
+    // A mechanism that a changed recipe adds starts fresh.
     bool const is_step = std::string_view(part.name) == "step";
     bool const brings = accepts.all || accepts.own_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
@@ -317,11 +319,11 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   load_model(model, content.model, source);
 }
 
-/// Calls `apply(content, source)` with the newest checkpoint that is whole, and `passed_over(update, words)` for each damaged
+/// Calls `apply(content, source)` with the newest checkpoint that is whole, and `on_damaged(update, words)` for each damaged
 /// one before it; false if there are none at all. A checkpoint of another recipe or model is not passed over: the directory
-/// belongs to somebody else. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
-template <class Store, class Apply, class PassedOver>
-bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
+/// belongs to another run. Throws checkpoint_error (E05) if there are checkpoints and none is whole.
+template <class Store, class Apply, class OnDamaged>
+bool load_newest_whole(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
   auto const found = store.newest_first();
   std::string damage;
   std::vector<checkpoint_id> damaged;
@@ -343,12 +345,11 @@ bool load_newest_whole(Store& store, Apply&& apply, PassedOver&& passed_over) {
       damage = thrown.what();
     }
     damaged.push_back(id);
-    passed_over(id.update, damage);
+    on_damaged(id.update, damage);
   }
   if (damage.empty()) return false;
-  throw checkpoint_error("E05", "none of the checkpoints beside " + store.path_of(found.back()).string() +
-                                    " is whole; the oldest says: " + damage +
-                                    " Restore the directory from a copy, or begin anew in another one.");
+  throw checkpoint_error("E05", "none of the checkpoints is whole; the oldest, " + store.path_of(found.back()).string() +
+                                    ", says: " + damage + " Restore the directory from a copy, or start again in another one.");
 }
 
 /// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.

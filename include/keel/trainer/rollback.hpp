@@ -1,4 +1,4 @@
-// Going back: which checkpoint a run returns to, and how often it did.
+// Rollback: which checkpoint a run returns to, and how often it did.
 #pragma once
 
 #include <cstdint>
@@ -57,11 +57,11 @@ inline char const* to_string(nonfinite::change change) {
   return "unknown";
 }
 
-/// What a wish comes to under a recipe.
+/// What a request comes to under a recipe.
 struct rollback_plan {
   nonfinite::change change;
   std::int64_t attempts;  ///< in one run
-  std::int64_t behind;    ///< the fault may be so many windows old
+  std::int64_t behind;    ///< the fault may be so many updates old
 };
 
 constexpr rollback_plan plan_of(config const& recipe, bool spike) {
@@ -69,38 +69,38 @@ constexpr rollback_plan plan_of(config const& recipe, bool spike) {
   return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
 }
 
-/// Throws what ends a run that cannot go back any more: nonfinite_error (E08) or diverged_error (E14), with all that was tried.
-[[noreturn]] inline void give_up_rolling_back(rollback_wish const& wish, rollback_history const& history,
+/// Throws the error that ends a run which cannot roll back again: nonfinite_error (E08) or diverged_error (E14), with all that was tried.
+[[noreturn]] inline void give_up_rolling_back(rollback_request const& request, rollback_history const& history,
                                               std::string const& why) {
   std::string tried;
   for (std::size_t i = 0; i < history.to.size(); ++i)
     tried += (i == 0 ? " Tried: from update " : ", from ") + std::to_string(history.from[i]) + " to " +
              std::to_string(history.to[i]);
-  std::string const sentence = wish.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
+  std::string const sentence = request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
                                " Look at the data from here on, lower the learning rate, or move the newer folders out of "
                                "checkpoints/ to begin from an older one.";
-  if (wish.spike) throw diverged_error("E14", sentence);
+  if (request.spike) throw diverged_error("E14", sentence);
   throw nonfinite_error("E08", sentence);
 }
 
-/// The newest whole checkpoint, of those that were saved in their turn, of at most `attempts` windows and, where there is one,
-/// older than `before`; a damaged one is told to `passed_over` and left out. Nothing if all are too young.
-template <class Store, class PassedOver>
+/// The newest whole checkpoint, of the scheduled ones, of at most `attempts` updates and, where there is one,
+/// older than `before`; a damaged one is passed to `on_damaged` and skipped. Nothing if all are too young.
+template <class Store, class OnDamaged>
 std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
                                                                     std::optional<std::int64_t> before,
-                                                                    PassedOver const& passed_over) {
+                                                                    OnDamaged const& on_damaged) {
   std::optional<std::pair<checkpoint_id, snapshot>> second;
   for (checkpoint_id const& id : store.newest_first()) {
     try {
       snapshot content = store.load(id);
       if (store.is_extra(id)) continue;
-      auto const windows = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
-      if (windows > attempts) continue;
+      auto const age = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
+      if (age > attempts) continue;
       if (!before || id.update < *before) return std::pair(id, std::move(content));
       if (!second) second.emplace(id, std::move(content));
     } catch (checkpoint_error const& thrown) {
       if (thrown.id() != "E05") throw;
-      passed_over(id.update, std::string(thrown.what()));
+      on_damaged(id.update, std::string(thrown.what()));
     }
   }
   return second;

@@ -19,7 +19,7 @@ namespace keel {
 template <class Files = posix_files>
 class run_directory {
  public:
-  /// Makes the directory; a relative one is of where the process stands now. Throws file_error: E01 if another run holds it,
+  /// Makes the directory; a relative path is resolved now, against the current directory. Throws file_error: E01 if another run holds it,
   /// E02 if it cannot be written.
   run_directory(std::filesystem::path const& root, Files files)
       : root_(std::filesystem::absolute(root)),
@@ -53,7 +53,7 @@ class run_directory {
   }
 
   /// Adds a line to events.jsonl: what happened, after how many updates, and when.
-  void event(char const* name, std::int64_t update, nlohmann::ordered_json details = nlohmann::ordered_json::object()) {
+  void event(char const* name, std::int64_t update, nlohmann::ordered_json const& details = nlohmann::ordered_json::object()) {
     using namespace std::chrono;
     nlohmann::ordered_json line;
     line["event"] = name;

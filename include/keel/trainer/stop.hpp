@@ -115,14 +115,14 @@ class process_signals {
     int const error = errno;
     int none = 0;
     pending().compare_exchange_strong(none, number);
-    struct timespec time {};
+    struct timespec time{};
     ::clock_gettime(CLOCK_MONOTONIC, &time);
     std::int64_t const now = static_cast<std::int64_t>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000 + 1;
     for (int i = 0; i < count; ++i) {
       std::int64_t first = 0;
       if (numbers[i] != number || first_times()[i].compare_exchange_strong(first, now)) continue;
       if (now - first < repeats_within * 1000) {
-        say("keel: this run is stopping already; the same signal in 5 seconds ends it at once, without a checkpoint\n");
+        say("keel: this run is stopping already; the same signal after 5 seconds ends it at once, without a checkpoint\n");
       } else {
         say("keel: a second signal ends this run at once; the last checkpoint is what a resume goes on from\n");
         std::signal(number, SIG_DFL);

@@ -5,7 +5,7 @@
 #include <keel/core/outcome.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
-#include <keel/oom/ladder.hpp>
+#include <keel/oom/ladder_position.hpp>
 #include <keel/trainer/progress.hpp>
 #include <string>
 #include <utility>
@@ -14,10 +14,10 @@
 namespace keel {
 
 inline std::string ending(outcome const& result) {
-  if (result.is<outcome::finished>()) return "finished";
-  if (result.is<outcome::gave_up>()) return std::string("gave up: ") + to_string(result.get<outcome::gave_up>().why);
-  if (result.is<outcome::stopped>()) {
-    int const signal = result.get<outcome::stopped>().signal;
+  if (result.is<result::finished>()) return "finished";
+  if (result.is<result::gave_up>()) return std::string("gave up: ") + to_string(result.get<result::gave_up>().why);
+  if (result.is<result::stopped>()) {
+    int const signal = result.get<result::stopped>().signal;
     return signal == 0 ? "stopped by the program" : "stopped by signal " + std::to_string(signal);
   }
   return "goes on";
@@ -25,12 +25,12 @@ inline std::string ending(outcome const& result) {
 
 /// Its name in events.jsonl.
 inline char const* event_of_ending(outcome const& result) {
-  if (result.is<outcome::finished>()) return "finished";
-  return result.is<outcome::stopped>() ? "stopped" : "gave_up";
+  if (result.is<result::finished>()) return "finished";
+  return result.is<result::stopped>() ? "stopped" : "gave_up";
 }
 
 /// What a run does for memory, in words; empty where it does nothing.
-inline std::string words_of(memory_relief const& relief) {
+inline std::string words_of(memory_settings const& relief) {
   std::vector<std::string> all;
   if (relief.pieces > 1) all.push_back("micro-batches in " + std::to_string(relief.pieces) + " pieces");
   if (relief.recompute == recompute_kind::reentrant) all.push_back("reentrant recompute");
@@ -48,7 +48,7 @@ inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string
                                                                      std::int64_t skipped, double clipped,
                                                                      run_record const& record, std::int64_t tokens_now,
                                                                      double seconds, std::string const& directory,
-                                                                     memory_relief const& relief,
+                                                                     memory_settings const& relief,
                                                                      memory::timeline const& timeline) {
   std::vector<std::pair<std::string, std::string>> rows;
   rows.emplace_back("run", words);

@@ -1,15 +1,15 @@
-// Turns the end of a window into its line of the record, and lets the record remember it.
+// Turns the end of an update into its line of the record, and lets the record remember it.
 #pragma once
 
 #include <cstdint>
-#include <keel/metrics/metrics.hpp>
-#include <keel/step/event.hpp>
+#include <keel/metrics/update_metrics.hpp>
+#include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
 #include <string>
 
 namespace keel {
 
-/// The figures that the event and the record know. Scores are against the history before this window; only an applied window
+/// The figures that the event and the record know. Scores are against the history before this update; only an applied update
 /// enters it.
 inline update_metrics metrics_of(event::update_end const& event, run_record& record, std::int64_t epoch) {
   update_metrics m;
@@ -23,14 +23,14 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.tokens = event.tokens;
   m.memory = event.memory;
   record.tokens += event.tokens;
-  if (event.result.is<outcome::updated>()) {
-    m.clipped = event.result.get<outcome::updated>().clipped;
+  if (event.result.is<result::updated>()) {
+    m.clipped = event.result.get<result::updated>().clipped;
     record.loss.push(accepted(event.result, event.loss));
     record.gradient_norm.push(accepted(event.result, event.gradient_norm));
     if (event.update == 1) record.first_loss = event.loss;
     record.last_loss = event.loss;
   } else {
-    auto const& skipped = event.result.get<outcome::skipped>();
+    auto const& skipped = event.result.get<result::skipped>();
     m.skipped_because = to_string(skipped.why);
     if (!skipped.where.empty()) m.skipped_because += " in " + skipped.where;
   }

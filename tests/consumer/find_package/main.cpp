@@ -13,5 +13,5 @@ int main() {
   keel::trainer<recipe> run{model, optimizer, {.updates = 3}};
   std::vector<at::Tensor> const batches(3, at::ones({8, 4}));
   keel::outcome const result = run.fit(batches, [&](at::Tensor const& x) { return model->forward(x).square().mean(); });
-  return result.is<keel::outcome::finished>() && run.updates() == 3 ? 0 : 1;
+  return result.is<keel::result::finished>() && run.updates() == 3 ? 0 : 1;
 }

@@ -45,5 +45,5 @@ int main() {
   run.evaluate_on(batches, loss_of);
   keel::outcome const result = run.fit([&](std::int64_t) { return batches; }, loss_of);
   std::printf("%d updates, %d checkpoints\n", static_cast<int>(run.updates()), saved);
-  return result.is<keel::outcome::finished>() && run.updates() == 20 && saved > 0 ? 0 : 1;
+  return result.is<keel::result::finished>() && run.updates() == 20 && saved > 0 ? 0 : 1;
 }

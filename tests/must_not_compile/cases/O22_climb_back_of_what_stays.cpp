@@ -7,7 +7,7 @@ using namespace keel::literals;
 struct mine : keel::recipe<keel::oom::ladder<keel::oom::shorten_sequence<512>, keel::oom::give_up>> {};
 #else
 struct mine
-    : keel::recipe<keel::oom::ladder<keel::oom::shorten_sequence<512>, keel::oom::give_up, keel::oom::climb_back<500_steps>>> {
+    : keel::recipe<keel::oom::ladder<keel::oom::shorten_sequence<512>, keel::oom::give_up, keel::oom::release_after<500_steps>>> {
 };
 #endif
 

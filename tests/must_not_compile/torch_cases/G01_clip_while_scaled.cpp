@@ -2,7 +2,7 @@
 #include <keel/step/gradients.hpp>
 
 void update(std::vector<at::Tensor> const& parameters, torch::optim::Optimizer& optimizer) {
-  auto sum = keel::begin_window(parameters).complete();
+  auto sum = keel::begin_update(parameters).complete();
 #ifdef KEEL_TWIN
   auto result = std::move(sum).unscale().check();
   auto& checked = std::get<keel::gradients<keel::stage::checked>>(result);

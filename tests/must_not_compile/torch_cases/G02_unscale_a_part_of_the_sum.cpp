@@ -2,7 +2,7 @@
 #include <keel/step/gradients.hpp>
 
 void update(std::vector<at::Tensor> const& parameters, torch::optim::Optimizer& optimizer) {
-  auto part = keel::begin_window(parameters);
+  auto part = keel::begin_update(parameters);
 #ifdef KEEL_TWIN
   auto result = std::move(part).complete().unscale().check();
 #else

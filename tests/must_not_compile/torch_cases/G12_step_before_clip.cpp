@@ -8,7 +8,7 @@
 
 void update(std::vector<at::Tensor> const& parameters, torch::optim::SGD& first, torch::optim::AdamW& second,
             torch::optim::RMSprop& third, torch::optim::Adagrad& fourth) {
-  auto part = keel::begin_window(parameters);
+  auto part = keel::begin_update(parameters);
 #ifndef KEEL_TWIN
   part.step(first);
 #endif

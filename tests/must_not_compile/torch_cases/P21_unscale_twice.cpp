@@ -2,7 +2,7 @@
 #include <keel/step/gradients.hpp>
 
 void update(std::vector<at::Tensor> const& parameters, torch::optim::Optimizer& optimizer) {
-  auto unscaled = keel::begin_window(parameters).complete().unscale();
+  auto unscaled = keel::begin_update(parameters).complete().unscale();
 #ifdef KEEL_TWIN
   auto result = std::move(unscaled).check();
 #else

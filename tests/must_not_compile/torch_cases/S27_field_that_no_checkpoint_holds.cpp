@@ -22,6 +22,6 @@ struct lessons {
 
 void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector<at::Tensor> const& batches, lessons& state) {
   keel::trainer<keel::recipe<keel::checkpoint::every<keel::steps{10}>>> run{model, optimizer};
-  run.keep_state("lessons", state);
+  run.register_state("lessons", state);
   run.fit(batches, [&](at::Tensor const& batch) { return model->forward(batch).mean(); });
 }

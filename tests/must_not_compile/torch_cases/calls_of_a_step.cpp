@@ -47,7 +47,7 @@ void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<halves> step_with_ladder{model, optimizer};
   keel::step<shortens> step_that_shortens{model, optimizer};
 
-  keel::outcome result = step(first_batch{}, loss_of);
+  keel::step_outcome result = step(first_batch{}, loss_of);
   result = step_with_ladder(second_batch{}, loss_of);
   result = step_that_shortens(third_batch{}, loss_of);
 

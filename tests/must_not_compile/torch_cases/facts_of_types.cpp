@@ -53,7 +53,7 @@ void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, sequences c
   keel::step<halves> halving{model, optimizer};
   keel::step<declares> declaring{model, optimizer};
   keel::step<accepts> accepting{model, optimizer};
-  keel::outcome result = accumulating(batch, loss_of);
+  keel::step_outcome result = accumulating(batch, loss_of);
   result = halving(batch, loss_of);
   result = declaring(batch, loss_of);
   result = accepting(batch, [&](sequences const& rows) { return model->forward(rows.tokens_of_rows).mean(); });

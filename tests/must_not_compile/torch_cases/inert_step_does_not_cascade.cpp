@@ -20,8 +20,8 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor 
 
   keel::step<mine> step{model, optimizer};
   keel::step<mine> with_length{model, optimizer, 1000};
-  keel::outcome result = step(batch, loss_of);
-  if (step(batch, loss_of).is<keel::outcome::skipped>()) return false;
+  keel::step_outcome result = step(batch, loss_of);
+  if (step(batch, loss_of).is<keel::result::skipped>()) return false;
   if (auto last = step.flush()) result = *last;
 
   archive saved;
@@ -29,7 +29,7 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor 
 
   std::int64_t const counted = step.updates() + step.skipped() + step.pieces();
   double const measured = step.learning_rate() * step.loss_scale();
-  return result.is<keel::outcome::updated>() && counted > 0 && measured > 0.0 && step.at_boundary() &&
+  return result.is<keel::result::updated>() && counted > 0 && measured > 0.0 && step.at_boundary() &&
          step.parameters().tensors.size() > 0 && step.optimizer().param_groups().size() > 0 && step.model().is_training() &&
          step.facts().world_size > 0;
 }

@@ -25,8 +25,8 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector
   bool const resumed = run.resume();
   keel::data_cursor const& cursor = run.cursor();
   std::int64_t const position = run.cursor().position;
-  keel::outcome const stepped = run.step(batches[0], loss_of);
-  if (stepped.is<keel::outcome::updated>()) run.save();
+  keel::step_outcome const stepped = run.step(batches[0], loss_of);
+  if (stepped.is<keel::result::updated>()) run.save();
 
   keel::outcome result = run.fit(batches, loss_of);
   result = run.fit([&](std::int64_t) { return batches; }, loss_of);
@@ -40,6 +40,6 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector
   std::int64_t const counted = run.updates() + run.skipped() + run.rungs_taken() + cursor.consumed + position;
   double const measured = run.learning_rate() * run.loss_scale() + loss;
   constexpr keel::config configured = keel::trainer<mine>::configured;
-  return resumed && counted > 0 && measured > 0.0 && configured.checkpoint.keep > 0 && deduced.is<keel::outcome::finished>() &&
-         run.fit(batches, loss_of).is<keel::outcome::stopped>();
+  return resumed && counted > 0 && measured > 0.0 && configured.checkpoint.keep > 0 && deduced.is<keel::result::finished>() &&
+         run.fit(batches, loss_of).is<keel::result::stopped>();
 }

@@ -1,10 +1,10 @@
 // expect: N19 N26 E04 E05 M03 Y02
-#include <keel/checkpoint/best.hpp>
+#include <keel/checkpoint/best_so_far.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/core/window_statistics.hpp>
 #include <keel/ema/moving_average.hpp>
 
-bool after_a_step(keel::outcome const& result, std::vector<at::Tensor> const& parameters, double loss) {
+bool after_a_step(keel::step_outcome const& result, std::vector<at::Tensor> const& parameters, double loss) {
   keel::world_of_one const world;
   keel::window_statistics window;
   keel::best_so_far best;
@@ -27,5 +27,5 @@ bool after_a_step(keel::outcome const& result, std::vector<at::Tensor> const& pa
   average.update();
   keel::metric<> const accuracy("accuracy");
 #endif
-  return is_best && stop && result.is<keel::outcome::updated>() && accuracy.reduced(world, 0.93).value() > 0.5;
+  return is_best && stop && result.is<keel::result::updated>() && accuracy.reduced(world, 0.93).value() > 0.5;
 }

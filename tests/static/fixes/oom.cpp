@@ -60,7 +60,7 @@ inline constexpr auto fixes<rule::O21> =
     said(FIX("keel::oom::shorten_sequence<512>, at least 1 token", oom::ladder<keel::oom::shorten_sequence<512>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O22> =
-    said(FIX("keel::oom::climb_back<500_steps> with such a rung", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::climb_back<500_steps>>),
+    said(FIX("keel::oom::release_after<500_steps> with such a rung", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::release_after<500_steps>>),
          FIX("remove it", oom::ladder<oom::shorten_sequence<512>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O23> =

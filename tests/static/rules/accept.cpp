@@ -1,5 +1,5 @@
 // keel::accept (D22, D23, D24), and rules of the user's own.
-#include <keel/rule/unbuilt.hpp>
+#include <keel/rule/not_implemented.hpp>
 
 #include "example.hpp"
 

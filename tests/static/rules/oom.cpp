@@ -170,7 +170,7 @@ struct example<rule::O21>
 static_assert(breaks<rule::O21>(of<ladder<offload_optimizer, shorten_sequence<-512>, give_up>>));
 
 template <long long Updates>
-using climbs = oom::climb_back<keel::steps{Updates}>;
+using climbs = oom::release_after<keel::steps{Updates}>;
 template <>
 struct example<rule::O22> : recipes<recipe<ladder<halve_micro_batch, give_up, climbs<0>>>,
                                     recipe<ladder<halve_micro_batch, give_up, climbs<1>>>> {};
@@ -180,7 +180,7 @@ static_assert(keeps(of<ladder<fused_attention, shorten_sequence<512>, give_up, c
 static_assert(breaks<rule::O22>(of<ladder<shorten_sequence<512>, give_up, climbs<500>>>));
 static_assert(breaks<rule::O22>(of<ladder<drop_the_cache, give_up, climbs<500>>>));
 static_assert(breaks<rule::O22>(of<ladder<give_up, climbs<500>>>));
-static_assert(keeps({.oom = keel::oom::settings{.climb_back = -1}}));
+static_assert(keeps({.oom = keel::oom::settings{.release_after = -1}}));
 
 // A policy among the rungs, and a rung that turns on what is no recompute.
 template <>

@@ -98,7 +98,7 @@ using saves = keel::checkpoint::every<500_steps, Options...>;
 
 template <>
 struct example<rule::D00> : recipes<recipe<int>, recipe<>> {};
-static_assert(breaks<rule::D00>(of<int, void, only_a_name>) && of<int, void, only_a_name>.strangers == 3);
+static_assert(breaks<rule::D00>(of<int, void, only_a_name>) && of<int, void, only_a_name>.unknown_entries == 3);
 template <>
 struct example<rule::given_twice<keel::slot::loss_scale>> : recipes<recipe<keel::loss_scale::none, keel::loss_scale::none>, recipe<keel::loss_scale::none>> {};
 template <>
@@ -201,11 +201,11 @@ static_assert(breaks<rule::D25>(of<id_at_run_time>) && breaks<rule::D25>(of<id_o
               breaks<rule::D25>(of<id_as_a_number>));
 static_assert(breaks<rule::D25>(of<text_at_run_time>) && breaks<rule::D25>(of<text_of_an_object>) &&
               breaks<rule::D25>(of<text_as_a_number>));
-static_assert(of<badly_said, own_rule, without_id>.unsound_rules == 2);
+static_assert(of<badly_said, own_rule, without_id>.malformed_rules == 2);
 // Two of one id, and one that is there twice.
 static_assert(keeps(of<own_rule, another_id>) && keeps(of<another_id, keel::precision::bf16, own_rule>));
 static_assert(breaks<rule::D25>(of<own_rule, another_id, same_id>) && breaks<rule::D25>(of<own_rule, own_rule>));
-static_assert(of<own_rule, own_rule, keel::precision::bf16, same_id, another_id>.unsound_rules == 2);
+static_assert(of<own_rule, own_rule, keel::precision::bf16, same_id, another_id>.malformed_rules == 2);
 constexpr verdict twice_broken = violations<recipe<always_broken, always_broken>>;
 static_assert(twice_broken.size() == 2 && twice_broken.has("Q01") && twice_broken.has("D25"));
 static_assert(violations<recipe<own_rule, always_broken>>.size() == 1 &&
@@ -221,28 +221,28 @@ static_assert(!is_id_of_keel("Q01") && !is_id_of_keel("QQ1") && !is_id_of_keel("
               !is_id_of_keel("A1"));
 
 // How a rule is said: an id of letters and then digits ..
-using rule::is_well_said;
-static_assert(is_well_said("Q01", "[Q01] why. Fix: this."));
-static_assert(is_well_said("Q1", "[Q1] why. Fix: this.") && is_well_said("QQQQQ01", "[QQQQQ01] why. Fix: this."));
-static_assert(!is_well_said("QQQQQQ01", "[QQQQQQ01] why. Fix: this."));
-static_assert(!is_well_said("01", "[01] why. Fix: this.") && !is_well_said("Q", "[Q] why. Fix: this."));
-static_assert(!is_well_said("", "[] why. Fix: this.") && !is_well_said("q01", "[q01] why. Fix: this."));
-static_assert(!is_well_said("Q01] why", "[Q01] why. Fix: this."));
-static_assert(!is_well_said("Q01x", "[Q01x] why. Fix: this.") && !is_well_said("Q-1", "[Q-1] why. Fix: this."));
-static_assert(is_well_said("AZ09", "[AZ09] why. Fix: this."));
-static_assert(!is_well_said("@01", "[@01] why. Fix: this.") && !is_well_said("[01", "[[01] why. Fix: this."));
-static_assert(!is_well_said("A/", "[A/] why. Fix: this.") && !is_well_said("A:", "[A:] why. Fix: this."));
+using rule::is_well_formed;
+static_assert(is_well_formed("Q01", "[Q01] why. Fix: this."));
+static_assert(is_well_formed("Q1", "[Q1] why. Fix: this.") && is_well_formed("QQQQQ01", "[QQQQQ01] why. Fix: this."));
+static_assert(!is_well_formed("QQQQQQ01", "[QQQQQQ01] why. Fix: this."));
+static_assert(!is_well_formed("01", "[01] why. Fix: this.") && !is_well_formed("Q", "[Q] why. Fix: this."));
+static_assert(!is_well_formed("", "[] why. Fix: this.") && !is_well_formed("q01", "[q01] why. Fix: this."));
+static_assert(!is_well_formed("Q01] why", "[Q01] why. Fix: this."));
+static_assert(!is_well_formed("Q01x", "[Q01x] why. Fix: this.") && !is_well_formed("Q-1", "[Q-1] why. Fix: this."));
+static_assert(is_well_formed("AZ09", "[AZ09] why. Fix: this."));
+static_assert(!is_well_formed("@01", "[@01] why. Fix: this.") && !is_well_formed("[01", "[[01] why. Fix: this."));
+static_assert(!is_well_formed("A/", "[A/] why. Fix: this.") && !is_well_formed("A:", "[A:] why. Fix: this."));
 // .. and a text that begins with it, says what to type, and is no longer than a line of errors.
-static_assert(!is_well_said("Q01", "(Q01] why. Fix: this.") && !is_well_said("Q01", "[Q02] why. Fix: this."));
-static_assert(!is_well_said("Q01", "[Q01]why. Fix: this.") && !is_well_said("Q01", "[Q01 why. Fix: this."));
-static_assert(!is_well_said("Q01", "[Q01] why.") && !is_well_said("Q01", "[Q01] why Fix: this."));
-static_assert(!is_well_said("Q01", "") && !is_well_said("Q01", "[Q01"));
+static_assert(!is_well_formed("Q01", "(Q01] why. Fix: this.") && !is_well_formed("Q01", "[Q02] why. Fix: this."));
+static_assert(!is_well_formed("Q01", "[Q01]why. Fix: this.") && !is_well_formed("Q01", "[Q01 why. Fix: this."));
+static_assert(!is_well_formed("Q01", "[Q01] why.") && !is_well_formed("Q01", "[Q01] why Fix: this."));
+static_assert(!is_well_formed("Q01", "") && !is_well_formed("Q01", "[Q01"));
 template <int Length>
 constexpr bool is_short_enough() {
   constexpr char begin[] = "[Q01] why. Fix: ";
   char text[Length + 1] = {};
   for (int i = 0; i < Length; ++i) text[i] = i < 16 ? begin[i] : 'x';
-  return is_well_said("Q01", text);
+  return is_well_formed("Q01", text);
 }
 static_assert(is_short_enough<160>() && !is_short_enough<161>());
 

@@ -1,24 +1,23 @@
-// What a run writes down as it goes: a line of the record for every window, an event for what is out of the ordinary, and the
+// What a run writes down as it goes: a line of the record for every update, an event for what is out of the ordinary, and the
 // console's line.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
-#include <keel/checkpoint/checkpointer.hpp>
+#include <keel/checkpoint/saver.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/json/write_config.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
-#include <keel/oom/ladder.hpp>
-#include <keel/step/event.hpp>
-#include <keel/trainer/event.hpp>
+#include <keel/oom/ladder_position.hpp>
+#include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_events.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_record.hpp>
-#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -27,9 +26,9 @@
 namespace keel {
 
 template <class Files>
-class recorder {
+class run_log {
  public:
-  /// What the trainer knows of a window beside the event of its end.
+  /// What the trainer knows of an update beside the event of its end.
   struct figures {
     std::int64_t epoch;
     double learning_rate;  ///< of the next update
@@ -37,11 +36,14 @@ class recorder {
     double milliseconds;
   };
 
-  /// All three outlive the recorder; the directory may be none.
-  recorder(std::unique_ptr<run_directory<Files>> const& directory, console& console, run_record& record)
+  /// All three outlive the log; `directory` may be null.
+  run_log(run_directory<Files>* directory, console& console, run_record& record)
       : directory_(directory), console_(console), record_(record) {}
 
-  /// A run that is no continued one begins: an empty record, and its recipe.
+  /// For the console alone.
+  void notice(std::string const& words) { console_.notice(words); }
+
+  /// A run that is not resumed begins: an empty record, and its recipe.
   void begin(config const& recipe) {
     if (!directory_) return;
     record_.lines = 0;
@@ -73,24 +75,24 @@ class recorder {
   /// For the next line of the record.
   void log(reduced_value const& value) { own_.emplace_back(value.name(), value.value()); }
 
-  /// `warns`: a window that was left out is said on the console too.
+  /// `warns`: a skipped update is printed on the console too.
   void update(event::update_end const& event, figures const& known, bool warns) {
     update_metrics m = metrics_of(event, record_, known.epoch);
-    auto const* const updated = event.result.get_if<outcome::updated>();
+    auto const* const updated = event.result.get_if<result::updated>();
     m.learning_rate = updated != nullptr ? updated->learning_rate : known.learning_rate;
     m.loss_scale = event.loss_scale;
     m.skipped = known.skipped;
     m.milliseconds = known.milliseconds;
     m.own = std::exchange(own_, {});
-    bool const left_out = !m.skipped_because.empty();
+    bool const skipped = !m.skipped_because.empty();
     if (directory_) {
       directory_->metrics().add(to_json(m));
       ++record_.lines;
       say_what_waits();
-      if (left_out) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+      if (skipped) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
     }
-    if (left_out && warns) {
-      console_.notice("warning: update " + std::to_string(m.update + 1) + " was left out: " + m.skipped_because);
+    if (skipped && warns) {
+      console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
     }
     console_.show(m);
     if (m.memory) memory(m.update, *m.memory);
@@ -126,7 +128,7 @@ class recorder {
     } else {
       directory_->event("checkpoint", report.update,
                         {{"bytes", report.saved.bytes},
-                         {"stood_still_ms", milliseconds(report.stood_still)},
+                         {"stall_ms", milliseconds(report.stall)},
                          {"written_ms", milliseconds(report.written)}});
     }
     directory_->warn(report.saved.not_synced);
@@ -136,7 +138,7 @@ class recorder {
     console_.notice("an old checkpoint stays: " + report.saved.not_removed);
   }
   void cannot_look(std::int64_t update, std::string const& words) {
-    console_.notice("nobody can ask for a checkpoint by a file: " + words);
+    console_.notice("cannot look for the file `save`: " + words);
     if (directory_) directory_->event("cannot_look", update, {{"message", words}});
   }
   /// A signal would end the run before its checkpoint is written (H04).
@@ -146,7 +148,7 @@ class recorder {
     console_.notice("warning: " + words + "; save asynchronously, use a faster disk, or ask for a longer grace");
     if (directory_) directory_->event("grace_too_short", update, {{"message", words}});
   }
-  /// The updates after `to` up to `from` are no part of the run any more.
+  /// The updates after `to` up to `from` are no longer part of the run.
   void rolled_back(event::rolled_back const& event, char const* change) {
     console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" +
                     change + "): " + event.why);
@@ -216,20 +218,20 @@ class recorder {
     console_.notice(words);
   }
 
-  /// Hears of checkpoints that are damaged and left out.
-  auto passing_over() {
+  /// For each checkpoint that is damaged and skipped.
+  auto on_damaged() {
     return [this](std::int64_t update, std::string const& words) {
       console_.notice("passed over a damaged checkpoint: " + words);
       directory_->event("damaged", update, {{"message", words}});
     };
   }
 
-  void rung_given_back(event::rung_given_back const& event) {
-    console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": gave " + event.rung + " back");
-    if (directory_) directory_->event("rung_given_back", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
+  void rung_released(event::rung_released const& event) {
+    console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": released " + event.rung);
+    if (directory_) directory_->event("rung_released", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
   }
 
-  /// What a window took of memory; says once where that grows.
+  /// What an update took of memory; says once where that grows.
   void memory(std::int64_t update, memory::usage const& of) {
     timeline_.add(update, of);
     auto const found = timeline_.judge();
@@ -261,7 +263,7 @@ class recorder {
     lines_wait_ = !trouble.empty();
   }
 
-  std::unique_ptr<run_directory<Files>> const& directory_;
+  run_directory<Files>* directory_;
   console& console_;
   run_record& record_;
   std::vector<std::pair<std::string, double>> own_;

@@ -16,14 +16,14 @@
 namespace keel {
 
 /// What the recipe, and the rungs that were taken, ask of a step.
-struct memory_relief {
+struct memory_settings {
   std::int64_t pieces = 1;  ///< into which each micro-batch is cut
   recompute_kind recompute = recompute_kind::none;
   attention_kind attention = attention_kind::automatic;
   bool offload = false;     ///< of the optimizer's state
   bool quantized = false;   ///< the frozen base of the model's adapters
   std::int64_t length = 0;  ///< tokens a row; 0: all
-  friend bool operator==(memory_relief const&, memory_relief const&) = default;
+  friend bool operator==(memory_settings const&, memory_settings const&) = default;
 };
 
 class ladder_position {
@@ -39,26 +39,26 @@ class ladder_position {
     fold();
   }
 
-  memory_relief const& relief() const { return relief_; }
-  /// Rungs that were taken and not given back.
+  memory_settings const& relief() const { return relief_; }
+  /// Rungs that were taken and not released.
   std::size_t taken() const { return taken_.size(); }
 
-  /// Takes the next rung that still frees something; give_up where none is left. `most_pieces`: into how many a micro-batch can
+  /// Takes the next rung that still frees something; give_up where none is left. `max_pieces`: into how many a micro-batch can
   /// be cut at all. A rung that changes the experiment is for runs that have not begun, and passed over after the first of
   /// `updates` (O07). `can_take(index)` says whether a rung can do anything here, and may do it: it is asked for each rung once
   /// its turn has come.
   template <class CanTake>
-  oom::rung_kind take_next(std::int64_t most_pieces, std::int64_t updates, CanTake const& can_take) {
+  oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates, CanTake const& can_take) {
     for (int index = first_candidate(); index < ladder_.count; ++index) {
       auto const& rung = ladder_.rungs[index];
       if (rung.kind == oom::rung_kind::give_up) break;
       if (rung.disturbance == oom::disturbance::semantic && updates > 0) continue;
-      if (!frees_something(rung, most_pieces) || !can_take(index)) continue;
+      if (!frees_something(rung, max_pieces) || !can_take(index)) continue;
       push(rung);
       calm_ = 0;
       // Given back too early, and here it is again.
-      if (given_back_ == static_cast<std::int64_t>(rung.kind)) patience_ = std::min<std::int64_t>(2 * patience_, 1 << 20);
-      given_back_ = -1;
+      if (released_ == static_cast<std::int64_t>(rung.kind)) patience_ = std::min<std::int64_t>(2 * patience_, 1 << 20);
+      released_ = -1;
       return rung.kind;
     }
     return oom::rung_kind::give_up;
@@ -66,14 +66,14 @@ class ladder_position {
 
   /// An update took place without trouble. Gives the last rung back where the recipe says that it was long enough.
   std::optional<oom::rung_kind> updated() {
-    if (ladder_.climb_back == 0 || taken_.empty()) return std::nullopt;
+    if (ladder_.release_after == 0 || taken_.empty()) return std::nullopt;
     auto const last = static_cast<oom::rung_kind>(taken_.back());
     bool const stays =
         last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
     // A product of the two may not fit.
-    if (stays || ++calm_ / patience_ < ladder_.climb_back) return std::nullopt;
+    if (stays || ++calm_ / patience_ < ladder_.release_after) return std::nullopt;
     calm_ = 0;
-    given_back_ = taken_.back();
+    released_ = taken_.back();
     taken_.pop_back();
     arguments_.pop_back();
     fold();
@@ -88,7 +88,7 @@ class ladder_position {
     archive("arguments", arguments_);
     archive("calm", calm_);
     archive("patience", patience_);
-    archive("given_back", given_back_);
+    archive("given_back", released_);
     // A damaged checkpoint must not become rungs that there are not.
     auto const is_rung = [](std::int64_t kind) {
       return kind > static_cast<std::int64_t>(oom::rung_kind::none) &&
@@ -116,17 +116,17 @@ class ladder_position {
       auto const& rung = ladder_.rungs[index];
       bool const same = static_cast<std::int64_t>(rung.kind) == taken_.back() && argument_of(rung) == arguments_.back();
       if (!same) continue;
-      // Of a program's own rungs nothing tells which one it was, so that all are asked again.
+      // Of custom rungs nothing says which one it was, so that all are asked again.
       bool const may_come_again = rung.kind == oom::rung_kind::halve_micro_batch || rung.kind == oom::rung_kind::custom;
       return may_come_again ? index : index + 1;
     }
     return 0;
   }
 
-  bool frees_something(oom::rung_settings const& rung, std::int64_t most_pieces) const {
+  bool frees_something(oom::rung_settings const& rung, std::int64_t max_pieces) const {
     switch (rung.kind) {
       case oom::rung_kind::halve_micro_batch:
-        return relief_.pieces < most_pieces;
+        return relief_.pieces < max_pieces;
       case oom::rung_kind::enable_recompute:
         return relief_.recompute != rung.recompute;
       case oom::rung_kind::fused_attention:
@@ -182,13 +182,13 @@ class ladder_position {
   }
 
   oom::settings ladder_;
-  memory_relief begin_;
-  memory_relief relief_;
+  memory_settings begin_;
+  memory_settings relief_;
   std::vector<std::int64_t> taken_;      ///< kinds of rungs, in their order
   std::vector<std::int64_t> arguments_;  ///< the mode or length of each
   std::int64_t calm_ = 0;                ///< updates without trouble since the last change
-  std::int64_t patience_ = 1;            ///< doubles where a rung that was given back is taken again
-  std::int64_t given_back_ = -1;         ///< the kind of the rung that was given back last
+  std::int64_t patience_ = 1;            ///< doubles where a rung that was released is taken again
+  std::int64_t released_ = -1;           ///< the kind of the rung that was released last
 };
 
 /// As it is typed, for people.
@@ -211,7 +211,7 @@ inline char const* to_string(oom::rung_kind kind) {
     case oom::rung_kind::give_up:
       return "give_up";
     case oom::rung_kind::custom:
-      return "a rung of the program's own";
+      return "a custom rung";
   }
   return "unknown";
 }

@@ -47,13 +47,13 @@ class best_so_far {
   bool offer(std::optional<agreed<finite<double>>> const& number, std::int64_t update) {
     return number && offer(*number, update);
   }
-  /// Refused: E04 if only this rank knows it, E05 if nobody looked at it.
+  /// Rejected: E04 if only this rank knows it, E05 if it was not checked.
   template <class Raw>
   bool offer(Raw const&, std::int64_t) {
     if constexpr (std::same_as<Raw, finite<double>>) {
-      detail::refuse_call<rule::E04, Raw>();
+      detail::reject_call<rule::E04, Raw>();
     } else {
-      detail::refuse_call<rule::E05, Raw>();
+      detail::reject_call<rule::E05, Raw>();
     }
     return false;
   }

@@ -1,9 +1,8 @@
 // Two questions to ask before a long run, as calls on a trainer that leave it exactly as it was: parameters, buffers, optimizer
 // state, registered state, random numbers, counters and files.
-//     keel::lr_range_result range = run.lr_range_test(batches, loss_of);      which learning rates can this run bear?
-//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);       can it learn one batch by heart? If not, it is
-//     broken
-// Both train with the trainer's own step, clipping, precision and loss scale, at rates of their own and with the optimizer's
+//     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run bear?
+//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it learn one batch by heart? If not, it is broken
+// Both train with a step like the trainer's, its clipping, precision and loss scale, at other rates and with the optimizer's
 // state as of a new run. An optimizer that keeps state outside of state() must put it back itself; keel's do.
 #pragma once
 
@@ -20,12 +19,13 @@
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/data/batch_source.hpp>
+#include <keel/determinism/seed.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/optimizer/engine.hpp>
-#include <keel/rule/refuse_call.hpp>
-#include <keel/rule/unbuilt.hpp>
+#include <keel/schedule/lr_schedule.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/step.hpp>
+#include <keel/trainer/registered_state.hpp>
 #include <limits>
 #include <optional>
 #include <type_traits>
@@ -63,10 +63,10 @@ struct overfit_result {
 
 namespace detail {
 
-/// Takes a model's and an optimizer's state aside and puts it back.
-class state_aside {
+/// Saves a model's and an optimizer's state, and puts it back at its end.
+class saved_state {
  public:
-  state_aside(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
+  saved_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
               program_state& program)
       : optimizer_(optimizer),
         parameters_(parameters),
@@ -85,9 +85,9 @@ class state_aside {
     state_ = std::move(optimizer.state());
     optimizer.state() = {};
   }
-  state_aside(state_aside const&) = delete;
-  state_aside& operator=(state_aside const&) = delete;
-  ~state_aside() {
+  saved_state(saved_state const&) = delete;
+  saved_state& operator=(saved_state const&) = delete;
+  ~saved_state() {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
     buffers_.restore();
@@ -108,24 +108,24 @@ class state_aside {
   random_snapshot random_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
-  std::vector<at::Tensor> gradients_;  ///< themselves: a window lets go of them and does not change them
+  std::vector<at::Tensor> gradients_;  ///< themselves: an update lets go of them and does not change them
   std::vector<double> rates_;
   std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())> state_;
   std::function<void()> engine_;
 };
 
-/// Updates until `take(updated)` says enough, or an update is left out: what the recipe skips or ends a run for ends a trial.
+/// Updates until `take(updated)` says enough, or an update is skipped: what the recipe skips or ends a run for ends a dry run.
 /// Only an overflow of the loss scale, the scaler's ordinary signal, does not. Throws out_of_memory_error (E09) where a ladder
 /// gives up.
 template <class Step, class Batches, class LossOf, class Take>
-void run_trial(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
-  auto const goes_on = [&](outcome const& one) {
-    if (one.is<outcome::accumulated>()) return true;
-    if (auto const* const updated = one.get_if<outcome::updated>()) return take(*updated);
-    if (auto const* const ended = one.get_if<outcome::gave_up>()) {
-      throw out_of_memory_error("E09", "memory ran out in a trial: " + ended->detail + ". Make the batch smaller.");
+void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
+  auto const goes_on = [&](step_outcome const& one) {
+    if (one.is<result::accumulated>()) return true;
+    if (auto const* const updated = one.get_if<result::updated>()) return take(*updated);
+    if (auto const* const ended = one.get_if<result::gave_up>()) {
+      throw out_of_memory_error("E09", "memory ran out in a dry run: " + ended->detail + ". Make the batch smaller.");
     }
-    auto const* const skipped = one.get_if<outcome::skipped>();
+    auto const* const skipped = one.get_if<result::skipped>();
     return skipped != nullptr && skipped->why == reason::scale_overflow;
   };
   try {
@@ -134,7 +134,7 @@ void run_trial(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
       bool const enough = with_epoch(batches, epoch, [&](auto at, auto const& end) {
         for (; at != end; ++at) {
           any = true;
-          outcome const launched = step(*at, std::ref(loss_of));
+          step_outcome const launched = step(*at, std::ref(loss_of));
           if (!goes_on(step.settle().value_or(launched))) return true;
         }
         return false;
@@ -147,6 +147,7 @@ void run_trial(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
   } catch (nonfinite_error const&) {
     // The recipe would end the run here, which is the answer to the question.
   } catch (diverged_error const&) {
+    // So it is here.
   }
 }
 
@@ -155,7 +156,7 @@ class range_points {
  public:
   range_points(lr_range_options const& options, lr_range_result& result) : options_(options), result_(result) {}
 
-  bool operator()(outcome::updated const& updated) {
+  bool operator()(result::updated const& updated) {
     average_ = options_.smoothing * average_ + (1.0 - options_.smoothing) * updated.loss;
     auto const count = static_cast<double>(result_.points.size() + 1);
     double const smoothed = average_ / (1.0 - std::pow(options_.smoothing, count));
@@ -192,49 +193,46 @@ inline double steepest_rate(std::vector<lr_range_result::point> const& points) {
   return rate;
 }
 
-}  // namespace detail
-
-/// The calls on a trainer, which lets them look at its step and options.
-template <class Trainer, class Step, bool Strict>
-class trials {
+/// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
+template <class Recipe, class Environment, class Step>
+class dry_run {
  public:
-  /// Updates at rates from low to high and says how the loss took them. `batches` as for fit, and read as often as it takes;
-  /// a single-pass range is refused (U32). Throws error (E12) for options without sense, or inside a window.
+  /// Both outlive this. `length`: updates of the run. Throws error (E12) inside an update.
+  dry_run(Step& step, registered_states& registered, std::int64_t length)
+      : step_(step), registered_(registered), length_(length) {
+    step_.settle();
+    if (!step_.at_boundary()) throw error("E12", "an update is open. Call a dry run between updates, before fit or after it.");
+  }
+
   template <class Batches, class LossOf>
-  lr_range_result lr_range_test(Batches&& batches, LossOf&& loss_of, lr_range_options const& options = {}) {
+  lr_range_result lr_range_test(Batches& batches, LossOf& loss_of, lr_range_options const& options) {
+    require_sound(options);
     lr_range_result result;
-    if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
-      detail::refuse_call<rule::U32, Batches>();
-    } else {
-      require_sound(options);
-      try_out([&](Step& step) {
-        double const own = step.schedule().highest(0);
-        if (!(own > 0.0)) {
-          throw error("E12", "the first parameter group has no learning rate to start from. Give it one above 0.");
-        }
-        double const start = options.lowest / own;
-        double const growth = std::log(options.highest / options.lowest) / static_cast<double>(options.updates - 1);
-        step.schedule() = lr_schedule(
-            step.optimizer(), schedule::constant::configured, options.updates,
-            [=](std::int64_t update, std::int64_t) { return start * std::exp(growth * static_cast<double>(update)); });
-        detail::range_points points(options, result);
-        detail::run_trial(step, batches, loss_of, points);
-      });
-      result.diverged = static_cast<std::int64_t>(result.points.size()) < options.updates;
-      result.steepest = detail::steepest_rate(result.points);
-    }
+    try_out([&](auto& step) {
+      double const own = step.schedule().highest(0);
+      if (!(own > 0.0))
+        throw error("E12", "the first parameter group has no learning rate to start from. Give it one above 0.");
+      double const start = options.lowest / own;
+      double const growth = std::log(options.highest / options.lowest) / static_cast<double>(options.updates - 1);
+      step.schedule() = lr_schedule(
+          step.optimizer(), schedule::constant::configured, options.updates,
+          [=](std::int64_t update, std::int64_t) { return start * std::exp(growth * static_cast<double>(update)); });
+      range_points points(options, result);
+      dry_run_updates(step, batches, loss_of, points);
+    });
+    result.diverged = static_cast<std::int64_t>(result.points.size()) < options.updates;
+    result.steepest = steepest_rate(result.points);
     return result;
   }
 
-  /// Updates on one batch at the groups' own learning rates. Throws error (E12) for less than one update, or inside a window.
   template <class Batch, class LossOf>
-  overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
+  overfit_result overfit_one_batch(Batch const& batch, LossOf& loss_of, std::int64_t updates) {
     if (updates < 1) throw error("E12", "overfitting one batch takes at least 1 update. Leave the number out for 200.");
     overfit_result result;
-    try_out([&](Step& step) {
+    try_out([&](auto& step) {
       step.schedule() = lr_schedule(step.optimizer(), schedule::constant::configured, updates);
       std::vector<Batch> const again{batch};
-      detail::run_trial(step, again, loss_of, [&](outcome::updated const& updated) {
+      dry_run_updates(step, again, loss_of, [&](result::updated const& updated) {
         result.losses.push_back(updated.loss);
         return static_cast<std::int64_t>(result.losses.size()) < updates;
       });
@@ -242,28 +240,18 @@ class trials {
     return result;
   }
 
- protected:
-  trials() = default;
-
  private:
-  /// Calls `trial` with a step like the trainer's own and puts everything back afterwards.
-  template <class Trial>
-  void try_out(Trial const& trial) {
-    auto& trainer = static_cast<Trainer&>(*this);
-    trainer.step_.settle();
-    if (!trainer.step_.at_boundary()) {
-      throw error("E12", "a window is open. Try things out between updates, before fit or after it.");
-    }
-    deterministic_scope const deterministic(Strict);
-    auto& own = trainer.step_;
-    detail::state_aside const aside(own.model(), own.optimizer(), own.parameters(), trainer.registered());
+  template <class Train>
+  void try_out(Train const& train) {
+    deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
+    saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
     // A schedule has written its present rates there.
-    auto& groups = own.optimizer().param_groups();
-    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(own.schedule().highest(i));
-    Step like_it(own.model(), own.optimizer(), trainer.length());
-    like_it.ladder().begin_like(own.ladder());
-    like_it.restore_on_skip(trainer.registered());
-    trial(like_it);
+    auto& groups = step_.optimizer().param_groups();
+    for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
+    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), length_);
+    like_it.ladder().begin_like(step_.ladder());
+    like_it.restore_on_skip(registered_);
+    train(like_it);
   }
 
   static void require_sound(lr_range_options const& options) {
@@ -274,6 +262,12 @@ class trials {
                 "an lr range test goes from a lowest rate above 0 to a higher one in at least 2 updates, with smoothing in "
                 "[0, 1) and stop_at above 1. Look at keel::lr_range_options.");
   }
+
+  Step& step_;
+  registered_states& registered_;
+  std::int64_t length_;
 };
+
+}  // namespace detail
 
 }  // namespace keel

@@ -49,7 +49,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using unbuilt_rules = list<U04, U08, U09, U25, U26, U27, U29, U30>;
+using rules_not_implemented = list<U04, U08, U09, U25, U26, U27, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -85,7 +85,7 @@ struct U38 {
 
 using trainer_only_rules = list<U13, U22, U23, U36, U37, U38>;
 
-/// What a call of a step or trainer may be refused for.
+/// Why a call of a step or trainer may be rejected.
 struct U14 {
   KEEL_RULE_TEXT("U14", "",
                  "keel cannot count the rows of this batch type. Fix: give it rows() and slice(begin, end), or specialise "
@@ -164,9 +164,10 @@ struct U39 {
 
 /// Braces that are not keel::trainer_options, and a model or optimizer that no trainer can refer to.
 struct U40 {
-  KEEL_RULE_TEXT("U40", "",
-                 "an option is mistyped, or model or optimizer is a temporary. Fix: .run_directory, .updates or another member of "
-                 "keel::trainer_options.");
+  KEEL_RULE_TEXT(
+      "U40", "",
+      "an option is mistyped, or model or optimizer is a temporary. Fix: .run_directory, .updates or another member of "
+      "keel::trainer_options.");
 };
 
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40>;

@@ -7,9 +7,9 @@
 
 namespace keel {
 
-class state_home {
+class state_storage {
  public:
-  virtual ~state_home() = default;
+  virtual ~state_storage() = default;
 
   /// A tensor of the same values, dtype and order in memory that lives here. What it costs beside that is its size at most.
   virtual at::Tensor move_in(at::Tensor const& tensor) = 0;
@@ -21,9 +21,9 @@ class state_home {
   virtual void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) = 0;
 
  protected:
-  state_home() = default;
-  state_home(state_home const&) = default;
-  state_home& operator=(state_home const&) = default;
+  state_storage() = default;
+  state_storage(state_storage const&) = default;
+  state_storage& operator=(state_storage const&) = default;
 };
 
 }  // namespace keel

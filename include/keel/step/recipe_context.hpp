@@ -43,11 +43,11 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
 }  // namespace detail
 
 template <class Recipe, class Autocast>
-class told_recipe {
+class recipe_context {
  public:
   /// Throws recipe_error where the facts break a rule.
   template <class Model, class Optimizer>
-  told_recipe(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates, std::int64_t ranks)
+  recipe_context(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates, std::int64_t ranks)
       : value_(require_valid<Recipe>(
             detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind, ranks),
             parameters.seen | facts<slot::model, module_of<Model>>(),
@@ -56,7 +56,7 @@ class told_recipe {
   run_facts const& run() const { return value_.run; }
 
   /// What the source of the batches says of itself; asked with the first batch.
-  void tell(data::settings const& data) {
+  void add_facts(data::settings const& data) {
     value_.data = value_.data | data;
     judged_ = nullptr;
   }

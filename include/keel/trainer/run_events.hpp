@@ -1,4 +1,4 @@
-// What a trainer tells its hooks, in the one order that there is:
+// The events of a trainer, in their usual order:
 //
 //     run_begin
 //       epoch_begin
@@ -6,17 +6,17 @@
 //           micro_batch_begin, micro_batch_end      accumulate<N>: N times
 //           gradients_ready                         not in a skipped update
 //         update_end
-//         rolled_back                               where the recipe goes back
+//         rolled_back                               where the recipe rolls back
 //         checkpoint_saved, checkpoint_failed       when the cadence says so; of an asynchronous save a later update
 //       epoch_end
 //     run_end                                       with the outcome
 //
 // An update that is decided on a device is read one later: its update_end comes before the next one's gradients are complete,
 // with `late` set, and may come after the end of its epoch. Until then the numbers of other events count it as applied.
-// out_of_memory comes where memory ran out, at the latest before the optimizer steps; the window then begins again with micro
+// out_of_memory comes where memory ran out, at the latest before the optimizer steps; the update then begins again with micro
 // batch 0, and gradients_ready may come again. Taken for time that the allocator loses, it comes before update_begin.
-// rung_given_back comes before the update_end of the update after which memory was enough for so long.
-// A window may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
+// rung_released comes before the update_end of the update after which memory was enough for so long.
+// An update may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
 // from a hook ends the run as one from the loss would.
 #pragma once
 
@@ -25,7 +25,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/policy/nonfinite.hpp>
-#include <keel/step/event.hpp>
+#include <keel/step/update_events.hpp>
 #include <string>
 
 namespace keel::event {
@@ -52,7 +52,7 @@ struct checkpoint_failed {
   std::int64_t update;
   std::string message;
 };
-/// The run is back at an older checkpoint, and what the recipe changes is changed and saved. In a loop of one's own the data
+/// The run rolled back to an older checkpoint, and what the recipe changes is changed and saved. In your own loop the data
 /// continues at trainer::cursor().
 struct rolled_back {
   std::int64_t from;   ///< updates before
@@ -67,6 +67,6 @@ struct run_end {
 
 inline constexpr auto all =
     boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
-                         out_of_memory, rung_given_back, rolled_back, checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
+                         out_of_memory, rung_released, rolled_back, checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
 
 }  // namespace keel::event

@@ -16,7 +16,7 @@ namespace keel {
 
 struct update_metrics {
   std::int64_t update = 0;   ///< updates applied so far
-  std::int64_t attempt = 0;  ///< windows so far, the skipped ones included
+  std::int64_t attempt = 0;  ///< updates so far, the skipped ones included
   std::int64_t epoch = 0;
   double loss = 0.0;
   std::optional<double> loss_zscore;
@@ -27,9 +27,9 @@ struct update_metrics {
   double loss_scale = 1.0;
   std::int64_t skipped = 0;     ///< in the whole run
   std::string skipped_because;  ///< empty for an update that was applied
-  std::int64_t tokens = 0;      ///< of this window
+  std::int64_t tokens = 0;      ///< of this update
   double milliseconds = 0.0;
-  std::optional<memory::usage> memory;              ///< where somebody counts
+  std::optional<memory::usage> memory;              ///< where memory is counted
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order
 };
 

@@ -72,14 +72,14 @@ class recording final : private detail::allocation_listener {
     std::lock_guard<std::mutex> const lock(counts.listening);
     if (counts.listener != nullptr) throw std::logic_error("keel::memory::recording: this process is being recorded already.");
     counts.listener = this;
-    counts.heard = true;
+    counts.has_listener = true;
   }
   recording(recording const&) = delete;
   recording& operator=(recording const&) = delete;
   ~recording() {
     auto& counts = detail::process_counts::instance();
     std::lock_guard<std::mutex> const lock(counts.listening);
-    counts.heard = false;
+    counts.has_listener = false;
     counts.listener = nullptr;
   }
 
@@ -193,7 +193,7 @@ class recording final : private detail::allocation_listener {
   void refused(std::int64_t bytes) override { add("oom", 0, bytes); }
 
   static std::int64_t address_of(void const* at) { return static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(at)); }
-  /// The recorder's own memory may run out, and whoever allocates or frees must not hear of it: the snapshot lacks an event.
+  /// The recorder's own memory may run out, and whoever allocates or frees must not see it: the snapshot lacks an event.
   template <class Keep>
   static bool keeping(Keep const& keep) {
     try {

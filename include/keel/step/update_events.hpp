@@ -1,4 +1,4 @@
-// What a step tells its observer. An event is a plain struct; references in it live as long as the call.
+// The events of a step. An event is a plain struct; references in it live as long as the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -28,36 +28,36 @@ struct micro_batch_end {
   double loss;    ///< mean over the micro-batch
   double weight;  ///< its weight in the update
 };
-/// The window's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be
+/// The update's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be
 /// read; what changes gradients is a clip policy.
 struct gradients_ready {
   std::int64_t update;
   double norm;  ///< joint L2 norm
   std::span<at::Tensor const> parameters;
 };
-/// The window ended: the outcome is `updated` or `skipped`.
+/// The update ended: the outcome is `updated` or `skipped`.
 struct update_end {
   std::int64_t update;  ///< updates applied so far, this one included
-  outcome const& result;
-  double loss;           ///< weighted mean over the window; NaN or infinite if a micro-batch's was
+  step_outcome const& result;
+  double loss;           ///< weighted mean over the update; NaN or infinite if a micro-batch's was
   double gradient_norm;  ///< before clipping; NaN where it was not reached
-  double loss_scale;     ///< factor on this window's loss
-  std::int64_t tokens;   ///< of the window, or rows where the batch is not made of tokens
+  double loss_scale;     ///< factor on this update's loss
+  std::int64_t tokens;   ///< of the update, or rows where the batch is not made of tokens
   std::int64_t rows;
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
-  /// What the window took; nothing where nobody counts (keel/memory/statistics.hpp).
+  /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
 };
-/// Memory ran out, and the ladder took a rung; the window begins again with its first micro-batch. Or the allocator lost time
-/// in making room, and the rung was taken before a window began.
+/// Memory ran out, and the ladder took a rung; the update begins again with its first micro-batch. Or the allocator lost time
+/// in making room, and the rung was taken before an update began.
 struct out_of_memory {
   std::int64_t update;
   std::string rung;     ///< what was done
   std::string message;  ///< LibTorch's own words, one line
   std::int64_t pieces;  ///< into which each micro-batch is cut from now on
 };
-/// Memory was enough for so long that the ladder gave its last rung back; the next window runs without it.
-struct rung_given_back {
+/// Memory was enough for so long that the ladder released its last rung; the next update runs without it.
+struct rung_released {
   std::int64_t update;
   std::string rung;
   std::int64_t pieces;

@@ -1,4 +1,4 @@
-// What an open window adds up, and what is known of a window once it is closed.
+// What an open update adds up, and what is known of an update once it is closed.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -29,40 +29,40 @@ class raised {
   bool& flag_;
 };
 
-/// Of an open window; all of it begins anew with the next, and where its micro-batches run again.
-struct window_sums {
+/// Of an open update; all of it starts from zero with the next, and where its micro-batches run again.
+struct update_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_accumulator loss;
 };
 
-/// What the host knows of a window when its update begins.
-struct window_facts {
+/// What the host knows of an update before it is applied.
+struct update_facts {
   double loss_scale;
   double learning_rate;
   std::int64_t tokens;
   std::int64_t rows;
   bool late = false;                         ///< its verdict is read one update later
-  std::optional<memory::usage> memory = {};  ///< what the window took, where somebody counts
+  std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
 };
 
-/// What a complete window came to, before anything has changed: clipped gradients, or why they are left out.
-struct window_conclusion {
-  window_facts window;
+/// What a complete update came to, before anything has changed: clipped gradients, or why they are skipped.
+struct update_decision {
+  update_facts facts;
   double loss = 0.0;
   double norm = 0.0;
   std::optional<gradients<stage::clipped>> clipped = {};
   std::optional<device_decision> decided = {};  ///< in the place of the rest, where the device decides
   update_limits limits = {};
-  std::optional<reason> left_out = {};
+  std::optional<reason> skip_reason = {};
   std::string where = {};  ///< the first parameter with a non-finite gradient
 };
 
 /// An update that is under way on the device.
 struct pending_update {
-  window_facts window;
+  update_facts facts;
   update_limits limits;
-  device_verdict verdict;
+  device_result verdict;
 };
 
 }  // namespace keel::detail

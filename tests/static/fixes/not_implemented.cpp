@@ -1,5 +1,5 @@
 // U: what this version has no mechanism for, and what a bare step lacks. Such a recipe is valid; a step or trainer refuses it.
-#include <keel/rule/unbuilt.hpp>
+#include <keel/rule/not_implemented.hpp>
 
 #include "typed.hpp"
 
@@ -49,7 +49,7 @@ inline constexpr auto fixes<rule::U38> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>, timeout::set<timeout::grace<60_s>>),
          FIX("keel::timeout::none", keel::timeout::none));
 
-template struct each_followed<rule::unbuilt_rules>;
+template struct each_followed<rule::rules_not_implemented>;
 template struct each_followed<rule::trainer_only_rules>;
 
 }  // namespace fixed

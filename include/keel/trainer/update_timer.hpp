@@ -1,4 +1,4 @@
-// When a window began and how long its update took, also where the host learns of an update's end one window later.
+// When an update began and how long it took, also where the host learns of its end one update later.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace keel {
 
 template <class Clock>
-class window_timer {
+class update_timer {
  public:
   struct reading {
     std::int64_t epoch;
@@ -16,14 +16,14 @@ class window_timer {
   };
 
   void begin_run() { began_ = ended_ = Clock::now(); }
-  /// The longest window so far, in milliseconds, the first apart: it carries what is done once.
+  /// The longest update so far, in milliseconds, the first apart: it carries what is done once.
   double slowest() const { return slowest_; }
-  void begin_window(std::int64_t epoch) {
+  void begin_update(std::int64_t epoch) {
     began_ = Clock::now();
     epoch_before_ = epoch_;
     epoch_ = epoch;
   }
-  /// An update ended. `in_the_next`: the window after its own is open already, so that it is the time between two ends.
+  /// An update ended. `in_the_next`: the update after its own is open already, so that it is the time between two ends.
   reading end_update(bool in_the_next) {
     auto const now = Clock::now();
     std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);

@@ -1,4 +1,4 @@
-// The forward and backward passes of one window: what they add up, and how all of it is put back to where it began.
+// The forward and backward passes of one update: what they add up, and how all of it is put back to where it began.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,12 +16,12 @@
 #include <keel/gradients/mixed_dtypes.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/phase_watch.hpp>
-#include <keel/oom/ladder.hpp>
+#include <keel/oom/ladder_position.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/recompute/unit_scope.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/program_state.hpp>
-#include <keel/step/window_sums.hpp>
+#include <keel/step/update_decision.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -30,7 +30,7 @@
 namespace keel::detail {
 
 template <class Recipe, class Environment>
-class window_pass {
+class update_pass {
  public:
   static constexpr config configured = config_of<Recipe>;
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
@@ -39,22 +39,22 @@ class window_pass {
       configured.recompute.kind != recompute_kind::none || oom::has_rung(configured.oom, oom::rung_kind::enable_recompute);
   static constexpr bool may_fuse =
       configured.attention.kind == attention_kind::fused || oom::has_rung(configured.oom, oom::rung_kind::fused_attention);
-  static constexpr std::int64_t grain = window_grain(configured);
+  static constexpr std::int64_t granularity = update_granularity(configured);
 
   /// Both outlive this.
-  window_pass(torch::nn::Module& model, parameter_list const& parameters)
+  update_pass(torch::nn::Module& model, parameter_list const& parameters)
       : parameters_(parameters),
         versions_(parameters.tensors),
         watch_(parameters),
         buffers_(model),
         memory_(parameters.tensors.front().device()) {}
-  window_pass(window_pass const&) = delete;
-  window_pass& operator=(window_pass const&) = delete;
+  update_pass(update_pass const&) = delete;
+  update_pass& operator=(update_pass const&) = delete;
 
   memory::phase_watch& memory() { return memory_; }
-  window_sums const& sums() const { return sums_; }
+  update_sums const& sums() const { return sums_; }
   buffer_snapshot& buffers() { return buffers_; }
-  /// State of the program that goes back with the buffers; it outlives this.
+  /// State of the program that is put back with the buffers; it outlives this.
   void restore_on_skip(program_state& state) { program_ = &state; }
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
@@ -69,10 +69,10 @@ class window_pass {
     if (has_program_state()) taken_ = program_->take();
     can_go_back_ = true;
     if constexpr (has_ladder) random_ = random_snapshot::take(parameters_.device);
-    gradients_.emplace(begin_window(parameters_.tensors, scale, device_scale));
+    gradients_.emplace(keel::begin_update(parameters_.tensors, scale, device_scale));
   }
 
-  /// Puts everything back to where the window began, and closes it.
+  /// Puts everything back to where the update began, and closes it.
   void step_back() {
     clear_gradients(parameters_.tensors);
     if (gradients_) {
@@ -81,7 +81,7 @@ class window_pass {
     }
     close();
   }
-  /// An exception, or the program, drops the window: of what its forward passes did nothing stays. Not once the optimizer
+  /// An exception, or the program, drops the update: of what its forward passes did nothing stays. Not once the optimizer
   /// began to step.
   void drop() {
     if (can_go_back_) put_back();
@@ -91,13 +91,13 @@ class window_pass {
   void after_late_hooks() { watch_.take_parameters(); }
   /// The parameters are about to change: from here on nothing can be put back.
   void begin_update() { can_go_back_ = false; }
-  /// The window's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
+  /// The update's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
   /// outlive the batch.
-  void leave_out() {
+  void skip() {
     put_back();
     clear_gradients(parameters_.tensors);
   }
-  /// The gradients stay until the next window begins: freed here, their pages would go back to the system, to be asked for
+  /// The gradients stay until the next update begins: freed here, their pages would go back to the system, to be asked for
   /// again.
   void close() {
     gradients_.reset();
@@ -107,7 +107,7 @@ class window_pass {
     left_.clear();
     sums_ = {};
   }
-  /// The window has all of its micro-batches. Throws interference_error (E19) where the program changed a gradient or a
+  /// The update has all of its micro-batches. Throws interference_error (E19) where the program changed a gradient or a
   /// parameter since the last one, data_error (E07) where no parameter has a gradient.
   gradients<stage::scaled> complete() {
     watch_.require_unchanged();
@@ -125,7 +125,7 @@ class window_pass {
   /// Forward and backward of one micro-batch, cut and shortened as `relief` says.
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   template <class Batch, class LossOf>
-  loss_accumulator run(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run(Batch const& whole, LossOf& loss_of, memory_settings const& relief) {
     constexpr bool more_to_come = configured.accumulate.count > 1;
     watch_.require_unchanged();
     // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
@@ -144,7 +144,7 @@ class window_pass {
   }
 
   template <class Batch, class LossOf>
-  loss_accumulator run_shortened(Batch const& whole, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run_shortened(Batch const& whole, LossOf& loss_of, memory_settings const& relief) {
     if constexpr (shortens) {
       if (relief.length > 0) return run_pieces(shortened(whole, relief.length), loss_of, relief);
     }
@@ -152,12 +152,12 @@ class window_pass {
   }
 
   template <class Batch, class LossOf>
-  loss_accumulator run_pieces(Batch const& batch, LossOf& loss_of, memory_relief const& relief) {
+  loss_accumulator run_pieces(Batch const& batch, LossOf& loss_of, memory_settings const& relief) {
     sums_.rows += batch_traits<Batch>::rows(batch);
     sums_.tokens += batch_traits<Batch>::tokens(batch);
     loss_accumulator tally;
     bool const cut = relief.pieces > 1;
-    for_each_piece(batch, relief.pieces, grain_of(batch, grain), [&](auto const& piece, std::int64_t rows) {
+    for_each_piece(batch, relief.pieces, granularity_of(batch, granularity), [&](auto const& piece, std::int64_t rows) {
       name_mixed_dtypes(piece, parameters_.tensors.front().scalar_type(),
                         [&] { run_piece(piece, rows, loss_of, relief, cut, tally); });
     });
@@ -168,7 +168,7 @@ class window_pass {
   }
 
   template <class Batch, class LossOf>
-  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_relief const& relief, bool cut,
+  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_settings const& relief, bool cut,
                  loss_accumulator& tally) {
     weighted_loss loss;
     versions_.take();
@@ -178,7 +178,7 @@ class window_pass {
       unit_scope const units(relief.recompute);
       attention_scope const attention(relief.attention);
       loss = as_weighted_loss(loss_of(batch), rows);
-      // Also what only a rung would turn on: better refused now than after a week.
+      // Also what only a rung would turn on: better rejected now than after a week.
       if constexpr (may_recompute) units.require_any();
       if constexpr (may_fuse) attention.require_any();
     }
@@ -210,8 +210,8 @@ class window_pass {
   random_snapshot random_;
   memory::phase_watch memory_;
   bool losses_stay_on_device_ = false;
-  std::optional<gradients<stage::scaled, window::partial>> gradients_;
-  window_sums sums_;
+  std::optional<gradients<stage::scaled, accumulation::partial>> gradients_;
+  update_sums sums_;
 };
 
 }  // namespace keel::detail

@@ -21,7 +21,7 @@ std::vector<pair_batch> some_batches(int count = 8) {
   return all;
 }
 
-/// Everything of a run that a trial could leave a trace in.
+/// Everything of a run that a dry run could leave a trace in.
 template <class Optimizer>
 struct run_image {
   std::vector<at::Tensor> tensors;
@@ -127,7 +127,7 @@ TEST_CASE("one batch is learned by heart by a sound model, and not by one whose 
   CHECK_FALSE(run.overfit_one_batch(make_pair_batch(1), stuck, 20).learned());
 }
 
-TEST_CASE("a trial that meets NaN, throws, or is asked for nonsense leaves the run as it was") {
+TEST_CASE("a dry run that meets NaN, throws, or is asked for nonsense leaves the run as it was") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
   keel::trainer<keel::recipe<keel::accumulate<2>>> run{model, optimizer, quiet()};
@@ -149,10 +149,10 @@ TEST_CASE("a trial that meets NaN, throws, or is asked for nonsense leaves the r
   CHECK(optimizer.state().empty());
   run.step(make_pair_batch(1), mean_squared_error(model));
   CHECK_THROWS_AS(run.overfit_one_batch(make_pair_batch(1), mean_squared_error(model)), keel::error);
-  CHECK(run.step(make_pair_batch(2), mean_squared_error(model)).is<keel::outcome::updated>());
+  CHECK(run.step(make_pair_batch(2), mean_squared_error(model)).is<keel::result::updated>());
 }
 
-TEST_CASE("a trial after a run has the groups' own rates, and those that the schedule left come back") {
+TEST_CASE("a dry run after a run has the groups' own rates, and those that the schedule left come back") {
   struct falling : keel::recipe<keel::schedule::cosine<keel::schedule::warmup<5_steps>, keel::schedule::min_lr<1e-3>>> {};
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.02));
@@ -168,7 +168,7 @@ TEST_CASE("a trial after a run has the groups' own rates, and those that the sch
   CHECK(run.overfit_one_batch(flipped(make_pair_batch(1)), mean_squared_error(model)).learned());
 }
 
-TEST_CASE("an overflow of the loss scale, the scaler's ordinary signal, ends no trial") {
+TEST_CASE("an overflow of the loss scale, the scaler's ordinary signal, ends no dry run") {
   struct scaled_in_fp32 : keel::environment {
     struct autocast {
       autocast(at::DeviceType, keel::precision::kind) {}

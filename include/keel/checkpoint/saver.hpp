@@ -1,5 +1,5 @@
 // Saves of a run, in the foreground or beside training. Never are two under way at once; what becomes of one that was written
-// beside training is told at the next step, by the thread that trains.
+// beside training is reported at the next update boundary, on the thread that trains.
 #pragma once
 
 #include <chrono>
@@ -23,23 +23,23 @@ namespace keel {
 struct save_report {
   std::int64_t update = 0;
   saved_checkpoint saved{};
-  double stood_still = 0.0;  ///< seconds that training waited for it
-  double written = 0.0;      ///< seconds until it was durable
-  std::string failure{};     ///< why there is none; empty: there is one
-  bool dropped = false;      ///< left out because the one before it was still being written
+  double stall = 0.0;     ///< seconds that training waited for it
+  double written = 0.0;   ///< seconds until it was durable
+  std::string failure{};  ///< why there is none; empty: there is one
+  bool dropped = false;   ///< dropped because the one before it was still being written
 };
 
 template <class Files, class Clock>
-class checkpointer {
+class saver {
  public:
-  /// The store and the metrics outlive this. `tell` is called once for every save that becomes a checkpoint, fails for want of
-  /// a disk, or is left out.
-  checkpointer(checkpoint::settings const& settings, checkpoint_store<Files>& store, json_lines<Files>& metrics,
-               std::function<void(save_report const&)> tell)
-      : settings_(settings), store_(store), metrics_(metrics), tell_(std::move(tell)), cadence_(settings) {}
+  /// The store and the metrics outlive this. `report` is called once for every save that becomes a checkpoint, fails for want of
+  /// a disk, or is dropped.
+  saver(checkpoint::settings const& settings, checkpoint_store<Files>& store, json_lines<Files>& metrics,
+        std::function<void(save_report const&)> report)
+      : settings_(settings), store_(store), metrics_(metrics), report_(std::move(report)), cadence_(settings) {}
 
   checkpoint_cadence<Clock>& cadence() { return cadence_; }
-  /// A save that is due now would be left out, because the one before it is still being written. It waits for a requested one,
+  /// A save that is due now would be dropped, because the one before it is still being written. It waits for a requested one,
   /// which takes nothing away that a rollback may need.
   bool drops_now() const { return settings_.drop_when_busy && !extra_ && task_.is_begun() && !task_.is_done(); }
   /// Leaves it out.
@@ -48,7 +48,7 @@ class checkpointer {
     save_report dropped;
     dropped.update = update;
     dropped.dropped = true;
-    tell(dropped);
+    report(dropped);
   }
 
   /// Saves as the policy says; waits for the one before, and calls `prepare()`, which may throw, before it writes. A file_error is
@@ -70,10 +70,10 @@ class checkpointer {
     } catch (file_error const& thrown) {
       // The directory is another run's: no disk that comes back changes that.
       if (thrown.id() == "E01") throw;
-      begun_.stood_still = seconds_since(began);
+      begun_.stall = seconds_since(began);
       return failed(thrown);
     }
-    begun_.stood_still = seconds_since(began);
+    begun_.stall = seconds_since(began);
     succeeded();
   }
 
@@ -87,16 +87,16 @@ class checkpointer {
       write(live, keep);
     } catch (file_error const& thrown) {
       begun_.failure = thrown.what();
-      tell(begun_);
+      report(begun_);
       throw;
     }
-    begun_.stood_still = seconds_since(began);
+    begun_.stall = seconds_since(began);
     succeeded();
   }
-  /// In a call of `tell`: a save would begin inside of another.
-  bool is_telling() const { return telling_; }
+  /// In a call of `report`: a save would begin inside of another.
+  bool is_reporting() const { return reporting_; }
 
-  /// Tells what became of a save beside training, if it came to its end; between updates.
+  /// Reports what became of a save beside training, if it came to its end; between updates.
   void poll() {
     if (task_.is_done()) wait();
   }
@@ -109,7 +109,7 @@ class checkpointer {
       return failed(thrown);
     } catch (std::exception const& thrown) {
       begun_.failure = thrown.what();
-      tell(begun_);
+      report(begun_);
       throw;
     }
     succeeded();
@@ -143,7 +143,7 @@ class checkpointer {
       buffers_.clear();
       return false;
     }
-    begun_.stood_still = seconds_since(began);
+    begun_.stall = seconds_since(began);
     task_.begin([this, held = std::move(held), keep] { write(held, keep); });
     return true;
   }
@@ -156,25 +156,25 @@ class checkpointer {
     begun_.saved = store_.save(begun_.update, content, keep);
   }
 
-  void tell(save_report const& report) {
-    telling_ = true;
+  void report(save_report const& of) {
+    reporting_ = true;
     try {
-      tell_(report);
+      report_(of);
     } catch (...) {
-      telling_ = false;
+      reporting_ = false;
       throw;
     }
-    telling_ = false;
+    reporting_ = false;
   }
   void succeeded() {
     in_a_row_ = 0;
-    cadence_.measured(begun_.stood_still, begun_.written);
-    tell(begun_);
+    cadence_.measured(begun_.stall, begun_.written);
+    report(begun_);
   }
   void failed(file_error const& thrown) {
     begun_.failure = thrown.what();
-    cadence_.measured(begun_.stood_still, begun_.written);
-    tell(begun_);
+    cadence_.measured(begun_.stall, begun_.written);
+    report(begun_);
     if (++in_a_row_ < settings_.failures) return;
     throw thrown;
   }
@@ -182,13 +182,13 @@ class checkpointer {
   checkpoint::settings settings_;
   checkpoint_store<Files>& store_;
   json_lines<Files>& metrics_;
-  std::function<void(save_report const&)> tell_;
+  std::function<void(save_report const&)> report_;
   checkpoint_cadence<Clock> cadence_;
   snapshot_buffers buffers_;
   save_report begun_;
   long long in_a_row_ = 0;
-  bool telling_ = false;
-  bool extra_ = false;  ///< the save that began last is a requested one
+  bool reporting_ = false;
+  bool extra_ = false;    ///< the save that began last is a requested one
   background_task task_;  ///< last: it ends before what it works with
 };
 

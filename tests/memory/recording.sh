@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# snapshot.sh KEEL_TESTS: Python's own pickle reads what a recording saved, and the file holds no opcode that could run anything.
+# recording.sh KEEL_TESTS: Python's own pickle reads what a recording saved, and the file holds no opcode that could run anything.
 set -euo pipefail
 if [ $# -ne 1 ] || [ ! -x "$1" ]; then
   echo "usage: $0 KEEL_TESTS, a program that exists" >&2

@@ -1,4 +1,4 @@
-// How a call is refused: the rule speaks where the call stands, and nowhere else.
+// How a call is rejected: the rule is reported where the call stands, and nowhere else.
 #pragma once
 
 #include <keel/rule/catalogue.hpp>
@@ -11,13 +11,12 @@ struct call_with;
 
 /// Depends on the caller's arguments, so that the rule only speaks where a call is.
 template <class Rule, class... Arguments>
-constexpr void refuse_call() {
+constexpr void reject_call() {
   [[maybe_unused]]
-  typename Rule::template demand<sizeof...(Arguments) == static_cast<decltype(sizeof(int))>(-1), call_with<Arguments...>>
-      said;
+  typename Rule::template demand<sizeof...(Arguments) == static_cast<decltype(sizeof(int))>(-1), call_with<Arguments...>> said;
 }
 
-/// Stands where a refused function would need a value; nothing that compiles calls it.
+/// Stands where a rejected function would need a value; nothing that compiles calls it.
 template <class Value>
 Value const& no_value();
 

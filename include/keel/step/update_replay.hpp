@@ -1,6 +1,6 @@
-// A window's micro-batches as functions that can run again: after an out-of-memory the whole window begins anew, because part
-// of its gradients is lost. What runs again has not stepped the optimizer (O03). Of several ranks all begin anew together, also
-// those that had memory enough: they agree at the window's end, so that no rank waits for one that runs again (O01).
+// An update's micro-batches as functions that can run again: after an out-of-memory the whole update begins again, because part
+// of its gradients is lost. What runs again has not stepped the optimizer (O03). Of several ranks all begin again together, also
+// those that had memory enough: they agree at the update's end, so that no rank waits for one that runs again (O01).
 #pragma once
 
 #include <algorithm>
@@ -18,11 +18,11 @@
 
 namespace keel {
 
-class window_replay {
+class update_replay {
  public:
   /// One more micro-batch that can be cut into so many pieces; `run(index)` does its forward and backward pass.
-  void add(std::int64_t most_pieces, std::function<void(std::int64_t)> run) {
-    most_pieces_ = runs_.empty() ? most_pieces : std::max(most_pieces_, most_pieces);
+  void add(std::int64_t max_pieces, std::function<void(std::int64_t)> run) {
+    max_pieces_ = runs_.empty() ? max_pieces : std::max(max_pieces_, max_pieces);
     runs_.push_back(std::move(run));
   }
   void clear() {
@@ -30,23 +30,23 @@ class window_replay {
     next_ = 0;
     starved_.reset();
   }
-  /// Into how many pieces the largest micro-batch of the window, or of the one before, can be cut.
-  std::int64_t most_pieces() const { return most_pieces_; }
-  /// Runs the micro-batches that have not run since the window began.
+  /// Into how many pieces the largest micro-batch of the update, or of the one before, can be cut.
+  std::int64_t max_pieces() const { return max_pieces_; }
+  /// Runs the micro-batches that have not run since the update began.
   void run_rest() {
     while (next_ < runs_.size()) {
       runs_[next_](static_cast<std::int64_t>(next_));
       ++next_;
     }
   }
-  /// The window begins anew: none of them has run.
+  /// The update begins again: none of them has run.
   void rewind() { next_ = 0; }
 
-  /// Calls `attempt()`; after an out-of-memory of any rank `take_rung(message)`, which puts the window back to its beginning,
+  /// Calls `attempt()`; after an out-of-memory of any rank `take_rung(message)`, which puts the update back to its beginning,
   /// and then attempts again. What take_rung returns ends it. `complete`: no micro-batch is to come.
   template <class World, class Attempt, class TakeRung>
-  std::optional<outcome> attempt_until_it_fits(World const& world, bool complete, Attempt const& attempt,
-                                               TakeRung const& take_rung) {
+  std::optional<step_outcome> attempt_until_it_fits(World const& world, bool complete, Attempt const& attempt,
+                                                    TakeRung const& take_rung) {
     for (;;) {
       if (!starved_) {
         try {
@@ -71,7 +71,7 @@ class window_replay {
  private:
   std::vector<std::function<void(std::int64_t)>> runs_;
   std::size_t next_ = 0;
-  std::int64_t most_pieces_ = 1;
+  std::int64_t max_pieces_ = 1;
   std::optional<std::string> starved_;  ///< memory ran out, and the ranks have not agreed on it yet
 };
 

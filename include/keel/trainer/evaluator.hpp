@@ -1,0 +1,145 @@
+// The evaluations of a run: what they look at, when they are due, what they are judged by.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <keel/core/error.hpp>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/recipe/config_of.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_log.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel::detail {
+
+/// A trainer's part.
+template <class Recipe, class Environment, class Step>
+class evaluator {
+  static constexpr config configured = config_of<Recipe>;
+  using clock = typename Environment::clock;
+  using log_type = run_log<typename Environment::files>;
+
+ public:
+  /// All of them outlive this.
+  evaluator(Step& step, run_progress const& progress, log_type& log) : step_(step), progress_(progress), log_(log) {}
+  evaluator(evaluator const&) = delete;
+  evaluator& operator=(evaluator const&) = delete;
+
+  /// A second one of the same name replaces the first.
+  template <class Batches, class LossOf>
+  void add(std::string name, Batches batches, LossOf loss_of) {
+    auto run = [this, name, batches, loss_of]() mutable {
+      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
+                      static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
+    };
+    auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
+    if (known != all_.end()) {
+      known->run = std::move(run);
+    } else {
+      all_.push_back({std::move(name), std::move(run)});
+    }
+  }
+
+  /// On the first `most` batches; 0: on all.
+  template <class Batches, class LossOf>
+  evaluation_result evaluate(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
+    step_.settle();
+    // At a boundary the gradients are of no more use: the next update begins without them.
+    auto const make_room = [this] {
+      if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
+    };
+    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
+    evaluation_result const result = keel::evaluate<typename Environment::autocast>(
+        step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
+    log_.evaluated(step_.updates(), name, result);
+    return result;
+  }
+
+  /// All evaluations of the recipe. Returns the value that is judged. Throws error (E12) if no value has the monitored name.
+  double evaluate_all() {
+    auto const began = clock::now();
+    std::vector<std::pair<std::string, double>> values;
+    {
+      [[maybe_unused]] auto const average = swap_in_average();
+      for (auto& one : all_) {
+        for (auto const& [name, value] : one.run().values) values.emplace_back(joined(one.name, name), value);
+      }
+    }
+    slowest_ = std::max(slowest_, std::chrono::duration<double>(clock::now() - began).count());
+    return judged(values);
+  }
+
+  /// Throws error (E12) for a recipe that evaluates where nothing was added.
+  void require_any() const {
+    if (configured.evaluation.kind == evaluation::kind::none || !all_.empty()) return;
+    throw error("E12", "the recipe evaluates every " + std::to_string(configured.evaluation.interval) +
+                           (configured.evaluation.kind == evaluation::kind::every ? " updates" : " epochs") +
+                           ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
+  }
+  /// After so many updates.
+  bool is_due([[maybe_unused]] std::int64_t updates) const {
+    if constexpr (configured.evaluation.kind == evaluation::kind::every) {
+      return updates % configured.evaluation.interval == 0;
+    } else {
+      return false;
+    }
+  }
+  /// At an update boundary, once an epoch.
+  bool is_due_by_epochs() const {
+    if constexpr (configured.evaluation.kind == evaluation::kind::every_epochs) {
+      std::int64_t const interval = configured.evaluation.interval;
+      return progress_.cursor.epoch / interval > progress_.record.evaluated_epochs / interval;
+    } else {
+      return false;
+    }
+  }
+  /// Seconds that the slowest evaluation of all took.
+  double slowest() const { return slowest_; }
+
+ private:
+  static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
+
+  struct named_evaluation {
+    std::string name;
+    std::function<evaluation_result()> run;
+  };
+
+  auto swap_in_average() {
+    if constexpr (configured.evaluation.averaged && Step::averages) {
+      return step_.average().swap_in();
+    } else {
+      return nullptr;
+    }
+  }
+  static double judged(std::vector<std::pair<std::string, double>> const& values) {
+    if constexpr (configured.evaluation.monitor.empty()) {
+      return values.front().second;
+    } else {
+      std::string const wanted = configured.evaluation.monitor.letters;
+      std::string there;
+      for (auto const& [name, value] : values) {
+        if (name == wanted || name.ends_with("/" + wanted)) return value;
+        there += (there.empty() ? "" : ", ") + name;
+      }
+      throw error("E12", "the recipe monitors " + wanted + ", and its evaluations give " + there +
+                             ". Return keel::batch_metrics with that name, or monitor one of these.");
+    }
+  }
+  static std::string joined(std::string const& evaluation, std::string const& value) {
+    std::string const name = value.empty() ? "loss" : value;
+    return evaluation.empty() ? name : evaluation + "/" + name;
+  }
+
+  Step& step_;
+  run_progress const& progress_;
+  log_type& log_;
+  std::vector<named_evaluation> all_;
+  double slowest_ = 0.0;
+};
+
+}  // namespace keel::detail
