@@ -60,8 +60,10 @@ class checkpoint_cadence {
         return updated && updates % settings_.interval == 0;
       case checkpoint::kind::every_seconds:
         return Clock::now() - last_ >= std::chrono::seconds(settings_.interval);
-      case checkpoint::kind::young_daly:
-        return interval() ? std::chrono::duration<double>(Clock::now() - last_).count() >= *interval() : updated && !measuring_;
+      case checkpoint::kind::young_daly: {
+        auto const seconds = interval();
+        return seconds ? std::chrono::duration<double>(Clock::now() - last_).count() >= *seconds : updated && !measuring_;
+      }
       default:
         return false;
     }

@@ -239,6 +239,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
       new_options.push_back(std::move(options));
 
       std::vector<std::string> names;
+      names.reserve(held.size());
       for (std::size_t i = 0; i < held.size(); ++i) names.push_back(parameters.names[index + i]);
       if (groups[g].value("parameters", nlohmann::json::array()) != nlohmann::json(names)) {
         throw checkpoint_error("E04",

@@ -40,6 +40,7 @@ class safetensors_file {
   /// Sorted; of a tensor with several, all.
   std::vector<std::string> names() const {
     std::vector<std::string> all;
+    all.reserve(entry_of_.size());
     for (auto const& [name, entry] : entry_of_) all.push_back(name);
     return all;
   }

@@ -118,6 +118,7 @@ void save_sharded_safetensors(std::filesystem::path const& directory, std::strin
   auto const plan = plan_shards(tensors, most_bytes);
   bool const one_file = plan.shards.size() == 1;
   std::vector<safetensors_writer> writers;
+  writers.reserve(plan.shards.size());
   for (auto const& shard : plan.shards) writers.emplace_back(shard, metadata);
 
   std::string const index = one_file ? std::string() : index_text(plan, stem);

@@ -169,6 +169,7 @@ class checkpoint_store {
     }
     std::sort(found.rbegin(), found.rend());
     std::vector<checkpoint_id> order;
+    order.reserve(found.size());
     for (auto const& one : found) order.push_back(std::get<3>(one));
     return order;
   }

@@ -126,6 +126,7 @@ class moving_average {
     at::NoGradGuard no_grad;
     // All copies first: an out-of-memory must not leave half of the average in the model.
     std::vector<at::Tensor> held;
+    held.reserve(parameters_.size());
     for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
     held_ = std::move(held);
     for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(averages_[i]);

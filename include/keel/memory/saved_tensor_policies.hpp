@@ -52,7 +52,7 @@ class converted final : public torch::autograd::SavedVariableHooks {
 };
 
 template <class Pack>
-saved_tensor_scope::maker convert(Pack pack) {
+saved_tensor_scope::maker convert(Pack const& pack) {
   return [pack]() -> saved_tensor_scope::hooks { return std::make_unique<converted<Pack>>(pack); };
 }
 

@@ -110,6 +110,7 @@ inline at::DeviceType device_of(std::vector<at::Tensor> const& inputs) {
 /// The same values as leaves of a separate graph.
 inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) {
   std::vector<at::Tensor> leaves;
+  leaves.reserve(inputs.size());
   for (at::Tensor const& one : inputs) {
     leaves.push_back(one.defined() ? one.detach().requires_grad_(one.requires_grad()) : one);
   }
@@ -249,6 +250,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
       if (one.was_changed()) throw changed_in_place();
     }
     std::vector<at::Tensor> inputs;
+    inputs.reserve(inputs_.size());
     for (auto const& one : inputs_) inputs.push_back(one.unpack());
     // Another thread may draw between the two passes' numbers again; in the first pass it happened for good.
     constexpr int attempts = 4;

@@ -285,7 +285,7 @@ class step {
     } else {
       detail::name_out_of_memory(begun(), attempt);
     }
-    if (!complete) return result::accumulated{micro_batches_, configured.accumulate.count};
+    if (!decision) return result::accumulated{micro_batches_, configured.accumulate.count};
     return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
   }
 
@@ -411,9 +411,9 @@ class step {
 
   /// Applies the update, or skips it.
   step_outcome finish(detail::update_decision found) {
-    if (found.skip_reason) {
+    if (found.skip_reason || !found.clipped) {
       pass_.skip();
-      return skip(found.facts, *found.skip_reason, std::move(found.where), found.loss, found.norm);
+      return skip(found.facts, found.skip_reason.value_or(bad_gradient), found.where, found.loss, found.norm);
     }
     bool const was_clipped = found.clipped->clipped();
     begin_update(found.facts);
@@ -435,6 +435,7 @@ class step {
     });
     repeated_.take(optimizer_, parameters_);
     found.facts.memory = pass_.memory().end();
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it, because the device decides
     pending_.emplace(detail::pending_update{found.facts, found.limits, std::move(found.decided->verdict)});
     half_updated_ = false;
     end_update();

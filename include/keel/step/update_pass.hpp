@@ -188,6 +188,7 @@ class update_pass {
     if (cut && loss.weight == 0.0) return;
     require_trainable(loss);
     memory_.enter(memory::phase::backward);
+    // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
     if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
       gradients_->add(loss.mean, loss.weight);
@@ -197,6 +198,7 @@ class update_pass {
     tally.add(value, loss.weight);
     // The update is lost already, so a backward pass over NaN would only cost time.
     if (std::isfinite(value)) gradients_->add(loss.mean, loss.weight);
+    // NOLINTEND(bugprone-unchecked-optional-access)
   }
 
   parameter_list const& parameters_;

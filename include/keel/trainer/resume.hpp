@@ -313,6 +313,7 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   });
   // Room for all of them first; the values come with the model's.
   std::vector<at::Tensor> rooms;
+  rooms.reserve(to_quantize.size());
   for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
   for (std::size_t i = 0; i < rooms.size(); ++i) to_quantize[i].second->put(rooms[i], to_quantize[i].second->scale.detach());
   load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);

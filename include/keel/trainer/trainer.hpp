@@ -64,7 +64,7 @@ class trainer {
   }
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
-  trainer(Model& model, First& first, Second&, trainer_options = {}, files = {}) : trainer(model, first) {
+  trainer(Model& model, First& first, Second&, trainer_options const& = {}, files const& = {}) : trainer(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
   }
   /// Rejected (U40). Of two constructors that take the braces, that with the references to const comes second.
