@@ -600,7 +600,17 @@ TEST_CASE("a batch of another dtype than the model is named with both dtypes and
   pair_batch const batch = make_pair_batch(1);
   std::vector<pair_batch> const inputs = {{batch.first.to(at::kDouble), batch.second}};
   std::vector<pair_batch> const targets = {{batch.first, batch.second.to(at::kDouble)}};
-  for (auto const& data : {inputs, targets}) {
+  // Newer LibTorchs compute the loss of two dtypes in the wider one, and then there is nothing to say.
+  bool const promotes = [&] {
+    try {
+      mean_squared_error(model)(targets[0]).backward();
+      return true;
+    } catch (c10::Error const&) {
+      return false;
+    }
+  }();
+  model->zero_grad();
+  for (auto const& data : promotes ? std::vector{inputs} : std::vector{inputs, targets}) {
     try {
       run.fit(data, mean_squared_error(model));
       FAIL("two dtypes");
