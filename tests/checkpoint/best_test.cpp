@@ -610,7 +610,9 @@ TEST_CASE("a batch of another dtype than the model is named with both dtypes and
     }
   }();
   model->zero_grad();
-  for (auto const& data : promotes ? std::vector{inputs} : std::vector{inputs, targets}) {
+  std::vector<std::vector<pair_batch>> rejected{1, inputs};
+  if (!promotes) rejected.push_back(targets);
+  for (auto const& data : rejected) {
     try {
       run.fit(data, mean_squared_error(model));
       FAIL("two dtypes");
