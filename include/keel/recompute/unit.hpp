@@ -68,7 +68,7 @@ at::Tensor call_unit(Forward&& forward, Inputs const&... inputs) {
 /// recompute and recompute_reentrant do.
 template <class Block, std::same_as<at::Tensor>... Inputs>
   requires detail::holder_block<std::remove_cvref_t<Block>, Inputs...> ||
-           detail::module_block<std::remove_cvref_t<Block>, Inputs...> ||
+           (detail::module_block<std::remove_cvref_t<Block>, Inputs...> && std::is_lvalue_reference_v<Block>) ||
            detail::function_block<std::remove_reference_t<Block>, Inputs...>
 at::Tensor unit(Block&& block, Inputs const&... inputs) {
   using type = std::remove_cvref_t<Block>;
