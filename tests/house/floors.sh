@@ -16,7 +16,7 @@ floor_of() {
     keel/step/*) echo 5 ;;
     keel/trainer/*) echo 6 ;;
     keel/diagnose/* | keel/rl/*) echo 7 ;;
-    keel/keel.hpp) echo 8 ;;
+    keel/keel.hpp | keel/compiled/*) echo 8 ;;
     keel/collective/* | keel/gradients/* | keel/optimizer/* | keel/lora/* | keel/memory/* | keel/metrics/* | keel/json/*) echo 4 ;;
     keel/*/*)
       local folder=${1#keel/}
@@ -68,7 +68,7 @@ check_header() {
   if grep -qE 'nn/utils/clip_grad|nn::utils::clip_grad' "$file"; then echo "$header: clips with LibTorch's clip_grad, which waits for the device"; fi
 
   case $header in
-    keel/rule/detail/*.inc) ;;
+    keel/rule/detail/*.inc | keel/core/detail/*.inc) ;;
     *)
       # The last line about a macro undoes it.
       for macro in $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | sort -u); do

@@ -8,7 +8,7 @@ if ! command -v clang-format-19 >/dev/null; then
   exit 77
 fi
 cd "$root"
-mapfile -t headers < <(find include -name '*.hpp' | sort)
+mapfile -t headers < <(find include -name '*.hpp' -o -name '*.ipp' -o -name '*.cpp' | sort)
 if [ "${2:-}" = --write ]; then
   clang-format-19 -i "${headers[@]}"
   exit

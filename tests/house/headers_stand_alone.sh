@@ -14,7 +14,7 @@ shift 3
 
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
-(cd "$include" && find keel -name '*.hpp' | sort) > "$folder/headers"
+(cd "$include" && find keel -name '*.hpp' -o -name '*.ipp' | sort) > "$folder/headers"
 seed=$(cd "$include" && cat $(cat "$folder/headers") | cksum | cut -d ' ' -f 1)
 awk -v one_in="$one_in" -v seed="$((seed % one_in))" '
   /^keel\/(policy|config|rule|recipe)\// || n++ % one_in == seed' "$folder/headers" > "$folder/chosen"
@@ -29,6 +29,8 @@ count=$(wc -l < "$folder/headers")
 cat > "$folder/compile" << 'COMPILE'
 folder=$1 compiler=$2 include=$3 header=${*: -1}
 said=$folder/${header//\//+}.said
+# A file of bodies also where it is compiled once for all.
+case $header in *.ipp) set -- "$1" "$2" "$3" "-I$include/keel/compiled" "${@:4}" ;; esac
 if ! printf '#include <%s>\n#include <%s>\n' "$header" "$header" |
   "$compiler" -x c++ -fsyntax-only -std=c++20 -Wall -Wextra -Werror "-I$include" "${@:4:$#-4}" - > "$said" 2>&1; then
   mv "$said" "$said.wrong"

@@ -24,7 +24,7 @@ search() {  # FOLDER
   for entry in "${banned[@]}"; do
     pattern=${entry%=*}
     advice=${entry##*=}
-    lines=$(cd "$1" && grep -rnP --include='*.hpp' --include='*.cpp' --include='*.md' --include='*.inc' "$pattern" include examples benchmarks README.md || true)
+    lines=$(cd "$1" && grep -rnP --include='*.hpp' --include='*.cpp' --include='*.md' --include='*.inc' --include='*.ipp' "$pattern" include examples benchmarks README.md || true)
     [ -n "$lines" ] || continue
     found=yes
     printf '%s\n   instead: %s\n' "$lines" "$advice"

@@ -9,14 +9,6 @@
 #include <torch/nn/module.h>
 
 #include <filesystem>
-#include <keel/checkpoint/model_state.hpp>
-#include <keel/checkpoint/read_checkpoint.hpp>
-#include <keel/checkpoint/safetensors.hpp>
-#include <keel/checkpoint/sharded_safetensors.hpp>
-#include <keel/checkpoint/store.hpp>
-#include <keel/checkpoint/verify.hpp>
-#include <keel/core/error.hpp>
-#include <string>
 
 namespace keel {
 
@@ -25,69 +17,12 @@ struct weights_choice {
   bool averaged = false;  ///< of a checkpoint: the moving average of keel::ema in the place of the parameters
 };
 
-namespace detail {
-
-/// The checkpoint of a run directory that the choice means.
-inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run, weights_choice const& choice) {
-  checkpoint_store<> store(run / "checkpoints");
-  for (checkpoint_id const& id : store.newest_first()) {
-    auto directory = store.path_of(id);
-    if (!damage_of(directory).empty()) continue;
-    if (!choice.best) return directory;
-    auto const best = read_manifest(directory).best;
-    if (best.empty())
-      throw checkpoint_error(
-          "E04", run.string() + " has no best checkpoint. Train with keel::checkpoint::keep_best, or take the newest.");
-    return store.path_of_update(best.front());
-  }
-  throw checkpoint_error(
-      "E05", run.string() + " has no whole checkpoint. Look at the path, or at keel's example `checkpoint verify`.");
-}
-
-inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, bool averaged) {
-  posix_files files;
-  manifest const all = read_manifest(directory);
-  tensor_map weights = read_tensors(files, directory, "model.safetensors", all);
-  if (!averaged) return weights;
-  std::string const prefix = "step.average.";
-  bool found = false;
-  for (auto const& [name, average] : read_tensors(files, directory, "state.safetensors", all)) {
-    if (!name.starts_with(prefix)) continue;
-    auto const weight = weights.find(name.substr(prefix.size()));
-    if (weight == weights.end()) continue;
-    // Tied weights are one tensor under several names, and averaged under the first.
-    at::Tensor const parameter = weight->second;
-    for (auto& [other, value] : weights) {
-      if (value.is_same(parameter)) value = average.to(parameter.scalar_type());
-    }
-    found = true;
-  }
-  if (!found)
-    throw checkpoint_error(
-        "E04", directory.string() + " holds no moving average. Train with keel::ema<0.999>, or load the parameters.");
-  return weights;
-}
-
-}  // namespace detail
-
 /// Copies the parameters and buffers that `from` holds into the model, in place. Throws checkpoint_error: E04, before anything
 /// changes, where its tensors are not the model's, E05 for what is damaged; file_error (E02).
-inline void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {}) {
-  posix_files files;
-  bool const is_run = files.exists(from / "checkpoints");
-  bool const is_directory = is_run || files.exists(from / "manifest.json");
-  if (!is_directory && (choice.best || choice.averaged))
-    throw error("E12",
-                from.string() +
-                    " is not a run directory or a checkpoint, so it has neither a best nor an average. Leave the choice out.");
-  if (is_directory) {
-    auto const directory = is_run ? detail::chosen_checkpoint(from, choice) : from;
-    return load_model(model, detail::weights_of_checkpoint(directory, choice.averaged), directory.string());
-  }
-  if (!files.exists(from))
-    throw file_error("E02", from.string() + " does not exist. Name a run directory, a checkpoint, or a safetensors file.");
-  bool const is_index = from.extension() == ".json";
-  load_model(model, (is_index ? load_sharded_safetensors(from) : load_safetensors(from)).tensors, from.string());
-}
+void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/checkpoint/load_weights.ipp>
+#endif

@@ -6,7 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/nn/module.h>
 
-#include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/core/error.hpp>
 #include <string>
 #include <vector>

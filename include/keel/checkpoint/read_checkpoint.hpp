@@ -7,7 +7,8 @@
 #include <filesystem>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/manifest.hpp>
-#include <keel/checkpoint/safetensors.hpp>
+#include <keel/checkpoint/open_safetensors.hpp>
+#include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>

@@ -1,100 +1,19 @@
-// safetensors_events: what a safetensors header holds, and the JSON events that fill it from hostile bytes.
+// safetensors_events: the JSON events that fill a safetensors header from hostile bytes.
 // Events, never a tree: a tree keeps the last of two equal names silently and nests without end.
-// The dtypes are those of Hugging Face's reader 0.8.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <bit>
-#include <cstddef>
 #include <cstdint>
+#include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/core/error.hpp>
-#include <keel/json/text.hpp>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 namespace keel {
 
-static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and keel copies it unchanged");
-
-using string_map = std::map<std::string, std::string>;
-
-struct safetensors_dtype {
-  std::string_view name;
-  std::uint64_t bits;  ///< of one element; those of F4 and F6 are packed, so that only a whole tensor fills whole bytes
-  constexpr std::uint64_t alignment() const { return bits % 8 == 0 ? bits / 8 : 1; }
-};
-inline constexpr std::array<safetensors_dtype, 22> safetensors_dtypes{{
-    {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
-    {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
-    {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
-    {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
-}};
-
 namespace detail {
-/// The size of the table for a name that is not in it.
-constexpr std::size_t safetensors_dtype_named(std::string_view name) {
-  return static_cast<std::size_t>(std::ranges::find(safetensors_dtypes, name, &safetensors_dtype::name) -
-                                  safetensors_dtypes.begin());
-}
-static_assert([] {
-  for (std::size_t i = 0; i < safetensors_dtypes.size(); ++i) {
-    if (safetensors_dtype_named(safetensors_dtypes[i].name) != i) return false;  // a name twice
-    if (!std::has_single_bit(safetensors_dtypes[i].alignment())) return false;
-  }
-  return true;
-}());
-}  // namespace detail
-
-struct safetensors_entry {
-  std::string name;
-  std::size_t dtype = 0;            ///< index into safetensors_dtypes
-  std::vector<std::int64_t> shape;  ///< empty: a scalar
-  std::uint64_t begin = 0;          ///< counted from the first byte after the header
-  std::uint64_t end = 0;
-};
-
-struct safetensors_header {
-  std::vector<safetensors_entry> entries;  ///< in file order, without hole or overlap
-  string_map metadata;
-};
-
-namespace detail {
-
-inline constexpr std::uint64_t safetensors_prefix = 8;
-inline constexpr std::uint64_t safetensors_max_header = 100'000'000;
-inline constexpr std::uint64_t safetensors_alignment = 64;
-inline constexpr std::size_t safetensors_max_depth = 8;
-inline constexpr std::size_t safetensors_max_dimensions = 64;  // LibTorch's iterators refuse more
-
-inline std::string shown_name(std::string_view name) { return "'" + printable(name, 100) + "'"; }
-
-[[noreturn]] inline void refuse_safetensors(std::string const& file, std::string const& reason) {
-  throw checkpoint_error("E05", file + " is damaged or not a safetensors file: " + reason + "; take an older checkpoint");
-}
-
-/// Bytes of a tensor, or nothing if they cannot be counted in 63 bits or are not whole. A dimension of 0 counts as 1 for the
-/// overflow check only, because LibTorch multiplies the other dimensions into strides.
-inline std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_t> const& shape, std::size_t dtype) {
-  auto const bits = static_cast<std::int64_t>(safetensors_dtypes[dtype].bits);
-  bool const packed = bits % 8 != 0;
-  std::int64_t count = packed ? bits : bits / 8;
-  bool empty = false;
-  for (auto const dimension : shape) {
-    empty = empty || dimension == 0;
-    if (dimension < 0 || __builtin_mul_overflow(count, std::max<std::int64_t>(dimension, 1), &count)) return std::nullopt;
-  }
-  if (empty) return 0;
-  if (!packed) return static_cast<std::uint64_t>(count);
-  if (count % 8 != 0) return std::nullopt;
-  return static_cast<std::uint64_t>(count / 8);
-}
 
 /// Takes the parser's events and throws at the first that a header must not have.
 class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {

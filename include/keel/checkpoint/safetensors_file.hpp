@@ -4,18 +4,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <keel/checkpoint/safetensors.hpp>
-#include <keel/core/error.hpp>
+#include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/core/files.hpp>
-#include <keel/json/fields.hpp>
 #include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 namespace keel {
@@ -24,26 +20,10 @@ namespace keel {
 class safetensors_file {
  public:
   /// Throws checkpoint_error (E05) for a file that is not a whole safetensors file, file_error (E02).
-  explicit safetensors_file(std::filesystem::path const& path) : path_(path) {
-    posix_files files;
-    auto opened = detail::open_safetensors(files, path);
-    file_ = std::move(opened.file);
-    entries_ = std::move(opened.header.entries);
-    metadata_ = std::move(opened.header.metadata);
-    data_begin_ = opened.data_begin;
-    for (std::size_t i = 0; i < entries_.size(); ++i) entry_of_.emplace(entries_[i].name, i);
-    auto const aliases =
-        detail::take_aliases(metadata_, path_.string(), [&](std::string const& name) { return entry_of_.contains(name); });
-    for (auto const& [alias, target] : aliases) entry_of_.emplace(alias, entry_of_.at(target));
-  }
+  explicit safetensors_file(std::filesystem::path const& path);
 
   /// Sorted; of a tensor with several, all.
-  std::vector<std::string> names() const {
-    std::vector<std::string> all;
-    all.reserve(entry_of_.size());
-    for (auto const& [name, entry] : entry_of_) all.push_back(name);
-    return all;
-  }
+  std::vector<std::string> names() const;
   /// Without the aliases.
   string_map const& metadata() const { return metadata_; }
 
@@ -59,80 +39,14 @@ class safetensors_file {
 
   /// The slice [begin, end) of the first dimension. Throws error (E12) for rows that are not there, or that packed elements do
   /// not begin or end at whole bytes, and what tensor() throws.
-  at::Tensor rows(std::string const& name, std::int64_t begin, std::int64_t end) const {
-    auto part = entry(name);
-    auto const fail = [&](std::string const& what) {
-      throw error("E12", "rows " + std::to_string(begin) + " to " + std::to_string(end) + " of " + detail::shown_name(name) +
-                             " in " + path_.string() + " cannot be read: " + what + ".");
-    };
-    if (part.shape.empty()) fail("it is a scalar. Read it with tensor()");
-    std::int64_t const count = part.shape[0];
-    if (begin < 0 || end < begin || end > count)
-      fail("it has " + std::to_string(count) + " rows. Begin and end must be from 0 to that, and the end not before the begin");
-    if (part.begin < part.end) {
-      // Packed elements are counted in bits, whose number the header has found to fit.
-      std::uint64_t const parts_of_byte = safetensors_dtypes[part.dtype].bits % 8 == 0 ? 1 : 8;
-      std::uint64_t const row = (part.end - part.begin) * parts_of_byte / static_cast<std::uint64_t>(count);
-      std::uint64_t const first = row * static_cast<std::uint64_t>(begin);
-      std::uint64_t const last = row * static_cast<std::uint64_t>(end);
-      if (first % parts_of_byte != 0 || last % parts_of_byte != 0)
-        fail("its packed elements do not fill whole bytes there. Read other rows");
-      part.end = part.begin + last / parts_of_byte;
-      part.begin += first / parts_of_byte;
-    }
-    part.shape[0] = end - begin;
-    return read(part);
-  }
+  at::Tensor rows(std::string const& name, std::int64_t begin, std::int64_t end) const;
 
  private:
-  safetensors_entry const& entry(std::string const& name) const {
-    auto const found = entry_of_.find(name);
-    if (found == entry_of_.end()) throw_unknown_name(name);
-    return entries_[found->second];
-  }
+  safetensors_entry const& entry(std::string const& name) const;
 
-  at::Tensor read(safetensors_entry const& part) const {
-    auto const file = path_.string();
-    auto const form = detail::form_of(part, file);
-    auto tensor = detail::memory_for(form, part, file, detail::read_slices_or_map);
-    auto* const memory = static_cast<char*>(tensor.data_ptr());
-    auto const count = static_cast<std::size_t>(part.end - part.begin);
-    if (count == 0) return tensor;
-    posix_files files;
-    if (files.read_at(file_, path_, memory, count, data_begin_ + part.begin) != count)
-      detail::refuse_safetensors(file, "it became shorter while it was read");
-    detail::require_bools(part, memory, count, file);
-    return tensor;
-  }
+  at::Tensor read(safetensors_entry const& part) const;
 
-  [[noreturn]] void throw_unknown_name(std::string const& name) const {
-    constexpr std::size_t most_shown = 5;
-    constexpr std::size_t longest = 200;  // a name beyond it is hostile, and comparing takes the square of its length
-    constexpr std::size_t most_compared = 20'000;
-    std::size_t const near = std::max<std::size_t>(2, name.size() / 3);
-    std::vector<std::pair<std::size_t, std::string>> shown;
-    std::size_t compared = 0;
-    for (auto const& [known, entry] : entry_of_) {
-      if (name.size() > longest || known.size() > longest || known.size() > name.size() + near ||
-          name.size() > known.size() + near)
-        continue;
-      if (++compared > most_compared) break;
-      std::size_t const apart = detail::distance(name, known);
-      if (apart <= near) shown.emplace_back(apart, known);
-    }
-    std::ranges::sort(shown);
-    bool const close = !shown.empty();
-    for (auto at = entry_of_.begin(); !close && at != entry_of_.end() && shown.size() < most_shown; ++at)
-      shown.emplace_back(0, at->first);
-    shown.resize(std::min(shown.size(), most_shown));
-    std::string words = path_.string() + " holds no tensor " + detail::shown_name(name) + ". ";
-    words += close ? "Close to it are" : shown.empty() ? "It holds none" : "Its first are";
-    for (char const* comma = " "; auto const& [apart, known] : shown) {
-      words += comma + detail::shown_name(known);
-      comma = ", ";
-    }
-    throw checkpoint_error("E04", words + "; names() gives all " + std::to_string(entry_of_.size()) + ".");
-  }
+  [[noreturn]] void throw_unknown_name(std::string const& name) const;
 
   std::filesystem::path path_;
   file_handle file_;
@@ -143,3 +57,7 @@ class safetensors_file {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/checkpoint/safetensors_file.ipp>
+#endif

@@ -23,14 +23,6 @@
 
 namespace keel {
 
-struct safetensors_content {
-  tensor_map tensors;   ///< on the CPU, contiguous; an alias is the same at::Tensor
-  string_map metadata;  ///< without the aliases
-  /// The dtype, such as F8_E4M3, of each tensor that came as uint8 because this LibTorch has no type for it: in the tensor's
-  /// shape and one more dimension for the bytes of an element of several, or in one dimension for the packed F4 and F6.
-  string_map as_bytes;
-};
-
 namespace detail {
 
 /// For readers that have no checksums to compare with.

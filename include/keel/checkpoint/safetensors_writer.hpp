@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_scalar_types.hpp>
+#include <keel/checkpoint/tensor_map.hpp>
 #include <keel/core/error.hpp>
 #include <map>
 #include <string>
@@ -18,8 +19,6 @@
 #include <vector>
 
 namespace keel {
-
-using tensor_map = std::map<std::string, at::Tensor>;
 
 namespace detail {
 

@@ -5,97 +5,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <deque>
 #include <filesystem>
-#include <keel/checkpoint/safetensors.hpp>
-#include <keel/core/error.hpp>
+#include <keel/checkpoint/tensor_map.hpp>
 #include <keel/core/files.hpp>
-#include <keel/core/replace_file.hpp>
-#include <keel/json/text.hpp>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
 #include <string>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 namespace keel {
-
-namespace detail {
-
-struct shard_plan {
-  std::vector<tensor_map> shards;
-  std::set<std::string> aliases;  ///< of a tensor with another name in the same shard
-  std::uint64_t total = 0;        ///< bytes of data
-};
-
-/// Names of one tensor stay together, because an alias points into its own file.
-inline shard_plan plan_shards(tensor_map const& tensors, std::uint64_t most_bytes) {
-  shard_plan plan;
-  plan.shards.resize(1);
-  std::map<safetensors_writer::identity, std::size_t> shard_of;
-  std::uint64_t held = 0;
-  for (auto const& [name, tensor] : tensors) {
-    bool const has_memory = tensor.defined() && tensor.layout() == at::kStrided && tensor.has_storage();
-    if (has_memory) {
-      auto const known = shard_of.find(safetensors_writer::identity_of(tensor));
-      if (known != shard_of.end()) {
-        plan.shards[known->second].emplace(name, tensor);
-        plan.aliases.insert(name);
-        continue;
-      }
-    }
-    std::uint64_t const bytes = has_memory ? tensor.nbytes() : 0;
-    if (held > 0 && held + bytes > most_bytes) {
-      plan.shards.emplace_back();
-      held = 0;
-    }
-    held += bytes;
-    plan.total += bytes;
-    plan.shards.back().emplace(name, tensor);
-    if (has_memory) shard_of.emplace(safetensors_writer::identity_of(tensor), plan.shards.size() - 1);
-  }
-  return plan;
-}
-
-inline std::string shard_name(std::string const& stem, std::size_t index, std::size_t count) {
-  char number[48];
-  std::snprintf(number, sizeof number, "-%05zu-of-%05zu", index + 1, count);
-  return stem + number + ".safetensors";
-}
-
-/// Where an older index really is, if there is one. Throws error (E12) for what is not a file.
-template <class Files>
-std::optional<std::filesystem::path> older_index(Files& files, std::filesystem::path const& name) {
-  auto const target = replaceable_file(name);
-  if (!target)
-    throw error("E12", name.string() + " is in the way of the index, and it is not a file. Move it away, or give " +
-                           "save_sharded_safetensors another directory or name.");
-  return files.exists(*target) ? target : std::nullopt;
-}
-
-/// Throws error (E12) for a name that JSON cannot hold; those of the tensors are in the headers already.
-inline std::string index_text(shard_plan const& plan, std::string const& stem) {
-  nlohmann::json index = {{"metadata", {{"total_size", plan.total}}}, {"weight_map", nlohmann::json::object()}};
-  for (std::size_t i = 0; i < plan.shards.size(); ++i) {
-    std::string const file = shard_name(stem, i, plan.shards.size());
-    // Other readers look for each name in the file, which holds an alias in its metadata only.
-    for (auto const& [name, tensor] : plan.shards[i]) {
-      if (!plan.aliases.contains(name)) index["weight_map"][name] = file;
-    }
-  }
-  try {
-    return index.dump(2) + "\n";
-  } catch (nlohmann::json::type_error const&) {
-    throw error("E12", "the name " + shown_name(stem) + " is not UTF-8, which an index cannot hold. Give " +
-                           "save_sharded_safetensors another name.");
-  }
-}
-
-}  // namespace detail
 
 /// Writes `tensors` into `directory` under the name `stem`, each file with at most `most_bytes` of data, or with one tensor.
 /// An older set stays whole until all of the new one is on the disk, which has to hold both for a while; from then until the
@@ -104,108 +19,14 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
 /// (E02).
 template <class Files = posix_files>
 void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem, tensor_map const& tensors,
-                              std::uint64_t most_bytes, string_map const& metadata = {}, Files files = {}) {
-  using namespace detail;
-  if (most_bytes < 1)
-    throw error("E12", "a file of at most 0 bytes holds no tensor. Give save_sharded_safetensors a size such as 5 GB.");
-  if (stem.find('/') != stem.npos)
-    throw error("E12", "the name " + shown_name(stem) +
-                           " is a path, which an index cannot hold. Give save_sharded_safetensors " +
-                           "the path as its directory.");
-  auto const index_path = directory / (stem + ".safetensors.index.json");
-  auto const old_index = older_index(files, index_path);
-
-  auto const plan = plan_shards(tensors, most_bytes);
-  bool const one_file = plan.shards.size() == 1;
-  std::vector<safetensors_writer> writers;
-  writers.reserve(plan.shards.size());
-  for (auto const& shard : plan.shards) writers.emplace_back(shard, metadata);
-
-  std::string const index = one_file ? std::string() : index_text(plan, stem);
-
-  // A deque, because what is being replaced cannot be moved.
-  std::deque<replacement<Files>> written;
-  for (std::size_t i = 0; i < writers.size(); ++i) {
-    auto& shard =
-        written.emplace_back(files, directory / (one_file ? stem + ".safetensors" : shard_name(stem, i, plan.shards.size())));
-    auto const sink = [&](char const* bytes, std::size_t count) { shard.write(bytes, count); };
-    writers[i].write(sink);
-    shard.finish();
-  }
-  std::optional<replacement<Files>> new_index;
-  if (!one_file) {
-    new_index.emplace(files, index_path);
-    new_index->write(index.data(), index.size());
-    new_index->finish();
-  }
-
-  if (old_index) {
-    // A link goes, and what it leads to stays where nothing takes its place.
-    auto const leaves = one_file ? index_path : *old_index;
-    files.remove_file(leaves);
-    sync_directory_if_possible(files, leaves.parent_path().empty() ? "." : leaves.parent_path());
-  }
-  std::set<std::filesystem::path> directories;
-  for (auto& shard : written) {
-    shard.take_place();
-    if (!shard.is_in_place()) directories.insert(shard.directory());
-  }
-  for (auto const& changed : directories) sync_directory_if_possible(files, changed);
-  if (!new_index) return;
-  new_index->take_place();
-  sync_directory_if_possible(files, new_index->directory());
-}
+                              std::uint64_t most_bytes, string_map const& metadata = {}, Files files = {});
 
 /// All tensors that the index names, and their aliases, from the files beside it. Throws checkpoint_error (E05) for an index or
 /// a file that is damaged or does not fit the other, out_of_memory_error (E09), file_error (E02).
-inline safetensors_content load_sharded_safetensors(std::filesystem::path const& index_path) {
-  using namespace detail;
-  auto const fail = [&](std::string const& what) {
-    throw checkpoint_error("E05",
-                           index_path.string() + " " + what + ". Take an older checkpoint, or fetch all of its files again.");
-  };
-  posix_files files;
-  nlohmann::json index;
-  try {
-    index = parse_json(files.read(index_path));
-  } catch (json_text_error const& thrown) {
-    fail(std::string("is not an index: ") + thrown.what());
-  }
-  if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object())
-    fail("is not an index with a weight_map");
-  auto const& places = index["weight_map"];
-  std::map<std::string, std::vector<std::string>> names_of;
-  for (auto const& [name, file] : places.items()) {
-    if (!file.is_string()) fail("names no file for " + shown_name(name));
-    auto const words = file.template get<std::string>();
-    // An index must not lead out of its folder.
-    if (words.empty() || words.find('/') != words.npos || words.find('\0') != words.npos || words == "." || words == "..")
-      fail("names the file " + shown_name(words));
-    names_of[words].push_back(name);
-  }
-  safetensors_content all;
-  for (auto const& [file, names] : names_of) {
-    auto const path = index_path.parent_path() / file;
-    if (!files.exists(path)) fail("names " + shown_name(file) + ", which is not there");
-    auto content = load_safetensors(path);
-    std::unordered_set<c10::TensorImpl const*> placed;
-    for (auto const& name : names) {
-      auto const found = content.tensors.find(name);
-      if (found == content.tensors.end())
-        fail("places " + shown_name(name) + " in " + shown_name(file) + ", which does not hold it");
-      placed.insert(found->second.unsafeGetTensorImpl());
-    }
-    for (auto const& [name, tensor] : content.tensors) {
-      if (!placed.contains(tensor.unsafeGetTensorImpl())) continue;
-      auto const place = places.find(name);
-      if (place != places.end() && *place != file) continue;  // another file's, whatever this one calls so
-      if (!all.tensors.emplace(name, tensor).second) fail("leads to two files that both hold " + shown_name(name));
-      auto const dtype = content.as_bytes.find(name);
-      if (dtype != content.as_bytes.end()) all.as_bytes.emplace(*dtype);
-    }
-    for (auto const& [key, value] : content.metadata) all.metadata.emplace(key, value);
-  }
-  return all;
-}
+safetensors_content load_sharded_safetensors(std::filesystem::path const& index_path);
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/checkpoint/sharded_safetensors.ipp>
+#endif

@@ -11,28 +11,20 @@
 // directory stays, under `kept-step-..`.
 #pragma once
 
-#include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
-#include <iterator>
-#include <keel/checkpoint/read_checkpoint.hpp>
-#include <keel/checkpoint/snapshot.hpp>
-#include <keel/checkpoint/write_checkpoint.hpp>
-#include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
-#include <limits>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <utility>
 #include <vector>
 
 namespace keel {
+
+struct manifest;
+struct snapshot;
 
 /// The name of a checkpoint: a requested one never replaces a scheduled one, it stands beside it.
 struct checkpoint_id {
@@ -74,84 +66,20 @@ class checkpoint_store {
 
   /// Makes the directory and removes what a killed save left behind. Returns why a power cut may lose the directory itself;
   /// empty: it is durable.
-  std::string prepare() {
-    files_.make_directories(directory_);
-    std::string not_synced = files_.sync_directory(directory_.parent_path());
-    put_back();
-    for (path const& entry : files_.list(directory_)) {
-      std::string const name = entry.filename().string();
-      for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
-        if (name.starts_with(prefix) && id_of(name.substr(prefix.size()))) {
-          remove_files_of(entry, name.substr(prefix.size()));
-          break;
-        }
-      }
-    }
-    return not_synced;
-  }
+  std::string prepare();
 
   /// Returns when the checkpoint is durable. Throws file_error (E02), nonfinite_error (N13), data_error (E05) for a tensor that
   /// cannot be saved; older checkpoints are then untouched.
-  saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep) {
-    saved_checkpoint saved;
-    checkpoint_id id = update;
-    path temporary;
-    try {
-      put_back();
-      if (auto const there = look_at(id); there && !is_of_one_run(content.run, there->run)) move_aside("foreign-", id);
-      bool const is_taken = files_.exists(path_of(id)) && !is_extra(id);
-      id.beside = is_taken && (keep.extra || !keep.replaces);
-      saved.path = path_of(id);
-      temporary = directory_ / (std::string(temporary_prefix) + name_of(id));
-      remove_files_of(temporary, name_of(id));
-      files_.make_directories(temporary);
-      saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.extra || id.beside, content);
-      // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
-      path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
-      remove_files_of(replaced, name_of(id));
-      if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
-      if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
-      files_.rename(temporary, saved.path);
-      saved.not_synced = files_.sync_directory(directory_);
-    } catch (...) {
-      // Whatever it was goes on; half of a checkpoint does not stay.
-      if (!temporary.empty()) clean_up_quietly(temporary, name_of(id));
-      throw;
-    }
-    try {
-      saved.not_removed = remove_old(id, keep);
-    } catch (file_error const& thrown) {
-      // The save itself is durable; that a disk fills with old ones is the caller's to say.
-      saved.not_removed = thrown.what();
-    }
-    return saved;
-  }
+  saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep);
 
   /// All finished checkpoints, by update, a requested one after the scheduled one that it stands beside.
-  std::vector<checkpoint_id> all() {
-    std::vector<checkpoint_id> found;
-    if (!files_.exists(directory_)) return found;
-    for (path const& entry : files_.list(directory_)) {
-      if (auto const id = id_of(entry.filename().string())) found.push_back(*id);
-    }
-    std::sort(found.begin(), found.end());
-    return found;
-  }
+  std::vector<checkpoint_id> all();
   /// The updates that there is a finished checkpoint of, oldest first.
-  std::vector<std::int64_t> updates() {
-    std::vector<std::int64_t> found;
-    for (checkpoint_id const& id : all()) {
-      if (found.empty() || found.back() != id.update) found.push_back(id.update);
-    }
-    return found;
-  }
+  std::vector<std::int64_t> updates();
 
   bool exists(checkpoint_id const& id) { return files_.exists(path_of(id)); }
   /// It was requested and not scheduled; what cannot be read counts as such.
-  bool is_extra(checkpoint_id const& id) {
-    auto const read = look_at(id);
-    return !read || read->extra;
-  }
+  bool is_extra(checkpoint_id const& id);
 
   /// Of the scheduled checkpoint of an update, or of the requested one where that is the only one.
   path path_of_update(std::int64_t update) { return path_of({update, !exists(update)}); }
@@ -159,213 +87,61 @@ class checkpoint_store {
 
   /// Newest first: a run that rolled back saves lower updates after higher ones. What cannot be read comes first, so that it is
   /// noticed.
-  std::vector<checkpoint_id> newest_first() {
-    using age = std::tuple<std::int64_t, std::int64_t, std::int64_t, checkpoint_id>;
-    std::vector<age> found;
-    for (checkpoint_id const& id : all()) {
-      auto const read = look_at(id);
-      constexpr auto most = std::numeric_limits<std::int64_t>::max();
-      found.push_back(read ? age{read->generation, id.update, read->attempt, id} : age{most, id.update, most, id});
-    }
-    std::sort(found.rbegin(), found.rend());
-    std::vector<checkpoint_id> order;
-    order.reserve(found.size());
-    for (auto const& one : found) order.push_back(std::get<3>(one));
-    return order;
-  }
+  std::vector<checkpoint_id> newest_first();
 
   /// A damaged one is not a checkpoint any longer, and stays for whoever looks into it.
   void set_aside(checkpoint_id const& id) { move_aside("damaged-", id); }
   /// A restart from an older checkpoint abandons this one; it stays on the disk under another name.
-  void abandon(checkpoint_id const& id) {
-    move_aside("abandoned-", id);
-    files_.sync_directory(directory_);
-  }
+  void abandon(checkpoint_id const& id);
 
   /// Removes what a run that rolled back to `newest` had abandoned, where a kill came in between.
-  void remove_abandoned(checkpoint_id const& newest) {
-    std::vector<checkpoint_id> leave;
-    auto const kept = look_at(newest);
-    for (checkpoint_id const& id : all()) {
-      auto const read = look_at_own(id);
-      if (kept && read && is_of_one_run(kept->run, read->run) && is_abandoned(id, *read, newest, *kept)) leave.push_back(id);
-    }
-    remove(leave);
-  }
+  void remove_abandoned(checkpoint_id const& newest);
 
   /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
-  snapshot load(checkpoint_id const& id) {
-    detail::require_own_name(path_of(id), read_manifest(path_of(id), files_));
-    return read_checkpoint(path_of(id), files_);
-  }
+  snapshot load(checkpoint_id const& id);
 
  private:
   /// Nothing if it is damaged, or another one that was given this name.
-  std::optional<manifest> look_at(checkpoint_id const& id) {
-    try {
-      auto read = read_manifest(path_of(id), files_);
-      if (read.update != id.update) return std::nullopt;
-      return read;
-    } catch (checkpoint_error const& thrown) {
-      if (thrown.id() != "E05") throw;
-      return std::nullopt;
-    }
-  }
+  std::optional<manifest> look_at(checkpoint_id const& id);
   /// The same of one that a removal looks at: what another version wrote is none of this run's.
-  std::optional<manifest> look_at_own(checkpoint_id const& id) {
-    try {
-      return look_at(id);
-    } catch (checkpoint_error const&) {
-      return std::nullopt;
-    }
-  }
+  std::optional<manifest> look_at_own(checkpoint_id const& id);
   /// Checkpoints that an older version wrote do not say whose they are.
   static bool is_of_one_run(std::string const& a, std::string const& b) { return a.empty() || b.empty() || a == b; }
   /// A higher update that the run reached before it rolled back to what led to `newest`.
-  static bool is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest, manifest const& than) {
-    return id.update > newest.update && of.generation < than.generation;
-  }
+  static bool is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest, manifest const& than);
 
   static constexpr std::string_view temporary_prefix = ".writing-";
   static constexpr std::string_view replaced_prefix = ".writing-replaced-";
   static constexpr std::string_view removed_prefix = ".writing-removed-";
   static constexpr std::string_view beside_suffix = "-requested";
 
-  static std::string name_of(checkpoint_id const& id) {
-    char name[32];
-    std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(id.update));
-    return name + std::string(id.beside ? beside_suffix : "");
-  }
-  static std::optional<checkpoint_id> id_of(std::string const& name) {
-    bool const beside = name.ends_with(beside_suffix);
-    std::string const number = name.substr(0, name.size() - (beside ? beside_suffix.size() : 0));
-    if (!number.starts_with("step-") || number.size() < 14) return std::nullopt;
-    std::int64_t update = 0;
-    for (char const letter : number.substr(5)) {
-      if (letter < '0' || letter > '9' || update > std::int64_t{1} << 58) return std::nullopt;
-      update = update * 10 + (letter - '0');
-    }
-    // With other zeros it is not a name that a save gives.
-    checkpoint_id const id(update, beside);
-    if (name != name_of(id)) return std::nullopt;
-    return id;
-  }
+  static std::string name_of(checkpoint_id const& id);
+  static std::optional<checkpoint_id> id_of(std::string const& name);
 
   /// Returns why something stays that should go; empty: nothing does.
-  std::string remove_old(checkpoint_id const& newest, retention const& keep) {
-    std::map<checkpoint_id, manifest> found;
-    for (checkpoint_id const& id : all()) {
-      if (auto read = look_at_own(id)) found.emplace(id, std::move(*read));
-    }
-    auto const of_newest = found.find(newest);
-    if (of_newest == found.end()) return {};
-    // What is damaged, was renamed or was moved here from another run is not known to be of this one: it stays.
-    std::string const run = of_newest->second.run;
-    std::erase_if(found, [&](auto const& one) { return !is_of_one_run(run, one.second.run); });
-    std::set<checkpoint_id> stay = {newest};
-    std::vector<std::int64_t> best = keep.best;
-    std::int64_t scheduled = 0;
-    for (auto one = found.rbegin(); one != found.rend(); ++one) {
-      auto const& [id, of] = *one;
-      if (id.update > newest.update) {
-        if (!is_abandoned(id, of, newest, of_newest->second)) stay.insert(id);
-        continue;
-      }
-      bool const is_young = !of.extra && ++scheduled <= keep.newest;
-      bool const is_one_of_many = !id.beside && keep.every > 0 && id.update % keep.every == 0;
-      if (is_young || is_one_of_many) stay.insert(id);
-    }
-    // A run that rolls back to one of these needs what that one calls the best.
-    for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
-    for (auto const& [id, of] : found) {
-      bool const is_best = id.update <= newest.update && std::find(best.begin(), best.end(), id.update) != best.end();
-      if (is_best) stay.insert(id);
-    }
-    std::vector<checkpoint_id> leave;
-    for (auto const& [id, of] : found) {
-      if (stay.count(id) == 0) leave.push_back(id);
-    }
-    return remove(leave);
-  }
+  std::string remove_old(checkpoint_id const& newest, retention const& keep);
 
   /// First under another name, so that a kill while its files go away leaves no half of a checkpoint.
-  std::string remove(std::vector<checkpoint_id> const& leave) {
-    for (checkpoint_id const& id : leave) {
-      path const aside = directory_ / (std::string(removed_prefix) + name_of(id));
-      remove_files_of(aside, name_of(id));
-      files_.rename(path_of(id), aside);
-    }
-    if (!leave.empty()) files_.sync_directory(directory_);
-    std::string stays;
-    for (path const& entry : files_.list(directory_)) {
-      std::string const name = entry.filename().string();
-      for (std::string_view const prefix : {removed_prefix, replaced_prefix}) {
-        if (!name.starts_with(prefix) || !id_of(name.substr(prefix.size()))) continue;
-        std::string const why = remove_files_of(entry, name.substr(prefix.size()));
-        if (stays.empty()) stays = why;
-      }
-    }
-    return stays;
-  }
+  std::string remove(std::vector<checkpoint_id> const& leave);
 
   /// Removes a checkpoint's own files and its directory. What else is in it stays, under a name that says so; returns a
   /// sentence about that.
-  std::string remove_files_of(path const& directory, std::string const& name) {
-    file_kind const kind = files_.kind(directory);
-    if (kind == file_kind::none) return {};
-    // A link, to where the checkpoint was moved: what it leads to is not keel's.
-    if (kind != file_kind::directory) return files_.remove_file(directory), std::string();
-    auto const is_own = [](std::string const& file) {
-      auto const& names = detail::checkpoint_files;
-      return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names);
-    };
-    // The manifest last: it proves what the others are.
-    std::string stranger;
-    for (path const& file : files_.list(directory)) {
-      std::string const own = file.filename().string();
-      if (!is_own(own) || files_.kind(file) != file_kind::file) {
-        stranger = own;
-      } else if (own != "manifest.json") {
-        files_.remove_file(file);
-      }
-    }
-    if (files_.kind(directory / "manifest.json") == file_kind::file) files_.remove_file(directory / "manifest.json");
-    if (files_.remove_directory(directory)) return {};
-    // A network's file system keeps what another process has open under a name of its choice: the next save tries again.
-    if (stranger.empty()) return {};
-    path const kept = free_name("kept-" + name);
-    files_.rename(directory, kept);
-    return name + " held " + stranger + ", which is not part of a checkpoint: it stays in " + kept.string();
-  }
+  std::string remove_files_of(path const& directory, std::string const& name);
 
-  path free_name(std::string const& name) {
-    path free = directory_ / name;
-    for (int again = 2; files_.kind(free) != file_kind::none; ++again) free = directory_ / (name + "-" + std::to_string(again));
-    return free;
-  }
+  path free_name(std::string const& name);
   void move_aside(char const* prefix, checkpoint_id const& id) { files_.rename(path_of(id), free_name(prefix + name_of(id))); }
 
   /// A checkpoint that stepped aside for one that never came takes its place again.
-  void put_back() {
-    for (path const& entry : files_.list(directory_)) {
-      std::string const name = entry.filename().string();
-      if (!name.starts_with(replaced_prefix) || !id_of(name.substr(replaced_prefix.size()))) continue;
-      path const back = directory_ / name.substr(replaced_prefix.size());
-      if (!files_.exists(back)) files_.rename(entry, back);
-    }
-  }
+  void put_back();
 
-  void clean_up_quietly(path const& temporary, std::string const& name) {
-    try {
-      put_back();
-      remove_files_of(temporary, name);
-    } catch (file_error const&) {
-      // The save has already failed with the error that matters; prepare() removes this the next time.
-    }
-  }
+  void clean_up_quietly(path const& temporary, std::string const& name);
 
   path directory_;
   Files files_;
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/checkpoint/store.ipp>
+#endif

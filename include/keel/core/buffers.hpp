@@ -5,9 +5,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/where.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
@@ -21,44 +19,14 @@ class buffer_snapshot {
  public:
   explicit buffer_snapshot(torch::nn::Module& model) : live_(model.buffers()) {}
 
-  void take() {
-    at::NoGradGuard no_grad;
-    copies_.resize(live_.size());
-    for (std::size_t i = 0; i < live_.size(); ++i) {
-      if (fits(i)) {
-        copies_[i].copy_(live_[i]);
-      } else {
-        copies_[i] = live_[i].detach().clone();
-      }
-    }
-  }
+  void take();
 
   /// Restores where `kept`, a bool scalar on the buffers' device, is false; the host only waits for it where a buffer has
   /// another size.
-  void restore_unless(at::Tensor const& kept) {
-    at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      if (!fits(i)) {
-        if (host_value(kept) == 0.0) restore();
-        return;
-      }
-    }
-    for (std::size_t i = 0; i < copies_.size(); ++i)
-      live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
-  }
+  void restore_unless(at::Tensor const& kept);
 
   /// Once after each take(); allocates nothing.
-  void restore() {
-    at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      if (fits(i)) {
-        live_[i].copy_(copies_[i]);
-      } else {
-        // Into the module's own handle; the next take() makes another copy.
-        live_[i].set_data(std::exchange(copies_[i], at::Tensor()));
-      }
-    }
-  }
+  void restore();
 
  private:
   bool fits(std::size_t i) const {
@@ -71,3 +39,7 @@ class buffer_snapshot {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/core/buffers.ipp>
+#endif

@@ -9,7 +9,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/isfinite.h>
 #include <torch/nn/module.h>
 
 #include <cstddef>
@@ -46,43 +45,15 @@ class moving_average {
 
   /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
   /// `names` are what a checkpoint calls the averages; without them it counts.
-  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {})
-      : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
-    if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
-    at::NoGradGuard no_grad;
-    for (at::Tensor const& one : parameters_) {
-      averages_.push_back(detail::is_narrow(one) ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
-    }
-  }
+  moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names = {});
   moving_average(moving_average const&) = delete;
   moving_average& operator=(moving_average const&) = delete;
 
   /// Until the first update the average is the parameters as they are, such as those that a checkpoint without an average left.
-  void begin() {
-    if (taken_ > 0) return;
-    at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
-  }
+  void begin();
 
   /// Takes the parameters in if the step updated them. Throws error (M04) while the average is in the model.
-  void update(step_outcome const& result) {
-    if (!result.is<result::updated>()) return;
-    require_parameters_in_place();
-    at::NoGradGuard no_grad;
-    ++taken_;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      at::Tensor const parameter = parameters_[i].detach();
-      if (!detail::is_narrow(parameter)) {
-        averages_[i].lerp_(parameter, 1.0 - decay_);
-      } else if (parameter.is_cpu() && detail::are_plain_memory(parameter, parameter.scalar_type(), {&parameter}) &&
-                 detail::are_plain_memory(parameter, at::kFloat, {&averages_[i]})) {
-        // The parameters have changed already: this must not run out of memory.
-        detail::lerp_narrow(averages_[i], parameter, static_cast<float>(1.0 - decay_));
-      } else {
-        averages_[i].lerp_(parameter.to(at::kFloat), 1.0 - decay_);
-      }
-    }
-  }
+  void update(step_outcome const& result);
   /// Rejected (M03): only an outcome says whether the parameters moved.
   template <class... Arguments>
   void update(Arguments const&...) {
@@ -122,20 +93,8 @@ class moving_average {
   }
 
  private:
-  void put_averages() {
-    at::NoGradGuard no_grad;
-    // All copies first: an out-of-memory must not leave half of the average in the model.
-    std::vector<at::Tensor> held;
-    held.reserve(parameters_.size());
-    for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
-    held_ = std::move(held);
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(averages_[i]);
-  }
-  void put_back() {
-    at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
-    held_.clear();
-  }
+  void put_averages();
+  void put_back();
 
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
@@ -153,20 +112,8 @@ inline bool is_averaged_buffer(at::Tensor const& buffer) {
          host_value(at::isfinite(buffer).all()) != 0.0;
 }
 /// What an average is of: the parameters that are trained, and with `buffers` every floating-point buffer after them.
-inline std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
-  std::vector<at::Tensor> tensors = parameters.tensors;
-  for (auto const& item : model.named_buffers()) {
-    if (buffers && is_averaged_buffer(item.value())) tensors.push_back(item.value());
-  }
-  return tensors;
-}
-inline std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
-  std::vector<std::string> names = parameters.names;
-  for (auto const& item : model.named_buffers()) {
-    if (buffers && is_averaged_buffer(item.value())) names.push_back(item.key());
-  }
-  return names;
-}
+std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
+std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
 
 /// Of a recipe without keel::ema.
 struct no_average {
@@ -181,3 +128,7 @@ using average_if = std::conditional_t<Kept, moving_average, no_average>;
 }  // namespace detail
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/ema/moving_average.ipp>
+#endif

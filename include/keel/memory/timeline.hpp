@@ -18,41 +18,14 @@ namespace keel::memory {
 
 enum class growth : unsigned char { unknown, flat, staircase, slope };
 
-inline char const* to_string(growth found) {
-  switch (found) {
-    case growth::unknown:
-      return "too few updates to judge";
-    case growth::flat:
-      return "flat";
-    case growth::staircase:
-      return "a staircase: tensors are kept from update to update";
-    case growth::slope:
-      return "a slope: the same takes more and more from the system";
-  }
-  return "unknown";
-}
+char const* to_string(growth found);
 
 class timeline {
  public:
   /// Samples that a judgement looks back on, at each scale.
   static constexpr std::size_t length = 256;
 
-  void add(std::int64_t update, usage const& of) {
-    if (of.peak() > peak_) {
-      peak_ = of.peak();
-      peak_update_ = update;
-      peak_phase_ = of.highest();
-    }
-    sample next{of.held, of.reserved};
-    if (skipped_ > 0) --skipped_;
-    if (skipped_ > 0) return;
-    if (loaded_) go_on_from(next);
-    last_ = next;
-    for (scale& one : scales_) {
-      one.push(next);
-      if (!one.close(next)) break;
-    }
-  }
+  void add(std::int64_t update, usage const& of);
 
   /// Bytes; 0 before the first update.
   std::int64_t peak() const { return peak_; }
@@ -60,15 +33,7 @@ class timeline {
   phase peak_phase() const { return peak_phase_; }
 
   /// The verdict of the finest scale that shows growth.
-  growth judge() const {
-    growth found = growth::unknown;
-    for (scale const& one : scales_) {
-      growth const here = one.judge();
-      if (here == growth::staircase || here == growth::slope) return here;
-      if (found == growth::unknown) found = here;
-    }
-    return found;
-  }
+  growth judge() const;
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -212,3 +177,7 @@ class timeline {
 };
 
 }  // namespace keel::memory
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/memory/timeline.ipp>
+#endif

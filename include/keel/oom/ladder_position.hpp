@@ -65,20 +65,7 @@ class ladder_position {
   }
 
   /// An update took place without trouble. Gives the last rung back where the recipe says that it was long enough.
-  std::optional<oom::rung_kind> updated() {
-    if (ladder_.release_after == 0 || taken_.empty()) return std::nullopt;
-    auto const last = static_cast<oom::rung_kind>(taken_.back());
-    bool const stays =
-        last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
-    // A product of the two may not fit.
-    if (stays || ++calm_ / patience_ < ladder_.release_after) return std::nullopt;
-    calm_ = 0;
-    released_ = taken_.back();
-    taken_.pop_back();
-    arguments_.pop_back();
-    fold();
-    return last;
-  }
+  std::optional<oom::rung_kind> updated();
 
   /// By what the rungs do and not by their places, so that a run may be resumed with another ladder. Throws checkpoint_error
   /// (E05) for a number of updates that no run counts.
@@ -110,76 +97,17 @@ class ladder_position {
 
  private:
   /// The rung that was taken last, because halving may come again, or the one after it.
-  int first_candidate() const {
-    if (taken_.empty()) return 0;
-    for (int index = 0; index < ladder_.count; ++index) {
-      auto const& rung = ladder_.rungs[index];
-      bool const same = static_cast<std::int64_t>(rung.kind) == taken_.back() && argument_of(rung) == arguments_.back();
-      if (!same) continue;
-      // Of custom rungs nothing says which one it was, so that all are asked again.
-      bool const may_come_again = rung.kind == oom::rung_kind::halve_micro_batch || rung.kind == oom::rung_kind::custom;
-      return may_come_again ? index : index + 1;
-    }
-    return 0;
-  }
+  int first_candidate() const;
 
-  bool frees_something(oom::rung_settings const& rung, std::int64_t max_pieces) const {
-    switch (rung.kind) {
-      case oom::rung_kind::halve_micro_batch:
-        return relief_.pieces < max_pieces;
-      case oom::rung_kind::enable_recompute:
-        return relief_.recompute != rung.recompute;
-      case oom::rung_kind::fused_attention:
-        return relief_.attention != attention_kind::fused;
-      case oom::rung_kind::offload_optimizer:
-        return !relief_.offload;
-      case oom::rung_kind::quantize_base:
-        return !relief_.quantized;
-      case oom::rung_kind::shorten_sequence:
-        return relief_.length == 0 || rung.length < relief_.length;
-      default:
-        return true;
-    }
-  }
+  bool frees_something(oom::rung_settings const& rung, std::int64_t max_pieces) const;
 
   static std::int64_t argument_of(oom::rung_settings const& rung) {
     if (rung.kind == oom::rung_kind::enable_recompute) return static_cast<std::int64_t>(rung.recompute);
     return rung.kind == oom::rung_kind::shorten_sequence ? rung.length : 0;
   }
-  void push(oom::rung_settings const& rung) {
-    taken_.push_back(static_cast<std::int64_t>(rung.kind));
-    arguments_.push_back(argument_of(rung));
-    fold();
-  }
+  void push(oom::rung_settings const& rung);
 
-  void fold() {
-    relief_ = begin_;
-    for (std::size_t i = 0; i < taken_.size(); ++i) {
-      switch (static_cast<oom::rung_kind>(taken_[i])) {
-        case oom::rung_kind::halve_micro_batch:
-          if (relief_.pieces < std::int64_t{1} << 40) relief_.pieces *= 2;
-          break;
-        case oom::rung_kind::enable_recompute:
-          if (arguments_[i] >= 0 && arguments_[i] <= static_cast<std::int64_t>(recompute_kind::non_reentrant))
-            relief_.recompute = static_cast<recompute_kind>(arguments_[i]);
-          break;
-        case oom::rung_kind::fused_attention:
-          relief_.attention = attention_kind::fused;
-          break;
-        case oom::rung_kind::offload_optimizer:
-          relief_.offload = true;
-          break;
-        case oom::rung_kind::quantize_base:
-          relief_.quantized = true;
-          break;
-        case oom::rung_kind::shorten_sequence:
-          relief_.length = std::max<std::int64_t>(arguments_[i], 0);
-          break;
-        default:
-          break;
-      }
-    }
-  }
+  void fold();
 
   oom::settings ladder_;
   memory_settings begin_;
@@ -192,28 +120,10 @@ class ladder_position {
 };
 
 /// As it is typed, for people.
-inline char const* to_string(oom::rung_kind kind) {
-  switch (kind) {
-    case oom::rung_kind::none:
-      return "none";
-    case oom::rung_kind::halve_micro_batch:
-      return "halve_micro_batch";
-    case oom::rung_kind::enable_recompute:
-      return "enable_recompute";
-    case oom::rung_kind::offload_optimizer:
-      return "offload_optimizer";
-    case oom::rung_kind::fused_attention:
-      return "fused_attention";
-    case oom::rung_kind::quantize_base:
-      return "quantize_base";
-    case oom::rung_kind::shorten_sequence:
-      return "shorten_sequence";
-    case oom::rung_kind::give_up:
-      return "give_up";
-    case oom::rung_kind::custom:
-      return "a custom rung";
-  }
-  return "unknown";
-}
+char const* to_string(oom::rung_kind kind);
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/oom/ladder_position.ipp>
+#endif

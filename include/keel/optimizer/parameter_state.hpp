@@ -4,10 +4,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/where.h>
-#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -31,23 +28,10 @@ inline bool is_narrow(at::Tensor const& tensor) {
 }
 
 /// All are of that type and on the device of the first, without holes, and lie in memory in the same order as it.
-inline bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors) {
-  for (at::Tensor const* const one : tensors) {
-    if (one->scalar_type() != type || one->device() != first.device() || one->layout() != at::kStrided) return false;
-    if (!one->is_non_overlapping_and_dense() || one->sizes() != first.sizes() || one->strides() != first.strides())
-      return false;
-  }
-  return true;
-}
+bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initializer_list<at::Tensor const*> tensors);
 
 /// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
-inline bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state) {
-  at::ScalarType const type = parameter.scalar_type();
-  at::ScalarType const gradient_type = parameter.grad().scalar_type() == at::kFloat ? at::kFloat : type;
-  return (type == at::kFloat || is_narrow(parameter)) && parameter.device().is_cpu() &&
-         are_plain_memory(parameter, type, {&parameter}) && are_plain_memory(parameter, gradient_type, {&parameter.grad()}) &&
-         are_plain_memory(parameter, at::kFloat, {&worked}) && are_plain_memory(parameter, at::kFloat, state);
-}
+bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state);
 
 inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
   return {parameter.scalar_type(), parameter.grad().scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
@@ -56,28 +40,7 @@ inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worke
 
 /// average + weight (parameter - average) for an fp32 average of a bf16 or fp16 parameter, both plain memory; allocates
 /// nothing.
-inline void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, float weight) {
-  auto const run = [&]<class Narrow>(Narrow const* from) {
-    auto* const to = average.data_ptr<float>();
-    at::parallel_for(0, average.numel(), chunk_elements, [&](std::int64_t begin, std::int64_t end) {
-      float block[narrow_block];
-      for (std::int64_t at = begin; at < end; at += narrow_block) {
-        std::int64_t const count = std::min(narrow_block, end - at);
-        widen(from + at, block, count);
-        for (std::int64_t i = 0; i < count; ++i) {
-          float const difference = block[i] - to[at + i];
-          // As LibTorch's lerp: exact at both ends.
-          to[at + i] = weight < 0.5F ? to[at + i] + weight * difference : block[i] - difference * (1.0F - weight);
-        }
-      }
-    });
-  };
-  if (parameter.scalar_type() == at::kHalf) {
-    run(parameter.data_ptr<c10::Half>());
-  } else {
-    run(parameter.data_ptr<c10::BFloat16>());
-  }
-}
+void lerp_narrow(at::Tensor const& average, at::Tensor const& parameter, float weight);
 
 /// Whether a parameter comes for the first time in one pass over an optimizer's groups: a group made of model->parameters()
 /// holds one that two modules share twice, and two threads would update it.
@@ -89,13 +52,7 @@ class each_once {
   std::unordered_set<c10::TensorImpl const*> seen_;
 };
 
-inline void refuse_sparse(at::Tensor const& gradient) {
-  if (gradient.layout() == at::kStrided) return;
-  throw error("E11",
-              "a gradient is sparse, and keel::adamw, adam and sgd walk through every element. Use an embedding with sparse = "
-              "false, or "
-              "an optimizer made for sparse gradients.");
-}
+void refuse_sparse(at::Tensor const& gradient);
 
 /// Where state lives: beside its parameters, or in a separate storage.
 class state_place {
@@ -175,18 +132,7 @@ inline void return_to(at::Tensor const& home, at::Tensor const& used) {
 class master_weights {
  public:
   /// Makes the copy of a narrow parameter that has none, and brings one up to date whose parameter something else changed.
-  void prepare(at::Tensor const& parameter, state_place const& place) {
-    if (!is_narrow(parameter)) return;
-    entry& of = masters_[parameter.unsafeGetTensorImpl()];
-    bool const changed = of.version != parameter._version() || of.data != parameter.data_ptr();
-    if (!of.master.defined()) {
-      of.master = parameter.detach().to(at::kFloat);
-    } else if (changed) {
-      take_over(parameter, of.master);
-    }
-    of.master = place.settled(of.master);
-    remember(parameter, of);
-  }
+  void prepare(at::Tensor const& parameter, state_place const& place);
   /// The parameter has the copy's values now.
   void updated(at::Tensor const& parameter) {
     if (is_narrow(parameter)) remember(parameter, masters_.at(parameter.unsafeGetTensorImpl()));
@@ -223,13 +169,13 @@ class master_weights {
     of.data = parameter.data_ptr();
   }
   /// Only elements that differ: the others keep the digits that the parameter cannot hold.
-  static void take_over(at::Tensor const& parameter, at::Tensor const& master) {
-    at::Tensor const held = beside(parameter, master);
-    at::Tensor const same = held.to(parameter.scalar_type()).eq(parameter.detach());
-    return_to(master, at::where(same, held, parameter.detach().to(at::kFloat)));
-  }
+  static void take_over(at::Tensor const& parameter, at::Tensor const& master);
 
   std::unordered_map<c10::TensorImpl const*, entry> masters_;
 };
 
 }  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/optimizer/parameter_state.ipp>
+#endif

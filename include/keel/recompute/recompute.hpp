@@ -16,13 +16,10 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/autograd/variable.h>
-#include <xxhash.h>
 
 #include <concepts>
 #include <cstddef>
@@ -86,11 +83,7 @@ class forward_context {
   }
 
  private:
-  void set(bool random) const {
-    if (random) random_.restore();
-    libtorch::set_autocast(at::kCPU, host_);
-    if (device_ != at::kCPU) libtorch::set_autocast(device_, accelerator_);
-  }
+  void set(bool random) const;
 
   at::DeviceType device_;
   random_snapshot random_;
@@ -100,22 +93,10 @@ class forward_context {
   libtorch::autocast_state accelerator_;
 };
 
-inline at::DeviceType device_of(std::vector<at::Tensor> const& inputs) {
-  for (at::Tensor const& one : inputs) {
-    if (one.defined() && !one.device().is_cpu()) return one.device().type();
-  }
-  return at::kCPU;
-}
+at::DeviceType device_of(std::vector<at::Tensor> const& inputs);
 
 /// The same values as leaves of a separate graph.
-inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) {
-  std::vector<at::Tensor> leaves;
-  leaves.reserve(inputs.size());
-  for (at::Tensor const& one : inputs) {
-    leaves.push_back(one.defined() ? one.detach().requires_grad_(one.requires_grad()) : one);
-  }
-  return leaves;
-}
+std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs);
 
 /// Thrown out of the forward pass when everything that the backward pass needs is there, or when it cannot be. What arrives may
 /// be another exception: LibTorch's engine, inside a block that differentiates, lets only those derived from std::exception
@@ -123,41 +104,17 @@ inline std::vector<at::Tensor> as_leaves(std::vector<at::Tensor> const& inputs) 
 struct recomputation_ends : std::exception {};
 
 /// Of values in host memory; 0 for others.
-inline std::uint64_t sum_of_values(at::Tensor const& tensor) {
-  if (!tensor.defined() || !tensor.device().is_cpu() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
-  at::NoGradGuard no_grad;
-  at::Tensor const values = tensor.detach().contiguous();
-  return XXH3_64bits(values.data_ptr(), values.nbytes());
-}
+std::uint64_t sum_of_values(at::Tensor const& tensor);
 
-inline error changed_in_place() {
-  return error(
-      "E16",
-      "a tensor that a recomputed block needs again was modified in place after the forward pass, so the gradient would "
-      "be wrong. Modify a copy, or modify it after the backward pass.");
-}
-inline error drew_otherwise() {
-  return error("E16",
-               "a recomputed block drew different random numbers than in its forward pass: another thread used LibTorch's "
-               "generator in between, or a kernel of the block is not deterministic. Give each data-loading thread a separate "
-               "generator: at::make_generator<at::CPUGeneratorImpl>(seed), passed to each call that draws.");
-}
+error changed_in_place();
+error drew_otherwise();
 
 /// One call of a block: what was saved of it, by number, and how to compute it again.
 class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
  public:
   using forward_pass = std::function<void(std::vector<at::Tensor> const&)>;
 
-  recompute_frame(forward_pass forward, std::vector<at::Tensor> const& inputs)
-      : forward_(std::move(forward)), device_(device_of(inputs)), context_(device_), random_(random_snapshot::take(device_)) {
-    // Saved as autograd saves, so that a block around this one drops them too.
-    for (at::Tensor const& one : inputs) {
-      // A leaf that nothing was computed from yet has no accumulator, which its saved form asks for.
-      bool const is_leaf = one.defined() && one.requires_grad() && one.is_leaf();
-      if (is_leaf) accumulators_.push_back(torch::autograd::impl::grad_accumulator(one));
-      inputs_.emplace_back(one, /*is_output=*/false);
-    }
-  }
+  recompute_frame(forward_pass forward, std::vector<at::Tensor> const& inputs);
 
   saved_tensor_scope::hooks hooks() { return std::make_unique<dropped>(shared_from_this()); }
   /// The forward pass is over: what it computed again, to differentiate inside itself, is not kept.
@@ -177,18 +134,7 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
     bool resembles(at::Tensor const& other) const { return other.sizes() == sizes && other.scalar_type() == type; }
     bool was_changed() const { return !released && versions.current_version() != static_cast<std::uint32_t>(version); }
   };
-  trace trace_of(at::Tensor const& tensor) {
-    bool const drawn = !random_.is_current();
-    if (drawn) random_ = random_snapshot::take(device_);
-    drew_ |= drawn;
-    auto const& versions = torch::autograd::impl::version_counter(tensor);
-    return {tensor.sizes().vec(),
-            tensor.scalar_type(),
-            versions,
-            static_cast<std::int64_t>(versions.current_version()),
-            drawn,
-            drawn ? sum_of_values(tensor) : 0};
-  }
+  trace trace_of(at::Tensor const& tensor);
 
   /// Stands for a saved tensor by its number.
   class dropped final : public torch::autograd::SavedVariableHooks {
@@ -238,50 +184,14 @@ class recompute_frame : public std::enable_shared_from_this<recompute_frame> {
   }
 
   /// Called from whichever thread runs the backward pass.
-  at::Tensor at(std::size_t number) {
-    std::lock_guard<std::mutex> const lock(mutex_);
-    if (number >= tensors_.size() || !tensors_[number].defined()) compute();
-    // A second backward pass over a graph that was retained computes it again.
-    return std::exchange(tensors_[number], at::Tensor());
-  }
+  at::Tensor at(std::size_t number);
 
-  void compute() {
-    for (trace const& one : traces_) {
-      if (one.was_changed()) throw changed_in_place();
-    }
-    std::vector<at::Tensor> inputs;
-    inputs.reserve(inputs_.size());
-    for (auto const& one : inputs_) inputs.push_back(one.unpack());
-    // Another thread may draw between the two passes' numbers again; in the first pass it happened for good.
-    constexpr int attempts = 4;
-    for (int attempt = 1; !compute(inputs); ++attempt) {
-      if (attempt == attempts) throw drew_otherwise();
-    }
-  }
+  void compute();
 
   /// False where other random numbers came.
-  bool compute(std::vector<at::Tensor> const& inputs) {
-    tensors_.assign(traces_.size(), at::Tensor());
-    next_ = 0;
-    ended_ = ending::none;
-    context_.again(drew_, [&] {
-      saved_tensor_scope const capture([this] { return std::make_unique<captured>(*this); });
-      try {
-        forward_(as_leaves(inputs));
-      } catch (...) {
-        // Thrown here to end it, whatever it became on its way.
-        if (ended_ == ending::none) throw;
-      }
-    });
-    if (ended_ == ending::none || ended_ == ending::differs) throw differs();
-    return ended_ == ending::complete;
-  }
+  bool compute(std::vector<at::Tensor> const& inputs);
 
-  error differs() const {
-    return error("E16",
-                 "a recomputed block saved other tensors than in its forward pass. Its forward pass must do the same for the "
-                 "same inputs: no counters, no branches on anything that changes.");
-  }
+  error differs() const;
 
   forward_pass forward_;
   at::DeviceType device_;
@@ -316,12 +226,7 @@ struct reentrant_block {
   std::uint64_t sum = 0;    ///< of its result then
 
   /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
-  at::Tensor call(torch::autograd::variable_list inputs) const {
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!given[i]) inputs[i] = at::Tensor();
-    }
-    return forward(inputs);
-  }
+  at::Tensor call(torch::autograd::variable_list inputs) const;
 };
 
 class reentrant_function : public torch::autograd::Function<reentrant_function> {
@@ -340,34 +245,7 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
   }
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 torch::autograd::variable_list const& gradients) {
-    // torch::autograd::grad computes some gradients only; this backward pass would add to all of them.
-    if (!torch::autograd::Engine::get_default_engine().is_checkpoint_valid()) throw broken_rule<error, rule::A04>();
-    auto const capsule = context->saved_data["block"].toCapsule();
-    auto const block = static_cast<holder&>(*capsule).block;
-    auto const saved = context->get_saved_variables();
-    torch::autograd::variable_list leaves;
-    at::Tensor result;
-    constexpr int attempts = 4;
-    std::uint64_t before = 0;
-    for (int attempt = 1;; ++attempt) {
-      leaves = as_leaves(saved);
-      block->context.again(block->drew, [&] { result = block->call(leaves); });
-      std::uint64_t const sum = sum_of_values(result);
-      if (sum == block->sum) break;
-      if (!block->drew && attempt == 2) {
-        if (sum == before) throw changed_in_place();
-        break;  // a kernel that never gives the same bits twice
-      }
-      if (attempt == attempts) throw drew_otherwise();
-      before = sum;
-    }
-    torch::autograd::backward({result}, {gradients.front()});
-    // One for the block, which is not a variable.
-    torch::autograd::variable_list all = {at::Tensor()};
-    for (at::Tensor const& leaf : leaves) all.push_back(leaf.grad());
-    return all;
-  }
+                                                 torch::autograd::variable_list const& gradients);
 
  private:
   struct holder : torch::CustomClassHolder {
@@ -418,3 +296,7 @@ at::Tensor recompute_reentrant(Forward forward, Inputs const&... inputs) {
 }
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/recompute/recompute.ipp>
+#endif

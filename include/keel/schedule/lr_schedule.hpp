@@ -30,78 +30,18 @@ namespace keel {
 namespace detail {
 
 /// How much of its cycle of warm restarts has passed before update number `update`, from 0, after the warm-up; below 1.
-inline double cycle_progress(schedule::settings const& s, std::int64_t update) {
-  std::int64_t length = std::max<std::int64_t>(1, s.cycle);
-  std::int64_t const factor = std::max<std::int64_t>(1, s.cycle_factor);
-  if (factor == 1) return static_cast<double>(update % length) / static_cast<double>(length);
-  while (update >= length) {
-    update -= length;
-    // No run sees the end of a longer cycle.
-    if (length > std::numeric_limits<std::int64_t>::max() / factor) return 0.0;
-    length *= factor;
-  }
-  return static_cast<double>(update) / static_cast<double>(length);
-}
+double cycle_progress(schedule::settings const& s, std::int64_t update);
 
 /// How often a schedule that lowers the rate by a factor has done so before update number `update`; not whole where it does so
 /// smoothly. `after_warmup` counts from the end of the warm-up.
-inline double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup) {
-  std::int64_t const interval = std::max<std::int64_t>(1, s.interval);
-  switch (s.kind) {
-    case schedule::kind::exponential:
-      return static_cast<double>(after_warmup) / static_cast<double>(interval);
-    case schedule::kind::step_decay: {
-      std::int64_t const whole = after_warmup / interval;
-      return static_cast<double>(whole);
-    }
-    case schedule::kind::multi_step: {
-      auto const* const end = s.milestones + std::clamp(s.milestone_count, 0, schedule::max_milestones);
-      return static_cast<double>(std::upper_bound(s.milestones, end, update) - s.milestones);
-    }
-    default:
-      return 0.0;
-  }
-}
+double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup);
 
 }  // namespace detail
 
 /// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up;
 /// `min` is the lowest rate over the highest. `total` 0 means a run without a known length, which only schedules that fall to
 /// their end need; they keep the last factor from `total` on.
-inline double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
-  double const at = static_cast<double>(update);
-  double const length = static_cast<double>(total);
-  double const warmup = static_cast<double>(schedule::warmup_updates(s, total));
-  auto const half_cosine = [](double progress) { return 0.5 * (1.0 - std::cos(std::numbers::pi * progress)); };
-  if (s.kind == schedule::kind::one_cycle) {
-    // Its last rising update has the highest rate, and the run's last one the lowest.
-    double const peak = std::max(0.0, warmup - 1.0);
-    if (at < peak) return s.start_ratio + (1.0 - s.start_ratio) * half_cosine(at / peak);
-    double const fall = length - 1.0 - peak;
-    return 1.0 - (1.0 - min) * half_cosine(fall > 0.0 ? std::min(1.0, (at - peak) / fall) : 1.0);
-  }
-  if (at < warmup) return (at + 1.0) / warmup;
-  std::int64_t const after_warmup = update - static_cast<std::int64_t>(warmup);
-  switch (s.kind) {
-    case schedule::kind::inverse_root:
-      // Its updates count from 1, so that the warm-up's last one is the first of the fall too.
-      return std::max(min, std::sqrt(std::max(1.0, warmup) / (at + 1.0)));
-    case schedule::kind::exponential:
-    case schedule::kind::step_decay:
-    case schedule::kind::multi_step:
-      return std::max(min, std::pow(s.lowered_by, detail::times_lowered(s, update, after_warmup)));
-    case schedule::kind::warm_restarts:
-      return 1.0 - (1.0 - min) * half_cosine(detail::cycle_progress(s, after_warmup));
-    default:
-      break;
-  }
-  if (!schedule::falls_to_its_end(s.kind)) return 1.0;
-  double const decay = s.kind == schedule::kind::warmup_stable_decay ? static_cast<double>(s.decay) : length - warmup;
-  double const progress = decay > 0.0 ? std::clamp((at - (length - decay)) / decay, 0.0, 1.0) : (at < length ? 0.0 : 1.0);
-  if (s.kind == schedule::kind::cosine) return 1.0 - (1.0 - min) * half_cosine(progress);
-  if (s.kind == schedule::kind::polynomial) return min + (1.0 - min) * std::pow(1.0 - progress, s.power);
-  return 1.0 - (1.0 - min) * progress;
-}
+double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min);
 
 /// A policy that brings its own factor: `static double factor(std::int64_t update, std::int64_t total)`.
 template <class Policy>
@@ -135,74 +75,25 @@ class lr_schedule {
   /// A group's own rate, which the schedule multiplies.
   double highest(std::size_t group) const { return writes() ? highest_.at(group) : present(group); }
   /// The learning rate of a group for the next update.
-  double rate(std::size_t group = 0) const {
-    if (!writes()) return present(group);
-    double const highest = highest_.at(group) * lowered_;
-    if (highest == 0.0) return 0.0;
-    if (custom_) return highest * custom_(position_, total_);
-    double const min = settings_.min_lr > 0.0 ? std::min(1.0, settings_.min_lr / highest) : settings_.min_ratio;
-    double const factor = schedule_factor(settings_, position_, total_, min);
-    return settings_.kind == schedule::kind::plateau ? highest * factor * std::max(min, plateau_.factor) : highest * factor;
-  }
+  double rate(std::size_t group = 0) const;
 
   /// Throws learning_rate_error (E18), before anything has changed, for a rate of the next update that is negative, infinite or
   /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
-  void require_sound(std::int64_t update) {
-    if (loaded_) take_loaded_rates();
-    if (!applied_) take_base_rates();
-    for (std::size_t group = 0; group < highest_.size(); ++group) {
-      if (writes() && present(group) != written_[group]) {
-        throw learning_rate_error(
-            "E18", "the learning rate of group " + std::to_string(group) + " is " + text_of(present(group)) +
-                       " before update " + std::to_string(update) + " and the schedule wrote " + text_of(written_[group]) +
-                       ": something else changes it too. Leave it to the recipe's schedule, or remove that policy and "
-                       "change the rate yourself.");
-      }
-      double const next = rate(group);
-      if (std::isfinite(next) && next >= 0.0) continue;
-      throw learning_rate_error(
-          "E18", "the learning rate of group " + std::to_string(group) + " for update " + std::to_string(update) + " is " +
-                     text_of(next) + ". The parameters are as they were before it. Look at " +
-                     (custom_ ? "the schedule's factor()" : "what sets the rate") + ": it must be finite and not negative.");
-    }
-  }
+  void require_sound(std::int64_t update);
 
   /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
-  void apply(torch::optim::Optimizer& optimizer) {
-    applied_ = true;
-    if (!writes()) return;
-    auto& groups = optimizer.param_groups();
-    for (std::size_t i = 0; i < groups.size() && i < highest_.size(); ++i) {
-      written_[i] = rate(i);
-      groups[i].options().set_lr(written_[i]);
-    }
-  }
+  void apply(torch::optim::Optimizer& optimizer);
   /// The optimizer's rates were loaded from where the schedule wrote them.
-  void take_loaded_rates() {
-    loaded_ = false;
-    applied_ = true;
-    for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);
-  }
+  void take_loaded_rates();
 
   /// What rollbacks made of the rate so far: a factor of at most 1.
   double lowered() const { return lowered_; }
 
   /// Every rate of every group is `factor` times what it was, from now on.
-  void lower(double factor) {
-    lowered_ *= factor;
-    if (writes()) return;
-    for (auto& group : optimizer_->param_groups()) group.options().set_lr(group.options().get_lr() * factor);
-  }
+  void lower(double factor);
 
   /// Goes on by one if the step was applied; a plateau takes its loss in.
-  void advance(step_outcome const& result) {
-    auto const* const updated = result.get_if<result::updated>();
-    if (updated == nullptr) return;
-    ++position_;
-    bool const warm = position_ > schedule::warmup_updates(settings_, total_);
-    bool const judges_losses = settings_.kind == schedule::kind::plateau && !schedule::judges_evaluations(settings_);
-    if (judges_losses && warm) plateau_.take(settings_, updated->loss);
-  }
+  void advance(step_outcome const& result);
 
   /// An evaluation of the parameters as they are came to `value`; a plateau that judges evaluations takes it in, after the
   /// warm-up. One that is NaN or infinite is not better than any.
@@ -286,11 +177,7 @@ class lr_schedule {
   };
 
   double present(std::size_t group) const { return optimizer_->param_groups().at(group).options().get_lr(); }
-  static std::string text_of(double rate) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.9g", rate);
-    return text;
-  }
+  static std::string text_of(double rate);
 
   torch::optim::Optimizer* optimizer_;
   schedule::settings settings_;
@@ -306,3 +193,7 @@ class lr_schedule {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/schedule/lr_schedule.ipp>
+#endif

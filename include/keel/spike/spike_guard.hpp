@@ -26,35 +26,13 @@ class spike_guard {
   double gradient_norm_limit() const { return limit(gradient_norm_, settings_.gradient_norm_above); }
 
   /// Why the update should be skipped, if it should. What is not finite is not a spike, and another guard's business.
-  std::optional<reason> judge(double loss, double gradient_norm) const {
-    if (settings_.kind == spike::kind::ignore) return std::nullopt;
-    auto const finite_loss = as_finite(loss);
-    auto const finite_norm = as_finite(gradient_norm);
-    if (finite_loss && exceeds(*finite_loss, loss_limit())) return reason::loss_spike;
-    if (finite_norm && exceeds(*finite_norm, gradient_norm_limit())) return reason::gradient_spike;
-    return std::nullopt;
-  }
+  std::optional<reason> judge(double loss, double gradient_norm) const;
 
-  void accepted(step_outcome const& result) {
-    if (settings_.kind == spike::kind::ignore) return;
-    auto const& updated = result.get<result::updated>();
-    loss_.push(keel::accepted(result, updated.loss));
-    gradient_norm_.push(keel::accepted(result, updated.gradient_norm));
-    in_a_row_ = 0;
-  }
+  void accepted(step_outcome const& result);
 
   /// One more update is skipped. Throws diverged_error (E14) if the policy bears no more of them; where it rolls back,
   /// returns what happened instead. `update` counts from 1.
-  std::optional<std::string> skipped(reason why, double value, std::int64_t update) {
-    if (++in_a_row_ < settings_.limit) return std::nullopt;
-    double const bound = why == reason::loss_spike ? loss_limit() : gradient_norm_limit();
-    std::string what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " + std::to_string(value) +
-                       " above " + std::to_string(bound) + ": " + std::to_string(in_a_row_) + " in a row";
-    if (settings_.kind == spike::kind::rollback) return what;
-    throw diverged_error("E14", what +
-                                    ", which is this recipe's limit. The parameters are those of the last good "
-                                    "update. Lower the learning rate, or look at the data from here on.");
-  }
+  std::optional<std::string> skipped(reason why, double value, std::int64_t update);
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -67,14 +45,7 @@ class spike_guard {
   std::size_t length() const { return static_cast<std::size_t>(std::max(2LL, settings_.window)); }
   /// A deviation of two values says little.
   std::size_t least() const { return std::max<std::size_t>(2, length() / 4); }
-  double limit(window_statistics const& history, double above) const {
-    double lowest = std::numeric_limits<double>::infinity();
-    if (settings_.kind == spike::kind::ignore) return lowest;
-    if (above > 0.0) lowest = above;
-    lowest = std::min(lowest, history.limit(settings_.zscore));
-    auto const mean = settings_.ratio > 0.0 ? history.mean() : std::nullopt;
-    return mean && *mean > 0.0 ? std::min(lowest, settings_.ratio * *mean) : lowest;
-  }
+  double limit(window_statistics const& history, double above) const;
 
   spike::settings settings_;
   window_statistics loss_;
@@ -83,3 +54,7 @@ class spike_guard {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/spike/spike_guard.ipp>
+#endif

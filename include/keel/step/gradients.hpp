@@ -19,7 +19,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/_foreach_mul.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/optimizer.h>
 
@@ -75,76 +74,21 @@ struct gradient_values {
   bool clipped = false;
   std::vector<double> norms{};  ///< a parameter: the L2 norm of its unscaled gradient
 
-  std::vector<at::Tensor> defined_gradients() const {
-    std::vector<at::Tensor> result;
-    result.reserve(parameters.size());
-    for (at::Tensor const& parameter : parameters) {
-      if (parameter.grad().defined()) result.push_back(parameter.grad());
-    }
-    return result;
-  }
+  std::vector<at::Tensor> defined_gradients() const;
   /// Gradients of bf16 and fp16 parameters from here on add up in fp32: in eight bits, small ones would be lost beside a large
   /// sum.
-  void widen() {
-    at::NoGradGuard no_grad;
-    for (at::Tensor const& parameter : parameters) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (gradient.defined() && is_narrow(gradient)) gradient = gradient.to(at::kFloat);
-    }
-  }
+  void widen();
   /// For an optimizer that expects gradients of the parameters' own dtype.
-  void narrow() {
-    at::NoGradGuard no_grad;
-    for (at::Tensor const& parameter : parameters) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (gradient.defined() && is_narrow(parameter)) gradient = gradient.to(parameter.scalar_type());
-    }
-  }
-  void write() {
-    if (factor == 1.0) return;
-    at::NoGradGuard no_grad;
-    auto defined = defined_gradients();
-    for (at::Tensor& gradient : defined) {
-      if (gradient.is_sparse()) gradient = gradient._values();
-    }
-    if (!defined.empty()) at::_foreach_mul_(defined, factor);
-    factor = 1.0;
-  }
+  void narrow();
+  void write();
   /// Adds up what a sparse gradient holds of one row more than once.
-  void coalesce() {
-    at::NoGradGuard no_grad;
-    for (at::Tensor const& parameter : parameters) {
-      at::Tensor& gradient = parameter.mutable_grad();
-      if (gradient.defined() && gradient.is_sparse() && !gradient.is_coalesced()) gradient = gradient.coalesce();
-    }
-  }
+  void coalesce();
   /// Throws error (E11) for a sparse gradient, of which a clip policy that looks at elements cannot take a look at each.
-  void require_dense() const {
-    for (at::Tensor const& parameter : parameters) {
-      if (parameter.grad().defined() && parameter.grad().layout() != at::kStrided) {
-        throw error("E11",
-                    c10::str("the gradient of a parameter of shape ", parameter.sizes(),
-                             " is sparse, and this clip policy looks at every element. Use keel::clip::global_norm, or an "
-                             "embedding with sparse = false."));
-      }
-    }
-  }
+  void require_dense() const;
   /// The gradients as they would be with the factor in them; those in memory stay.
-  std::vector<at::Tensor> unscaled_copies() const {
-    at::NoGradGuard no_grad;
-    std::vector<at::Tensor> result;
-    result.reserve(parameters.size());
-    for (at::Tensor const& parameter : parameters)
-      result.push_back(parameter.grad().defined() ? parameter.grad() * factor : at::Tensor());
-    return result;
-  }
+  std::vector<at::Tensor> unscaled_copies() const;
   /// One entry a parameter, undefined where it has no gradient, so that indices stay those of the parameters.
-  std::vector<at::Tensor> all_gradients() const {
-    std::vector<at::Tensor> result;
-    result.reserve(parameters.size());
-    for (at::Tensor const& parameter : parameters) result.push_back(parameter.grad());
-    return result;
-  }
+  std::vector<at::Tensor> all_gradients() const;
 };
 
 struct gradient_access;
@@ -384,11 +328,11 @@ inline void clear_gradients(std::span<at::Tensor const> parameters) {
 
 /// A new update over the parameters, whose gradients it clears. `scale` multiplies every loss; `device_scale`, a scalar on the
 /// parameters' device, does so too where it is defined.
-inline gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale = 1.0,
-                                                                    at::Tensor device_scale = {}) {
-  clear_gradients(parameters);
-  return detail::gradient_access::make<gradients<stage::scaled, accumulation::partial>>(
-      {.parameters = parameters, .scale = scale, .device_scale = std::move(device_scale)});
-}
+gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale = 1.0,
+                                                             at::Tensor device_scale = {});
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/step/gradients.ipp>
+#endif

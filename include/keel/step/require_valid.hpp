@@ -89,6 +89,12 @@ void require_unbroken(config const& value) {
   throw recipe_error(ids.front(), sentences, ids);
 }
 
+#if __has_include(<keel_bodies_are_compiled>)
+// Of recipes without rules of their own.
+extern template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
+extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
+#endif
+
 /// The recipe's configuration with the facts in it. Throws recipe_error where it breaks a rule.
 template <class Recipe>
 config require_valid(run_facts const& facts, model::settings const& model, optimizer::settings const& optimizer) {
@@ -96,7 +102,7 @@ config require_valid(run_facts const& facts, model::settings const& model, optim
   value.run = facts;
   value.model = value.model | model;
   value.optimizer = value.optimizer | optimizer;
-  require_unbroken<typename rule::detail::joined<detail::all_rules<Recipe>, rule::rules_not_implemented>::type>(value);
+  require_unbroken<typename detail::with_types_of<Recipe>::template rules<void>>(value);
   return value;
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <keel/core/error.hpp>
 #include <keel/metrics/console.hpp>
+#include <keel/rule/checkpoint.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -86,13 +87,7 @@ struct mistyped_options {
 }  // namespace detail
 
 /// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
-inline std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
-  if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
-  std::int64_t batches = 0;
-  if (__builtin_mul_overflow(options.epochs, options.batches_per_epoch, &batches))
-    throw error("E12", "options.epochs times options.batches_per_epoch is more than 2^63. Look at both.");
-  return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
-}
+std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
 /// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
 inline char const* in_place_of(trainer_options const& options) {
@@ -101,29 +96,13 @@ inline char const* in_place_of(trainer_options const& options) {
 }
 
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
-inline void require_sound(trainer_options const& options, bool saves) {
-  if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
-    throw error("E12",
-                "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them at 0 for one "
-                "pass over the data.");
-  }
-  if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
-    throw error(
-        "E12",
-        "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
-        "and stands without resume_at and weights_from. Leave one of them out.");
-  }
-  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
-    throw error("E12",
-                "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
-                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave "
-                "it out.");
-  }
-  if (saves && options.run_directory.empty()) {
-    throw error("E12",
-                "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
-                "keel::checkpoint::never.");
-  }
-}
+void require_sound(trainer_options const& options, bool saves);
+
+/// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
+void require_work_left(std::int64_t updates, std::int64_t length);
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/options.ipp>
+#endif

@@ -57,9 +57,7 @@ template <class State>
 void require_tensors_can_be_saved(State& state, std::string const& name) {
   for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {
     if constexpr (std::is_same_v<Leaf, at::Tensor>) {
-      if (!leaf.defined()) return;
-      tensor_map const one{{path(), saved_form(leaf)}};
-      static_cast<void>(safetensors_writer(one, {}));
+      if (leaf.defined()) require_file_takes(path(), leaf);
     }
   });
 }
@@ -129,20 +127,10 @@ class registered_states final : public program_state {
     }
   }
 
-  /// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered.
-  void require_same(nlohmann::json const& saved, std::string const& source) const {
-    for (auto const& one : states_) {
-      if (!saved.contains(one.name))
-        throw checkpoint_error("E04", source + " holds no state " + one.name +
-                                          ", which this program registers. Leave it out, use another run directory, or "
-                                          "options.accept_changed_recipe, with which it stays as it is now.");
-    }
-    for (auto const& [name, value] : saved.items()) {
-      if (std::none_of(states_.begin(), states_.end(), [&wanted = name](auto const& one) { return one.name == wanted; }))
-        throw checkpoint_error("E04", source + " holds the state " + name +
-                                          ", which this program does not register. Call trainer::register_state(\"" + name +
-                                          "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
-    }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (auto const& one : states_) all.push_back(one.name);
+    return all;
   }
 
   template <class Archive>

@@ -5,8 +5,8 @@
 #include <torch/version.h>
 
 #include <algorithm>
-#include <boost/hana/for_each.hpp>
 #include <cstdint>
+#include <functional>
 #include <keel/attention/attention.hpp>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/model_state.hpp>
@@ -25,11 +25,18 @@
 
 namespace keel {
 
-/// A named part of a run's state; `state` lists its fields with `visit`.
-template <class State>
+/// A named part of a run's state, which lists its fields with `visit`.
 struct state_part {
   char const* name;
-  State* state;
+  std::function<void(state_writer&)> write;
+  std::function<void(state_reader&)> read;
+
+  /// The state outlives the part.
+  template <class State>
+  static state_part of(char const* name, State& state) {
+    return {name, [&state](state_writer& archive) { state.visit(archive); },
+            [&state](state_reader& archive) { state.visit(archive); }};
+  }
 };
 
 /// What may differ between a checkpoint and the program that takes it; what does is then the program's.
@@ -171,10 +178,6 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
 /// would otherwise win without a word. The present rate is the schedule's business and not compared.
 inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, std::string const& source) {
@@ -233,10 +236,6 @@ inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, 
   }
 }
 
-}  // namespace detail
-
-namespace detail {
-
 /// Throws checkpoint_error (E04) that names a parameter which was frozen and is not, or the other way about.
 inline void require_same_frozen(torch::nn::Module& model, snapshot const& content, std::string const& source) {
   nlohmann::json const saved = content.state.value("frozen", nlohmann::json::array());
@@ -258,9 +257,8 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
 }  // namespace detail
 
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
-template <class Parts>
-snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                       parameter_list const& parameters, Parts const& parts) {
+inline snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                              parameter_list const& parameters, std::vector<state_part> const& parts) {
   snapshot content;
   content.model = model_tensors(model);
   content.state["frozen"] = nlohmann::json::array();
@@ -276,19 +274,18 @@ snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::opt
   content.state["recipe"] = detail::slots_to_json(value, slots{});
   content.state["updates"] = value.run.updates;
   save_optimizer(optimizer, parameters, content.state["optimizer"], content.optimizer);
-  boost::hana::for_each(parts, [&](auto part) {
+  for (state_part const& part : parts) {
     state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".");
-    part.state->visit(writer);
-  });
+    part.write(writer);
+  }
   return content;
 }
 
 /// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
 /// Parameters are written last, after everything else was found good.
-template <class Parts>
-void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                    parameter_list const& parameters, Parts const& parts, std::string const& source,
-                    accepted_changes const& accepts) {
+inline void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                           parameter_list const& parameters, std::vector<state_part> const& parts, std::string const& source,
+                           accepted_changes const& accepts) {
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is not a JSON object. Take an older checkpoint.");
   if (!accepts.own_run) detail::require_same_recipe(value, content.state, source, accepts);
@@ -303,14 +300,14 @@ void apply_snapshot(snapshot content, config const& value, torch::nn::Module& mo
   detail::take_own_options(content.state, live.state, value, accepts);
   if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, source);
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
-  boost::hana::for_each(parts, [&](auto part) {
+  for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A mechanism that a changed recipe adds starts fresh.
     bool const is_step = std::string_view(part.name) == "step";
     bool const brings = accepts.all || accepts.own_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
-    part.state->visit(reader);
-  });
+    part.read(reader);
+  }
   // Room for all of them first; the values come with the model's.
   std::vector<at::Tensor> rooms;
   rooms.reserve(to_quantize.size());
@@ -353,11 +350,25 @@ bool load_newest_whole(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
                                     ", says: " + damage + " Restore the directory from a copy, or start again in another one.");
 }
 
-/// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
-inline void require_work_left(std::int64_t updates, std::int64_t length) {
-  if (updates <= length) return;
-  throw broken_rule<error, rule::S19>("checkpoint at update " + std::to_string(updates) + ", options.updates " +
-                                      std::to_string(length));
+namespace detail {
+
+/// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered, by these names.
+inline void require_same_states(std::vector<std::string> const& registered, nlohmann::json const& saved,
+                                std::string const& source) {
+  for (std::string const& name : registered) {
+    if (!saved.contains(name))
+      throw checkpoint_error("E04", source + " holds no state " + name +
+                                        ", which this program registers. Leave it out, use another run directory, or "
+                                        "options.accept_changed_recipe, with which it stays as it is now.");
+  }
+  for (auto const& [name, value] : saved.items()) {
+    if (std::find(registered.begin(), registered.end(), name) == registered.end())
+      throw checkpoint_error("E04", source + " holds the state " + name +
+                                        ", which this program does not register. Call trainer::register_state(\"" + name +
+                                        "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
+  }
 }
+
+}  // namespace detail
 
 }  // namespace keel

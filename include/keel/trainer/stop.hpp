@@ -34,46 +34,11 @@ class process_signals {
     return signals;
   }
 
-  void listen() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (listeners_++ > 0) return;
-    pending().store(0);
-    for (auto& time : first_times()) time.store(0);
-    seen_ = false;
-    struct sigaction action = {};
-    action.sa_handler = &on_stop;
-    ::sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESTART;
-    for (int i = 0; i < count; ++i) {
-      ::sigaction(numbers[i], &action, &before_[i]);
-      // What the process was started to ignore, as under nohup, it goes on ignoring.
-      if (before_[i].sa_handler == SIG_IGN) ::sigaction(numbers[i], &before_[i], nullptr);
-    }
-  }
-  void leave() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (--listeners_ > 0) return;
-    for (int i = 0; i < count; ++i) put_back(numbers[i], &on_stop, before_[i]);
-    // One that came after the last poll was for the program, which has its handlers back.
-    int const unseen = pending().exchange(0);
-    if (unseen != 0 && !seen_) std::raise(unseen);
-  }
-  int received() {
-    int const number = pending().load(std::memory_order_relaxed);
-    if (number != 0) seen_ = true;
-    return number;
-  }
+  void listen();
+  void leave();
+  int received();
 
-  void listen_for_saves() {
-    std::lock_guard<std::mutex> lock(mutex_);
-    if (save_listeners_++ > 0) return;
-    struct sigaction action = {};
-    action.sa_handler = &on_save;
-    ::sigemptyset(&action.sa_mask);
-    action.sa_flags = SA_RESTART;
-    ::sigaction(SIGUSR2, &action, &save_before_);
-    if (save_before_.sa_handler != SIG_DFL) ::sigaction(SIGUSR2, &save_before_, nullptr);
-  }
+  void listen_for_saves();
   void leave_saves() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--save_listeners_ == 0) put_back(SIGUSR2, &on_save, save_before_);
@@ -86,51 +51,20 @@ class process_signals {
   static constexpr int numbers[count] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
   static constexpr std::int64_t repeats_within = 5;  // seconds
 
-  static std::atomic<int>& pending() {
-    static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write lock-free");
-    static std::atomic<int> number{0};
-    return number;
-  }
+  static std::atomic<int>& pending();
   /// Of each of `numbers`, when it came first; 0: not yet.
-  static std::atomic<std::int64_t> (&first_times())[count] {
-    static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler may only write lock-free");
-    static std::atomic<std::int64_t> times[count] = {};
-    return times;
-  }
+  static std::atomic<std::int64_t> (&first_times())[count];
   static std::atomic<int>& saves() {
     static std::atomic<int> asked{0};
     return asked;
   }
 
   /// A handler that the program set meanwhile stays.
-  static void put_back(int number, void (*handler)(int), struct sigaction const& before) {
-    struct sigaction now = {};
-    ::sigaction(number, nullptr, &now);
-    if (now.sa_handler == handler) ::sigaction(number, &before, nullptr);
-  }
+  static void put_back(int number, void (*handler)(int), struct sigaction const& before);
 
   static void on_save(int /*number*/) { saves().fetch_add(1); }
 
-  static void on_stop(int number) {
-    int const error = errno;
-    int none = 0;
-    pending().compare_exchange_strong(none, number);
-    struct timespec time{};
-    ::clock_gettime(CLOCK_MONOTONIC, &time);
-    std::int64_t const now = static_cast<std::int64_t>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000 + 1;
-    for (int i = 0; i < count; ++i) {
-      std::int64_t first = 0;
-      if (numbers[i] != number || first_times()[i].compare_exchange_strong(first, now)) continue;
-      if (now - first < repeats_within * 1000) {
-        say("keel: this run is stopping already; the same signal after 5 seconds ends it at once, without a checkpoint\n");
-      } else {
-        say("keel: a second signal ends this run at once; the last checkpoint is what a resume goes on from\n");
-        std::signal(number, SIG_DFL);
-        std::raise(number);
-      }
-    }
-    errno = error;
-  }
+  static void on_stop(int number);
   /// A handler may call write and little else; that the text cannot be written is nothing it could act on.
   static void say(char const* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
@@ -165,22 +99,14 @@ class signal_listener {
 /// Listens for SIGUSR2, which asks for a checkpoint, for as long as it lives.
 class save_listener {
  public:
-  explicit save_listener(bool active = true) : active_(active) {
-    if (!active_) return;
-    seen_ = detail::process_signals::instance().saves_asked();
-    detail::process_signals::instance().listen_for_saves();
-  }
+  explicit save_listener(bool active = true);
   save_listener(save_listener const&) = delete;
   save_listener& operator=(save_listener const&) = delete;
   ~save_listener() {
     if (active_) detail::process_signals::instance().leave_saves();
   }
   /// A checkpoint was asked for since the last call.
-  bool take_request() {
-    if (!active_) return false;
-    int const asked = detail::process_signals::instance().saves_asked();
-    return std::exchange(seen_, asked) != asked;
-  }
+  bool take_request();
 
  private:
   bool active_;
@@ -188,3 +114,7 @@ class save_listener {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/stop.ipp>
+#endif

@@ -13,15 +13,7 @@
 
 namespace keel {
 
-inline std::string ending(outcome const& result) {
-  if (result.is<result::finished>()) return "finished";
-  if (result.is<result::gave_up>()) return std::string("gave up: ") + to_string(result.get<result::gave_up>().why);
-  if (result.is<result::stopped>()) {
-    int const signal = result.get<result::stopped>().signal;
-    return signal == 0 ? "stopped by the program" : "stopped by signal " + std::to_string(signal);
-  }
-  return "goes on";
-}
+std::string ending(outcome const& result);
 
 /// Its name in events.jsonl.
 inline char const* event_of_ending(outcome const& result) {
@@ -30,47 +22,16 @@ inline char const* event_of_ending(outcome const& result) {
 }
 
 /// What a run does for memory, in words; empty where it does nothing.
-inline std::string words_of(memory_settings const& relief) {
-  std::vector<std::string> all;
-  if (relief.pieces > 1) all.push_back("micro-batches in " + std::to_string(relief.pieces) + " pieces");
-  if (relief.recompute == recompute_kind::reentrant) all.push_back("reentrant recompute");
-  if (relief.recompute == recompute_kind::non_reentrant) all.push_back("non-reentrant recompute");
-  if (relief.attention == attention_kind::fused) all.push_back("fused attention");
-  if (relief.offload) all.push_back("optimizer state offloaded");
-  if (relief.quantized) all.push_back("base in eight bits");
-  if (relief.length > 0) all.push_back("rows of " + std::to_string(relief.length) + " tokens");
-  std::string words;
-  for (auto const& one : all) words += (words.empty() ? "" : ", ") + one;
-  return words;
-}
+std::string words_of(memory_settings const& relief);
 
-inline std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
-                                                                     std::int64_t skipped, double clipped,
-                                                                     run_record const& record, std::int64_t tokens_now,
-                                                                     double seconds, std::string const& directory,
-                                                                     memory_settings const& relief,
-                                                                     memory::timeline const& timeline) {
-  std::vector<std::pair<std::string, std::string>> rows;
-  rows.emplace_back("run", words);
-  std::string const share = clipped > 0.0 ? detail::formatted(" (%.0f %% clipped)", 100.0 * clipped) : std::string();
-  rows.emplace_back("updates", std::to_string(updates) + " applied" + share + ", " + std::to_string(skipped) + " skipped, " +
-                                   std::to_string(record.rungs) + " rungs taken for memory");
-  rows.emplace_back("loss",
-                    detail::formatted("%.4f at the first update, %.4f at the last", record.first_loss, record.last_loss));
-  double const rate = seconds > 0.0 ? static_cast<double>(tokens_now) / seconds : 0.0;
-  rows.emplace_back("data", detail::quantity(static_cast<double>(record.tokens)) + " tokens or rows, " +
-                                detail::quantity(rate) + "/s since this start");
-  rows.emplace_back("time since this start", detail::duration(seconds));
-  if (timeline.peak() > 0) {
-    rows.emplace_back(
-        "memory", detail::formatted("%.1f MiB at most, in the %s pass of update %lld; ",
-                                    static_cast<double>(timeline.peak()) / (1024.0 * 1024.0), to_string(timeline.peak_phase()),
-                                    static_cast<long long>(timeline.peak_update())) +
-                      to_string(timeline.judge()));
-  }
-  if (auto const saved = words_of(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
-  if (!directory.empty()) rows.emplace_back("kept in", directory);
-  return rows;
-}
+std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
+                                                              std::int64_t skipped, double clipped, run_record const& record,
+                                                              std::int64_t tokens_now, double seconds,
+                                                              std::string const& directory, memory_settings const& relief,
+                                                              memory::timeline const& timeline);
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/summary.ipp>
+#endif

@@ -25,10 +25,9 @@
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/evaluator.hpp>
 #include <keel/trainer/hooks.hpp>
+#include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
-#include <keel/trainer/resume.hpp>
-#include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
@@ -58,8 +57,8 @@ class trainer {
       : options_(std::move(options)),
         step_(model, optimizer, length(), forward_events{this}),
         console_(options_.console, options_.mode, options_.console_every),
-        directory_(open_directory(options_, file_system)) {
-    if (directory_) step_.ladder().offload_to(directory_->root());
+        directory_(detail::open_directory(options_, saves, file_system)) {
+    if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
   }
   /// Rejected (Z08).
@@ -319,12 +318,6 @@ class trainer {
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  /// Null where the options name none. Throws error (E12) for options that do not fit, file_error (E01, E02).
-  static std::unique_ptr<run_directory<files>> open_directory(trainer_options const& options, files const& file_system) {
-    require_sound(options, saves);
-    if (options.run_directory.empty()) return nullptr;
-    return std::make_unique<run_directory<files>>(options.run_directory, file_system);
-  }
   std::int64_t length() const { return length_of(options_, configured.accumulate.count); }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
@@ -469,7 +462,7 @@ class trainer {
   void after_update(step_outcome const& last) {
     bool const updated = last.updated() != nullptr;
     if ((updated && evaluator_.is_due(step_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
-    if (checkpoints_.at_boundary(updated, save_signal_.take_request(), [this] { return slowest_update(); })) data_moved_ = true;
+    if (checkpoints_.at_boundary(updated, save_signal_.take_request(), slowest_update())) data_moved_ = true;
     checkpoints_.note_random();
   }
   void after_epoch() {
@@ -480,7 +473,7 @@ class trainer {
     if constexpr (saves) {
       // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
       if (!evaluates && configured.checkpoint.kind != checkpoint::kind::every_epochs) return;
-      if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) data_moved_ = true;
+      if (checkpoints_.at_boundary(false, false, slowest_update())) data_moved_ = true;
     }
   }
   /// Seconds of an update and the evaluation that may follow it.
@@ -567,14 +560,15 @@ class trainer {
   hooks hooks_;
   step_type step_;
   console console_;
-  std::unique_ptr<run_directory<files>> directory_;
+  detail::opened_directory<files> directory_;
   run_progress progress_{configured.evaluation};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
   run_log<files> log_{directory_.get(), console_, progress_.record};
   detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_};
-  detail::checkpoint_manager<recipe, Environment, step_type> checkpoints_{options_, directory_.get(), step_, progress_, log_,
-                                                                          hooks_};
+  detail::checkpointed<step_type> checkpointed_{step_};
+  detail::checkpoint_manager<Environment> checkpoints_{configured, options_, directory_.get(), checkpointed_, progress_,
+                                                       log_,       hooks_};
   update_timer<clock> timer_;
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;

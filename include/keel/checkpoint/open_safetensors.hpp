@@ -1,0 +1,60 @@
+// Opens a safetensors file: its header, and where its data begins.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/safetensors_header.hpp>
+#include <keel/core/files.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace keel {
+
+namespace detail {
+
+/// The header of an open file of `size` bytes and where its data begins.
+struct opened_safetensors {
+  safetensors_header header;
+  std::uint64_t data_begin;
+  std::string text;  ///< the bytes before the data
+  file_handle file;  ///< where it was opened by its name
+  std::uint64_t size() const { return data_begin + (header.entries.empty() ? 0 : header.entries.back().end); }
+};
+template <class Files>
+opened_safetensors open_safetensors(Files& files, file_handle const& file, std::filesystem::path const& path,
+                                    std::uint64_t size) {
+  auto const name = path.string();
+  std::string text(static_cast<std::size_t>(std::min<std::uint64_t>(size, safetensors_prefix)), '\0');
+  auto const source = [&](char* destination, std::size_t count, std::uint64_t offset) {
+    if (files.read_at(file, path, destination, count, offset) != count)
+      refuse_safetensors(name, "it became shorter while it was read");
+  };
+  source(text.data(), text.size(), 0);
+  auto const length = static_cast<std::size_t>(read_safetensors_length(text.data(), size, name));
+  text.resize(safetensors_prefix + length);
+  source(text.data() + safetensors_prefix, length, safetensors_prefix);
+  auto header = parse_safetensors_header(std::string_view(text).substr(safetensors_prefix), size - text.size(), name);
+  std::uint64_t const begin = text.size();
+  return {std::move(header), begin, std::move(text), {}};
+}
+
+/// The file of this name, its size that of what was opened: another may take its place at any time.
+inline opened_safetensors open_safetensors(posix_files& files, std::filesystem::path const& path) {
+  static_cast<void>(files.size(path));  // throws for a pipe, which opening would wait for
+  auto file = files.open_for_read(path);
+  struct stat status{};
+  if (::fstat(file.get(), &status) != 0) throw_file_error("read the size of", path, errno);
+  auto opened = open_safetensors(files, file, path, static_cast<std::uint64_t>(status.st_size));
+  opened.file = std::move(file);
+  return opened;
+}
+
+}  // namespace detail
+
+}  // namespace keel

@@ -1,0 +1,300 @@
+// The bodies of store.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <iterator>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/store.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/core/error.hpp>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+
+namespace keel {
+
+template <class Files>
+std::string checkpoint_store<Files>::prepare() {
+  files_.make_directories(directory_);
+  std::string not_synced = files_.sync_directory(directory_.parent_path());
+  put_back();
+  for (path const& entry : files_.list(directory_)) {
+    std::string const name = entry.filename().string();
+    for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
+      if (name.starts_with(prefix) && id_of(name.substr(prefix.size()))) {
+        remove_files_of(entry, name.substr(prefix.size()));
+        break;
+      }
+    }
+  }
+  return not_synced;
+}
+
+template <class Files>
+saved_checkpoint checkpoint_store<Files>::save(std::int64_t update, snapshot const& content, retention const& keep) {
+  saved_checkpoint saved;
+  checkpoint_id id = update;
+  path temporary;
+  try {
+    put_back();
+    if (auto const there = look_at(id); there && !is_of_one_run(content.run, there->run)) move_aside("foreign-", id);
+    bool const is_taken = files_.exists(path_of(id)) && !is_extra(id);
+    id.beside = is_taken && (keep.extra || !keep.replaces);
+    saved.path = path_of(id);
+    temporary = directory_ / (std::string(temporary_prefix) + name_of(id));
+    remove_files_of(temporary, name_of(id));
+    files_.make_directories(temporary);
+    saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.extra || id.beside, content);
+    // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
+    path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
+    remove_files_of(replaced, name_of(id));
+    if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
+    if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
+    files_.rename(temporary, saved.path);
+    saved.not_synced = files_.sync_directory(directory_);
+  } catch (...) {
+    // Whatever it was goes on; half of a checkpoint does not stay.
+    if (!temporary.empty()) clean_up_quietly(temporary, name_of(id));
+    throw;
+  }
+  try {
+    saved.not_removed = remove_old(id, keep);
+  } catch (file_error const& thrown) {
+    // The save itself is durable; that a disk fills with old ones is the caller's to say.
+    saved.not_removed = thrown.what();
+  }
+  return saved;
+}
+
+template <class Files>
+std::vector<checkpoint_id> checkpoint_store<Files>::all() {
+  std::vector<checkpoint_id> found;
+  if (!files_.exists(directory_)) return found;
+  for (path const& entry : files_.list(directory_)) {
+    if (auto const id = id_of(entry.filename().string())) found.push_back(*id);
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+template <class Files>
+std::vector<std::int64_t> checkpoint_store<Files>::updates() {
+  std::vector<std::int64_t> found;
+  for (checkpoint_id const& id : all()) {
+    if (found.empty() || found.back() != id.update) found.push_back(id.update);
+  }
+  return found;
+}
+
+template <class Files>
+bool checkpoint_store<Files>::is_extra(checkpoint_id const& id) {
+  auto const read = look_at(id);
+  return !read || read->extra;
+}
+
+template <class Files>
+std::vector<checkpoint_id> checkpoint_store<Files>::newest_first() {
+  using age = std::tuple<std::int64_t, std::int64_t, std::int64_t, checkpoint_id>;
+  std::vector<age> found;
+  for (checkpoint_id const& id : all()) {
+    auto const read = look_at(id);
+    constexpr auto most = std::numeric_limits<std::int64_t>::max();
+    found.push_back(read ? age{read->generation, id.update, read->attempt, id} : age{most, id.update, most, id});
+  }
+  std::sort(found.rbegin(), found.rend());
+  std::vector<checkpoint_id> order;
+  order.reserve(found.size());
+  for (auto const& one : found) order.push_back(std::get<3>(one));
+  return order;
+}
+
+template <class Files>
+void checkpoint_store<Files>::abandon(checkpoint_id const& id) {
+  move_aside("abandoned-", id);
+  files_.sync_directory(directory_);
+}
+
+template <class Files>
+void checkpoint_store<Files>::remove_abandoned(checkpoint_id const& newest) {
+  std::vector<checkpoint_id> leave;
+  auto const kept = look_at(newest);
+  for (checkpoint_id const& id : all()) {
+    auto const read = look_at_own(id);
+    if (kept && read && is_of_one_run(kept->run, read->run) && is_abandoned(id, *read, newest, *kept)) leave.push_back(id);
+  }
+  remove(leave);
+}
+
+template <class Files>
+snapshot checkpoint_store<Files>::load(checkpoint_id const& id) {
+  detail::require_own_name(path_of(id), read_manifest(path_of(id), files_));
+  return read_checkpoint(path_of(id), files_);
+}
+
+template <class Files>
+std::optional<manifest> checkpoint_store<Files>::look_at(checkpoint_id const& id) {
+  try {
+    auto read = read_manifest(path_of(id), files_);
+    if (read.update != id.update) return std::nullopt;
+    return read;
+  } catch (checkpoint_error const& thrown) {
+    if (thrown.id() != "E05") throw;
+    return std::nullopt;
+  }
+}
+
+template <class Files>
+std::optional<manifest> checkpoint_store<Files>::look_at_own(checkpoint_id const& id) {
+  try {
+    return look_at(id);
+  } catch (checkpoint_error const&) {
+    return std::nullopt;
+  }
+}
+
+template <class Files>
+bool checkpoint_store<Files>::is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest,
+                                           manifest const& than) {
+  return id.update > newest.update && of.generation < than.generation;
+}
+
+template <class Files>
+std::string checkpoint_store<Files>::name_of(checkpoint_id const& id) {
+  char name[32];
+  std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(id.update));
+  return name + std::string(id.beside ? beside_suffix : "");
+}
+
+template <class Files>
+std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& name) {
+  bool const beside = name.ends_with(beside_suffix);
+  std::string const number = name.substr(0, name.size() - (beside ? beside_suffix.size() : 0));
+  if (!number.starts_with("step-") || number.size() < 14) return std::nullopt;
+  std::int64_t update = 0;
+  for (char const letter : number.substr(5)) {
+    if (letter < '0' || letter > '9' || update > std::int64_t{1} << 58) return std::nullopt;
+    update = update * 10 + (letter - '0');
+  }
+  // With other zeros it is not a name that a save gives.
+  checkpoint_id const id(update, beside);
+  if (name != name_of(id)) return std::nullopt;
+  return id;
+}
+
+template <class Files>
+std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, retention const& keep) {
+  std::map<checkpoint_id, manifest> found;
+  for (checkpoint_id const& id : all()) {
+    if (auto read = look_at_own(id)) found.emplace(id, std::move(*read));
+  }
+  auto const of_newest = found.find(newest);
+  if (of_newest == found.end()) return {};
+  // What is damaged, was renamed or was moved here from another run is not known to be of this one: it stays.
+  std::string const run = of_newest->second.run;
+  std::erase_if(found, [&](auto const& one) { return !is_of_one_run(run, one.second.run); });
+  std::set<checkpoint_id> stay = {newest};
+  std::vector<std::int64_t> best = keep.best;
+  std::int64_t scheduled = 0;
+  for (auto one = found.rbegin(); one != found.rend(); ++one) {
+    auto const& [id, of] = *one;
+    if (id.update > newest.update) {
+      if (!is_abandoned(id, of, newest, of_newest->second)) stay.insert(id);
+      continue;
+    }
+    bool const is_young = !of.extra && ++scheduled <= keep.newest;
+    bool const is_one_of_many = !id.beside && keep.every > 0 && id.update % keep.every == 0;
+    if (is_young || is_one_of_many) stay.insert(id);
+  }
+  // A run that rolls back to one of these needs what that one calls the best.
+  for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
+  for (auto const& [id, of] : found) {
+    bool const is_best = id.update <= newest.update && std::find(best.begin(), best.end(), id.update) != best.end();
+    if (is_best) stay.insert(id);
+  }
+  std::vector<checkpoint_id> leave;
+  for (auto const& [id, of] : found) {
+    if (stay.count(id) == 0) leave.push_back(id);
+  }
+  return remove(leave);
+}
+
+template <class Files>
+std::string checkpoint_store<Files>::remove(std::vector<checkpoint_id> const& leave) {
+  for (checkpoint_id const& id : leave) {
+    path const aside = directory_ / (std::string(removed_prefix) + name_of(id));
+    remove_files_of(aside, name_of(id));
+    files_.rename(path_of(id), aside);
+  }
+  if (!leave.empty()) files_.sync_directory(directory_);
+  std::string stays;
+  for (path const& entry : files_.list(directory_)) {
+    std::string const name = entry.filename().string();
+    for (std::string_view const prefix : {removed_prefix, replaced_prefix}) {
+      if (!name.starts_with(prefix) || !id_of(name.substr(prefix.size()))) continue;
+      std::string const why = remove_files_of(entry, name.substr(prefix.size()));
+      if (stays.empty()) stays = why;
+    }
+  }
+  return stays;
+}
+
+template <class Files>
+std::string checkpoint_store<Files>::remove_files_of(path const& directory, std::string const& name) {
+  file_kind const kind = files_.kind(directory);
+  if (kind == file_kind::none) return {};
+  // A link, to where the checkpoint was moved: what it leads to is not keel's.
+  if (kind != file_kind::directory) return files_.remove_file(directory), std::string();
+  auto const is_own = [](std::string const& file) {
+    auto const& names = detail::checkpoint_files;
+    return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names);
+  };
+  // The manifest last: it proves what the others are.
+  std::string stranger;
+  for (path const& file : files_.list(directory)) {
+    std::string const own = file.filename().string();
+    if (!is_own(own) || files_.kind(file) != file_kind::file) {
+      stranger = own;
+    } else if (own != "manifest.json") {
+      files_.remove_file(file);
+    }
+  }
+  if (files_.kind(directory / "manifest.json") == file_kind::file) files_.remove_file(directory / "manifest.json");
+  if (files_.remove_directory(directory)) return {};
+  // A network's file system keeps what another process has open under a name of its choice: the next save tries again.
+  if (stranger.empty()) return {};
+  path const kept = free_name("kept-" + name);
+  files_.rename(directory, kept);
+  return name + " held " + stranger + ", which is not part of a checkpoint: it stays in " + kept.string();
+}
+
+template <class Files>
+typename checkpoint_store<Files>::path checkpoint_store<Files>::free_name(std::string const& name) {
+  path free = directory_ / name;
+  for (int again = 2; files_.kind(free) != file_kind::none; ++again) free = directory_ / (name + "-" + std::to_string(again));
+  return free;
+}
+
+template <class Files>
+void checkpoint_store<Files>::put_back() {
+  for (path const& entry : files_.list(directory_)) {
+    std::string const name = entry.filename().string();
+    if (!name.starts_with(replaced_prefix) || !id_of(name.substr(replaced_prefix.size()))) continue;
+    path const back = directory_ / name.substr(replaced_prefix.size());
+    if (!files_.exists(back)) files_.rename(entry, back);
+  }
+}
+
+template <class Files>
+void checkpoint_store<Files>::clean_up_quietly(path const& temporary, std::string const& name) {
+  try {
+    put_back();
+    remove_files_of(temporary, name);
+  } catch (file_error const&) {
+    // The save has already failed with the error that matters; prepare() removes this the next time.
+  }
+}
+
+}  // namespace keel

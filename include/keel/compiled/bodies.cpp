@@ -1,0 +1,67 @@
+// What does not depend on a recipe, compiled once for a whole program: the target keel::compiled is this file, and its users' files
+// then hold what their recipes ask for and nothing else. Beside this file stands the empty keel_bodies_are_compiled, by which the
+// headers know.
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <keel/attention/attention.ipp>
+#include <keel/checkpoint/archive.ipp>
+#include <keel/checkpoint/load_weights.ipp>
+#include <keel/checkpoint/mapped_safetensors.ipp>
+#include <keel/checkpoint/migrate.ipp>
+#include <keel/checkpoint/safetensors.ipp>
+#include <keel/checkpoint/safetensors_file.ipp>
+#include <keel/checkpoint/safetensors_header.ipp>
+#include <keel/checkpoint/sharded_safetensors.ipp>
+#include <keel/checkpoint/store.ipp>
+#include <keel/core/buffers.ipp>
+#include <keel/core/files.ipp>
+#include <keel/core/parameters.ipp>
+#include <keel/ema/moving_average.ipp>
+#include <keel/gradients/gradient_norm.ipp>
+#include <keel/gradients/interference.ipp>
+#include <keel/lora/lora.ipp>
+#include <keel/memory/statistics.ipp>
+#include <keel/memory/timeline.ipp>
+#include <keel/metrics/console.ipp>
+#include <keel/metrics/update_metrics.ipp>
+#include <keel/offload/mapped_memory.ipp>
+#include <keel/oom/ladder_position.ipp>
+#include <keel/optimizer/parameter_state.ipp>
+#include <keel/recompute/recompute.ipp>
+#include <keel/schedule/lr_schedule.ipp>
+#include <keel/spike/spike_guard.ipp>
+#include <keel/step/device_update.ipp>
+#include <keel/step/gradients.ipp>
+#include <keel/step/require_valid.hpp>
+#include <keel/trainer/checkpoint_manager.ipp>
+#include <keel/trainer/environment.hpp>
+#include <keel/trainer/open_directory.ipp>
+#include <keel/trainer/options.ipp>
+#include <keel/trainer/run_log.ipp>
+#include <keel/trainer/stop.ipp>
+#include <keel/trainer/summary.ipp>
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#error "keel/compiled/bodies.cpp is compiled with its own folder among those of the headers, as the target keel::compiled does."
+#endif
+
+namespace keel {
+
+template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
+template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
+
+template class checkpoint_store<posix_files>;
+template void save_sharded_safetensors<posix_files>(std::filesystem::path const&, std::string const&, tensor_map const&,
+                                                    std::uint64_t, string_map const&, posix_files);
+template class run_log<posix_files>;
+
+namespace detail {
+
+template struct close_directory<posix_files>;
+template opened_directory<posix_files> open_directory(trainer_options const&, bool, posix_files const&);
+template std::filesystem::path const& root_of(run_directory<posix_files> const&);
+template class checkpoint_manager<environment>;
+
+}  // namespace detail
+
+}  // namespace keel

@@ -1,0 +1,52 @@
+// The bodies of buffers.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/where.h>
+
+#include <keel/core/buffers.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY void buffer_snapshot::take() {
+  at::NoGradGuard no_grad;
+  copies_.resize(live_.size());
+  for (std::size_t i = 0; i < live_.size(); ++i) {
+    if (fits(i)) {
+      copies_[i].copy_(live_[i]);
+    } else {
+      copies_[i] = live_[i].detach().clone();
+    }
+  }
+}
+
+KEEL_BODY void buffer_snapshot::restore_unless(at::Tensor const& kept) {
+  at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    if (!fits(i)) {
+      if (host_value(kept) == 0.0) restore();
+      return;
+    }
+  }
+  for (std::size_t i = 0; i < copies_.size(); ++i) live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
+}
+
+KEEL_BODY void buffer_snapshot::restore() {
+  at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    if (fits(i)) {
+      live_[i].copy_(copies_[i]);
+    } else {
+      // Into the module's own handle; the next take() makes another copy.
+      live_[i].set_data(std::exchange(copies_[i], at::Tensor()));
+    }
+  }
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,168 @@
+// The bodies of files.hpp.
+#pragma once
+
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <keel/core/files.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+namespace detail {
+
+KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& path, int code) {
+  std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + error_words(code) + ".";
+  if (code == ENOSPC || code == EDQUOT) sentence += " Free some space; what was saved before is whole.";
+  if (code == EACCES || code == EROFS || code == EPERM)
+    sentence += " Name another directory, or change the permissions of this one.";
+  if (code == ENOTDIR || code == ENAMETOOLONG || code == ELOOP) sentence += " Name another directory.";
+  if (code == EMFILE || code == ENFILE) sentence += " Close files that are not needed, or raise the limit with ulimit -n.";
+  throw file_error("E02", sentence);
+}
+
+}  // namespace detail
+}  // namespace keel
+
+namespace keel {
+
+KEEL_BODY void posix_files::make_directories(path const& directory) {
+  std::error_code code;
+  std::filesystem::create_directories(directory, code);
+  if (code) detail::throw_file_error("make the directory", directory, code.value());
+}
+
+KEEL_BODY void posix_files::write(file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+  while (count > 0) {
+    ssize_t const written = ::write(file.get(), bytes, count);
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      detail::throw_file_error("write", name, errno);
+    }
+    bytes += written;
+    count -= static_cast<std::size_t>(written);
+  }
+}
+
+KEEL_BODY void posix_files::begin_writing_back(file_handle const& file, std::uint64_t offset, std::uint64_t count) {
+#ifdef __linux__
+  // A hint: where the system cannot take it, the sync does all of the work.
+  static_cast<void>(
+      ::sync_file_range(file.get(), static_cast<off_t>(offset), static_cast<off_t>(count), SYNC_FILE_RANGE_WRITE));
+#else
+  static_cast<void>(file), static_cast<void>(offset), static_cast<void>(count);
+#endif
+}
+
+KEEL_BODY void posix_files::sync(file_handle const& file, path const& name) {
+  // A pipe has nothing to sync, and a file system without the call keeps what was written as well as it can.
+  if (detail::retried([&] { return ::fsync(file.get()); }) != 0 && !detail::is_unsupported(errno))
+    detail::throw_file_error("sync", name, errno);
+}
+
+KEEL_BODY std::string posix_files::sync_directory(path const& directory) {
+  char const* const name = directory.empty() ? "." : directory.c_str();
+  file_handle const handle(detail::retried([&] { return ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!handle && errno != EACCES && errno != EPERM) detail::throw_file_error("open", directory, errno);
+  if (handle && detail::retried([&] { return ::fsync(handle.get()); }) == 0) return {};
+  // EINVAL: as of some network file systems, which have nothing to sync.
+  if (handle && errno == EINVAL) return {};
+  if (handle && !detail::is_unsupported(errno)) detail::throw_file_error("sync", directory, errno);
+  return "the entries of " + directory.string() + " cannot be synced (" + detail::error_words(errno) +
+         "), so that a power cut may lose the newest";
+}
+
+KEEL_BODY bool posix_files::remove_directory(path const& name) {
+  if (::rmdir(name.c_str()) == 0 || errno == ENOENT) return true;
+  if (errno == ENOTEMPTY || errno == EEXIST) return false;
+  detail::throw_file_error("remove", name, errno);
+}
+
+KEEL_BODY file_kind posix_files::kind(path const& name) {
+  struct stat status{};
+  if (::lstat(name.c_str(), &status) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR) return file_kind::none;
+    detail::throw_file_error("look for", name, errno);
+  }
+  if (S_ISREG(status.st_mode)) return file_kind::file;
+  return S_ISDIR(status.st_mode) ? file_kind::directory : file_kind::other;
+}
+
+KEEL_BODY bool posix_files::exists(path const& name) {
+  std::error_code code;
+  bool const found = std::filesystem::exists(name, code);
+  if (code) detail::throw_file_error("look for", name, code.value());
+  return found;
+}
+
+KEEL_BODY std::uint64_t posix_files::size(path const& name) {
+  std::error_code code;
+  auto const bytes = std::filesystem::file_size(name, code);
+  if (code) detail::throw_file_error("read the size of", name, code.value());
+  return bytes;
+}
+
+KEEL_BODY std::vector<posix_files::path> posix_files::list(path const& directory) {
+  std::vector<path> names;
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end; at.increment(code)) {
+    names.push_back(at->path());
+  }
+  if (code) detail::throw_file_error("list", directory, code.value());
+  return names;
+}
+
+KEEL_BODY std::size_t posix_files::read_at(file_handle const& file, path const& name, char* to, std::size_t count,
+                                           std::uint64_t offset) {
+  std::size_t done = 0;
+  while (done < count) {
+    ssize_t const got = ::pread(file.get(), to + done, count - done, static_cast<off_t>(offset + done));
+    if (got == 0) break;
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      detail::throw_file_error("read", name, errno);
+    }
+    done += static_cast<std::size_t>(got);
+  }
+  return done;
+}
+
+KEEL_BODY std::string posix_files::read(path const& name) {
+  file_handle const file = open(name, O_RDONLY, "open");
+  std::string content;
+  char block[1 << 16];
+  for (;;) {
+    ssize_t const count = ::read(file.get(), block, sizeof block);
+    if (count == 0) return content;
+    if (count < 0) {
+      if (errno == EINTR) continue;
+      detail::throw_file_error("read", name, errno);
+    }
+    content.append(block, static_cast<std::size_t>(count));
+  }
+}
+
+KEEL_BODY lock_result posix_files::try_lock(path const& name) {
+  file_handle file = open(name, O_RDWR | O_CREAT, "open");
+  if (detail::retried([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return {std::move(file), {}};
+  if (errno == EWOULDBLOCK) return {};
+  if (!detail::is_unsupported(errno) && errno != ENOLCK) detail::throw_file_error("lock", name, errno);
+  return {std::move(file), detail::error_words(errno)};
+}
+
+KEEL_BODY bool posix_files::is_named(file_handle const& file, path const& name) {
+  struct stat opened{};
+  struct stat named{};
+  if (::stat(name.c_str(), &named) != 0) return errno != ENOENT;
+  return ::fstat(file.get(), &opened) != 0 || (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino);
+}
+
+KEEL_BODY file_handle posix_files::open(path const& name, int flags, char const* doing) {
+  int const descriptor = detail::retried([&] { return ::open(name.c_str(), flags | O_CLOEXEC, 0644); });
+  if (descriptor < 0) detail::throw_file_error(doing, name, errno);
+  return file_handle(descriptor);
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,97 @@
+// The bodies of parameters.hpp.
+#pragma once
+
+#include <keel/core/parameters.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY void hold_each_once(torch::optim::Optimizer& optimizer) {
+  for (auto& group : optimizer.param_groups()) {
+    std::unordered_set<c10::TensorImpl*> held;
+    auto& all = group.params();
+    all.erase(std::remove_if(all.begin(), all.end(),
+                             [&](at::Tensor const& one) { return !held.insert(one.unsafeGetTensorImpl()).second; }),
+              all.end());
+  }
+}
+
+KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
+  std::unordered_map<c10::TensorImpl*, std::string> name_of;
+  for (auto const& item : model.named_parameters()) name_of.emplace(item.value().unsafeGetTensorImpl(), item.key());
+
+  hold_each_once(optimizer);
+  parameter_list list;
+  std::unordered_set<c10::TensorImpl*> held;
+  for (auto const& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      auto const found = name_of.find(parameter.unsafeGetTensorImpl());
+      if (found == name_of.end()) {
+        throw error(
+            "E11",
+            "the optimizer holds a tensor that is not a parameter of the model. Build it from model->parameters(), after the "
+            "model was moved to its device.");
+      }
+      if (!held.insert(parameter.unsafeGetTensorImpl()).second) {
+        throw error("E11", "parameter " + found->second + " is in the optimizer twice. Give each parameter to one group.");
+      }
+      if (parameter.is_complex()) {
+        throw error("E11",
+                    "parameter " + found->second +
+                        " is complex, and norms, clipping and the optimizers here are of real "
+                        "numbers. Keep its real and imaginary parts as one real parameter, and use at::view_as_complex.");
+      }
+      list.tensors.push_back(parameter);
+      list.names.push_back(found->second);
+    }
+  }
+  std::unordered_set<void const*> memory;
+  for (auto const& item : model.named_parameters()) {
+    at::Tensor const& parameter = item.value();
+    // Frozen ones have no gradients to lose digits of.
+    list.seen.half_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kHalf;
+    list.seen.bfloat16_parameters |= parameter.requires_grad() && parameter.scalar_type() == at::kBFloat16;
+    list.seen.tied_weights |= parameter.numel() > 0 && !memory.insert(parameter.data_ptr()).second;
+    if (!parameter.requires_grad()) {
+      list.seen.partly_frozen = true;
+    } else if (held.count(parameter.unsafeGetTensorImpl()) == 0) {
+      throw error("E11", "parameter " + item.key() +
+                             " requires grad but is in no group of the optimizer, so it would never train. Add it, or call "
+                             "requires_grad_(false) on it.");
+    }
+  }
+  if (list.tensors.empty()) {
+    throw error("E11", "the optimizer holds no parameters. Build it from model->parameters().");
+  }
+  list.device = list.tensors.front().device().type();
+  for (at::Tensor const& parameter : list.tensors) list.one_device &= parameter.device() == list.tensors.front().device();
+  for (auto const& module : model.modules(/*include_self=*/false)) {
+    // In evaluation mode its statistics are constants.
+    bool const tracks = module->named_buffers(/*recurse=*/false).contains("running_mean");
+    bool const normalizes = module->name().find("BatchNorm") != std::string::npos ||
+                            (tracks && module->name().find("InstanceNorm") != std::string::npos);
+    list.seen.batch_norm |= module->is_training() && normalizes;
+    list.seen.dropout |= module->name().find("Dropout") != std::string::npos;
+  }
+  return list;
+}
+
+KEEL_BODY void require_same_groups(parameter_list const& list, torch::optim::Optimizer& optimizer) {
+  std::size_t index = 0;
+  bool same = true;
+  for (auto const& group : optimizer.param_groups()) {
+    for (at::Tensor const& parameter : group.params()) {
+      same = same && index < list.tensors.size() && parameter.is_same(list.tensors[index]);
+      ++index;
+    }
+  }
+  if (same && index == list.tensors.size()) return;
+  throw error("E11", "the optimizer's parameter groups changed after the step was built: it held " +
+                         std::to_string(list.tensors.size()) + " parameters and holds " + std::to_string(index) +
+                         ". Register the modules and call add_param_group first, then build the trainer or step.");
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,88 @@
+// The bodies of moving_average.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/ops/isfinite.h>
+
+#include <keel/ema/moving_average.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names)
+    : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
+  if (!(decay > 0.0 && decay < 1.0)) throw broken_rule<error, rule::M10>();
+  at::NoGradGuard no_grad;
+  for (at::Tensor const& one : parameters_) {
+    averages_.push_back(detail::is_narrow(one) ? one.detach().to(at::kFloat, false, true) : one.detach().clone());
+  }
+}
+
+KEEL_BODY void moving_average::begin() {
+  if (taken_ > 0) return;
+  at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
+}
+
+KEEL_BODY void moving_average::update(step_outcome const& result) {
+  if (!result.is<result::updated>()) return;
+  require_parameters_in_place();
+  at::NoGradGuard no_grad;
+  ++taken_;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    at::Tensor const parameter = parameters_[i].detach();
+    if (!detail::is_narrow(parameter)) {
+      averages_[i].lerp_(parameter, 1.0 - decay_);
+    } else if (parameter.is_cpu() && detail::are_plain_memory(parameter, parameter.scalar_type(), {&parameter}) &&
+               detail::are_plain_memory(parameter, at::kFloat, {&averages_[i]})) {
+      // The parameters have changed already: this must not run out of memory.
+      detail::lerp_narrow(averages_[i], parameter, static_cast<float>(1.0 - decay_));
+    } else {
+      averages_[i].lerp_(parameter.to(at::kFloat), 1.0 - decay_);
+    }
+  }
+}
+
+KEEL_BODY void moving_average::put_averages() {
+  at::NoGradGuard no_grad;
+  // All copies first: an out-of-memory must not leave half of the average in the model.
+  std::vector<at::Tensor> held;
+  held.reserve(parameters_.size());
+  for (at::Tensor const& one : parameters_) held.push_back(one.detach().clone());
+  held_ = std::move(held);
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(averages_[i]);
+}
+
+KEEL_BODY void moving_average::put_back() {
+  at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
+  held_.clear();
+}
+
+}  // namespace keel
+
+namespace keel {
+namespace detail {
+
+KEEL_BODY std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<at::Tensor> tensors = parameters.tensors;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) tensors.push_back(item.value());
+  }
+  return tensors;
+}
+
+KEEL_BODY std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
+  std::vector<std::string> names = parameters.names;
+  for (auto const& item : model.named_buffers()) {
+    if (buffers && is_averaged_buffer(item.value())) names.push_back(item.key());
+  }
+  return names;
+}
+
+}  // namespace detail
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,46 @@
+// The bodies of update_metrics.hpp.
+#pragma once
+
+#include <cstddef>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/metrics/update_metrics.hpp>
+#include <nlohmann/json.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
+  auto const optional = [](std::optional<double> const& value) {
+    return value ? nlohmann::ordered_json(detail::number_to_json(*value)) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json line;
+  line["update"] = m.update;
+  line["attempt"] = m.attempt;
+  line["epoch"] = m.epoch;
+  line["loss"] = detail::number_to_json(m.loss);
+  line["loss_zscore"] = optional(m.loss_zscore);
+  line["gradient_norm"] = detail::number_to_json(m.gradient_norm);
+  line["gradient_norm_zscore"] = optional(m.gradient_norm_zscore);
+  line["clipped"] = m.clipped;
+  line["lr"] = m.learning_rate;
+  line["loss_scale"] = m.loss_scale;
+  line["skipped"] = m.skipped;
+  if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
+  line["tokens"] = m.tokens;
+  if (m.memory) {
+    auto& bytes = line["memory"];
+    bytes["held"] = m.memory->held;
+    bytes["reserved"] = m.memory->reserved;
+    for (std::size_t i = 0; i < memory::phases; ++i) bytes[to_string(static_cast<memory::phase>(i))] = m.memory->peaks[i];
+  }
+  if (!m.own.empty()) {
+    for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);
+  }
+  line["ms"] = m.milliseconds;
+  return line;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

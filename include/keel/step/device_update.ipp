@@ -1,0 +1,87 @@
+// The bodies of device_update.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
+
+#include <keel/step/device_update.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
+    : squares_(std::move(squares)), parameters_(std::move(parameters)) {
+  if (values.device().is_cpu()) {
+    host_ = std::move(values);
+    return;
+  }
+  host_ = at::empty(values.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+  host_.copy_(values, /*non_blocking=*/true);
+  c10::impl::VirtualGuardImpl const device(values.device().type());
+  arrived_.emplace(values.device().type());
+  arrived_->record(device.getStream(values.device()));
+  device_ = std::move(values);
+}
+
+KEEL_BODY device_result::figures device_result::read() {
+  // A query does not synchronise: work that came later goes on being launched and run.
+  while (arrived_ && !arrived_->query()) std::this_thread::yield();
+  arrived_.reset();
+  double const* const values = host_.data_ptr<double>();
+  return {values[0], values[1], values[2] != 0.0};
+}
+
+KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
+  at::Tensor const squares = squares_.cpu();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    if (!std::isfinite(squares.data_ptr<double>()[i])) return parameters_[i];
+  }
+  return std::nullopt;
+}
+
+KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
+  if (!std::isfinite(loss)) return reason::nonfinite_loss;
+  if (!std::isfinite(norm)) return bad_gradient;
+  return loss > limits.loss ? reason::loss_spike : reason::gradient_spike;
+}
+
+KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
+                                           update_limits const& limits) {
+  at::NoGradGuard no_grad;
+  auto const open = detail::gradient_access::open(std::move(unscaled));
+  std::vector<at::Tensor> defined;
+  std::vector<std::size_t> parameters;
+  for (std::size_t i = 0; i < open.parameters.size(); ++i) {
+    at::Tensor const& gradient = open.parameters[i].grad();
+    if (!gradient.defined() || gradient.numel() == 0) continue;
+    defined.push_back(gradient);
+    parameters.push_back(i);
+  }
+  at::Tensor const squares = defined.empty() ? at::zeros({1}, loss.options()) : squares_on_device(defined);
+  at::Tensor factor = at::scalar_tensor(open.factor, loss.options());
+  if (open.device_scale.defined()) factor = factor / open.device_scale;
+  at::Tensor const unscaling = factor;
+  at::Tensor const norm = squares.sum().sqrt() * factor;
+  at::Tensor const loss_is_finite = at::isfinite(loss);
+  at::Tensor const norm_is_finite = at::isfinite(norm);
+  at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
+  at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
+  if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
+  return {device_result(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)),
+          factor,
+          happens,
+          loss_is_finite.logical_and(norm_is_finite.logical_not()),
+          norm,
+          unscaling};
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,559 @@
+// The bodies of checkpoint_manager.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isnan.h>
+#include <ATen/ops/isposinf.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <keel/checkpoint/load_weights.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/saver.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/rule/checkpoint.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/trainer/checkpoint_manager.hpp>
+#include <keel/trainer/resume.hpp>
+#include <keel/trainer/rollback.hpp>
+#include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_events.hpp>
+#include <keel/trainer/spoiled.hpp>
+
+namespace keel::detail {
+
+template <class Environment>
+checkpoint_manager<Environment>::checkpoint_manager(config const& recipe, trainer_options const& options,
+                                                    run_directory<files>* directory, checkpointed_step& step,
+                                                    run_progress& progress, run_log<files>& log, hooks& listeners)
+    : recipe_(recipe),
+      options_(options),
+      directory_(directory),
+      step_(step),
+      progress_(progress),
+      log_(log),
+      hooks_(listeners),
+      best_(recipe.checkpoint, recipe.evaluation) {
+  if (!saves_) return;
+  note_buffers(step.model());
+  // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
+  with_optimizer_codec(step.optimizer(), [](auto) {});
+  static_cast<void>(safetensors_writer(model_tensors(step.model()), {}));
+  directory->warn(directory->checkpoints().prepare());
+  saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
+                                                 [this](save_report const& report) { on_save(report); });
+}
+
+template <class Environment>
+checkpoint_manager<Environment>::~checkpoint_manager() = default;
+
+template <class Environment>
+bool checkpoint_manager<Environment>::resume() {
+  if (resumed_) return *resumed_;
+  bool loaded = false;
+  if (saves_) {
+    if (options_.resume) loaded = options_.resume_at ? load_at(*options_.resume_at) : load_newest();
+  }
+  if (!loaded && directory_) directory_->require_unused(saves_);
+  if (saves_) {
+    if (!loaded && !options_.resume_from.empty()) loaded = load_from(options_.resume_from);
+  }
+  if (!loaded && !options_.weights_from.empty()) load_weights(step_.model(), options_.weights_from);
+  resumed_ = loaded;
+  return loaded;
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::save() {
+  if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
+  if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
+  if (saves_) {
+    // Inside a hook of a save there is no boundary between the two.
+    if (saver_->is_reporting()) return request_save();
+    if (recipe_.checkpoint.asynchronous) {
+      begin_save(save_reason::program);
+    } else {
+      save_now(save_reason::program);
+    }
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::wait_for_save() {
+  if (saves_) saver_->wait();
+}
+
+template <class Environment>
+std::optional<best_saved> checkpoint_manager<Environment>::best() {
+  if (!saves_) return std::nullopt;
+  saver_->wait();
+  auto const first = best_.first();
+  if (!first) return std::nullopt;
+  return best_saved{directory_->checkpoints().path_of_update(first->update), first->value, first->update};
+}
+
+template <class Environment>
+best_saved checkpoint_manager<Environment>::load_best() {
+  if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
+  auto const found = best();
+  if (!found)
+    throw error(
+        "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
+  step_.settle();
+  if (auto* const average = step_.average()) average->require_parameters_in_place();
+  bool const of_average = recipe_.evaluation.averaged && step_.average() != nullptr &&
+                          recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
+  load_weights(step_.model(), found->path, {.averaged = of_average});
+  return *found;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::is_save_due(std::int64_t updates) {
+  if (!saves_) return false;
+  return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::begin() {
+  if (saves_) {
+    saver_->cadence().restart();
+    if (rule::rolls_back(recipe_)) {
+      if (!*resumed_ && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
+    }
+  }
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::at_boundary(bool updated, bool asked_by_signal, double slowest_update) {
+  if (!saves_) return false;
+  try {
+    saver_->poll();
+    if (auto const request = step_.guards().take_rollback_request()) return roll_back(*request);
+    asked_ |= asked_by_file() || asked_by_signal;
+    save_if_wanted(is_due(step_.updates(), updated));
+    warn_of_grace(slowest_update);
+  } catch (nonfinite_error const& thrown) {
+    // What cannot be saved cannot be trained on either.
+    if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
+    return roll_back({thrown.what(), false});
+  }
+  return false;
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::end() {
+  if (saves_) {
+    saver_->wait();
+    if (step_.at_boundary() && progress_.record.attempts != saved_at_) save_now(save_reason::requested);
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::abandon(std::exception const& thrown) {
+  if (saves_) {
+    saver_->wait();
+    bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
+    bool const has_news = resumed_ && step_.at_boundary() && progress_.record.attempts != saved_at_;
+    if (recipe_.checkpoint.on_exception && has_news && !is_spoiled) {
+      restore_random();
+      save_now(save_reason::requested);
+    }
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::note_random() {
+  if (may_drop_an_update()) at_boundary_ = random_snapshot::take(step_.parameters().device);
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::restore_random() {
+  if (may_drop_an_update()) {
+    if (at_boundary_.taken()) at_boundary_.restore();
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::on_save(save_report const& report) {
+  log_.saved(report);
+  if (report.dropped) saved_at_ = -1;
+  if (report.dropped) return;
+  if (!report.failure.empty()) take_save_back(report.update);
+  if (!report.failure.empty()) return hooks_(event::checkpoint_failed{report.update, report.failure});
+  best_.settled(report.update);
+  slowest_save_ = std::max(slowest_save_, report.written);
+  hooks_(event::checkpoint_saved{report.update, report.saved.path});
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::take_save_back(std::int64_t update) {
+  best_.take_back(update);
+  saved_at_ = -1;
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::note_buffers(torch::nn::Module& model) {
+  for (auto const& item : model.named_buffers()) {
+    if (is_spoiled(item.value())) spoiled_buffers_.insert(item.key());
+  }
+}
+
+template <class Environment>
+std::vector<state_part> checkpoint_manager<Environment>::parts() {
+  std::vector<state_part> all;
+  all.push_back(state_part::of("step", step_));
+  all.push_back(state_part::of("data", progress_.cursor));
+  all.push_back(state_part::of("record", progress_.record));
+  all.push_back(state_part::of("random", random_));
+  all.push_back(state_part::of("best", best_));
+  all.push_back(state_part::of("evaluation", progress_.evaluations));
+  all.push_back(state_part::of("rollbacks", rollbacks_));
+  all.push_back(state_part::of("registered", registered_));
+  all.push_back(state_part::of("memory", log_.timeline()));
+  return all;
+}
+
+template <class Environment>
+std::function<void(std::int64_t, std::string const&)> checkpoint_manager<Environment>::on_damaged() {
+  return [this](std::int64_t update, std::string const& words) { log_.damaged(update, words); };
+}
+
+template <class Environment>
+config checkpoint_manager<Environment>::present_config() const {
+  config value = recipe_;
+  value.run = step_.facts();
+  return value;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::is_spoiled(at::Tensor const& buffer) {
+  if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
+  at::NoGradGuard no_grad;
+  return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::is_due(std::int64_t updates, bool updated) {
+  bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
+  std::int64_t const units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
+  return saver_->cadence().is_due(updates, updated, units, progress_.record.saved_units);
+}
+
+template <class Environment>
+snapshot checkpoint_manager<Environment>::live(std::optional<std::int64_t> age) {
+  step_.settle();
+  if (auto* const average = step_.average()) average->require_parameters_in_place();
+  random_ = random_snapshot::take(step_.parameters().device);
+  progress_.record.age = age.value_or(progress_.record.attempts);
+  snapshot content = take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts());
+  content.generation = rollbacks_.generation();
+  if (run_id_.empty()) run_id_ = Environment::new_run_id();
+  content.run = run_id_;
+  content.attempt = progress_.record.attempts;
+  content.best = best_.keeps();
+  registered_.require_finite();
+  for (auto const& item : step_.model().named_buffers()) {
+    if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
+      throw broken_rule<nonfinite_error, rule::N13>("the buffer " + item.key() + " is not finite");
+  }
+  return content;
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::save_if_wanted(bool due) {
+  bool const by_program = save_requested_.load(std::memory_order_relaxed);
+  if (!due && !by_program && !asked_ && !best_wanted_) return;
+  // Whoever asked is served when the disk is free.
+  if (saver_->drops_now() && !best_wanted_) {
+    if (due) saver_->drop(step_.updates());
+    if (due) note_saved_units();
+    return;
+  }
+  // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
+  saver_->wait();
+  step_.settle();
+  bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
+  if (due || best_wanted_) best_.judge(world_, step_.updates());
+  save_requested_.store(false, std::memory_order_relaxed);
+  asked_ = best_wanted_ = false;
+  bool const scheduled = due && !measures;
+  if (due) note_saved_units();
+  begin_save(scheduled ? save_reason::scheduled : by_program ? save_reason::program : save_reason::requested);
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::note_saved_units() {
+  bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
+  progress_.record.saved_units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
+}
+
+template <class Environment>
+retention checkpoint_manager<Environment>::keeps(save_reason reason) const {
+  return {.newest = recipe_.checkpoint.keep,
+          .every = recipe_.checkpoint.keep_every,
+          .best = best_.keeps(),
+          .extra = reason == save_reason::requested,
+          .replaces = reason == save_reason::scheduled};
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
+  // What became of the one before decides which is the best.
+  saver_->wait();
+  remember([&] {
+    auto const content = live(age);
+    saver_->save(step_.updates(), content, keeps(reason), [this] { require_lock(); });
+  });
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::save_now(save_reason reason) {
+  saver_->wait();
+  remember([&] {
+    require_lock();
+    auto const content = live();
+    saver_->save_now(step_.updates(), content, keeps(reason));
+  });
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::require_lock() {
+  if (directory_->require_lock()) log_.lock_retaken(step_.updates());
+  log_.weaker_promises(step_.updates());
+}
+
+template <class Environment>
+template <class Save>
+void checkpoint_manager<Environment>::remember(Save const& save) {
+  saved_at_ = progress_.record.attempts;
+  try {
+    save();
+  } catch (...) {
+    take_save_back(step_.updates());
+    throw;
+  }
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::asked_by_file() {
+  auto const now = clock::now();
+  if (now - looked_at_ < std::chrono::seconds(1)) return false;
+  looked_at_ = now;
+  try {
+    return directory_->take_save_request();
+  } catch (file_error const& thrown) {
+    // A look that fails is not a reason to end a run.
+    if (!std::exchange(cannot_look_, true)) log_.cannot_look(step_.updates(), thrown.what());
+    return false;
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::warn_of_grace(double slowest_update) {
+  double const grace = static_cast<double>(recipe_.timeout.grace);
+  if (grace > 0.0) {
+    double const saving = slowest_save_ * (recipe_.checkpoint.asynchronous ? 2.0 : 1.0);
+    double const needed = slowest_update + saving;
+    if (warned_ || slowest_save_ == 0.0 || needed <= grace) return;
+    warned_ = true;
+    log_.grace_too_short(step_.updates(), grace, needed);
+  }
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::apply(snapshot content, std::string const& source, bool own) {
+  for (auto const& one : migrations_) {
+    snapshot const before = content;
+    migration change(content);
+    one.change(change);
+    if (!is_same(before, content)) log_.migrated(one.name, source);
+  }
+  nlohmann::json const registered =
+      content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
+  if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
+  std::string const run_id = content.run;
+  accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
+  if (options_.resume_at || own) accepts.names.push_back("lr");
+  accepts.own_run = own;
+  apply_snapshot(std::move(content), present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
+                 accepts);
+  run_id_ = run_id;
+  step_.schedule().take_loaded_rates();
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::load_at(std::int64_t update) {
+  auto& store = directory_->checkpoints();
+  saver_->wait();
+  rollback_history history;
+  run_record newest;
+  std::int64_t newest_update = -1;
+  auto const look = [&](snapshot const& content, std::string const& source) {
+    nlohmann::json const fields = content.state.value("run", nlohmann::json::object());
+    nlohmann::json const rollbacks = fields.value("rollbacks", nlohmann::json::object());
+    nlohmann::json const record = fields.value("record", nlohmann::json::object());
+    state_reader past(rollbacks, content.tensors, source, "rollbacks.");
+    history.visit(past);
+    state_reader counts(record, content.tensors, source, "record.");
+    newest.visit(counts);
+    newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
+  };
+  load_newest_whole(store, look, on_damaged());
+  double const rate = step_.schedule().highest(0);
+  if (history.was_restarted(update, rate)) return load_newest();
+  auto const all = store.updates();
+  if (std::find(all.begin(), all.end(), update) == all.end()) {
+    std::string there;
+    for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
+    throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
+                           " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
+                           ". Choose one of these, or leave the option out.");
+  }
+  checkpoint_id const id(update, !store.exists(update));
+  apply(store.load(id), store.path_of(id).string());
+  random_.restore();
+  history.restarted_at.push_back(update);
+  history.restarted_with.push_back(rate);
+  history.before_restart = history.count();
+  rollbacks_ = std::move(history);
+  std::int64_t const age = progress_.record.age;
+  progress_.record.attempts = std::max(newest.attempts, progress_.record.attempts);
+  progress_.record.lines = directory_->metrics().lines();
+  progress_.record.rungs = std::max(newest.rungs, progress_.record.rungs);
+  for (checkpoint_id const& one : store.all())
+    if (one > id) store.abandon(one);
+  forget_lost_best();
+  log_.restarted(newest_update, update, rate);
+  begin_save(save_reason::scheduled, age);
+  saver_->wait();
+  return true;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::load_from(std::filesystem::path const& directory) {
+  detail::require_no_run_directory(directory);
+  try {
+    apply(read_checkpoint(directory), directory.string());
+  } catch (nlohmann::json::exception const& thrown) {
+    throw checkpoint_error(
+        "E05", directory.string() + ": its state is not what a run saves (" + thrown.what() + "). Take another checkpoint.");
+  }
+  random_.restore();
+  run_id_.clear();  // another run begins
+  forget_lost_best();
+  progress_.record.lines = 0;
+  directory_->metrics().set_aside();
+  log_.notice("begins at update " + std::to_string(step_.updates()) + " with " + directory.string() + in_place_of(options_));
+  directory_->event("resumed_from", step_.updates(), {{"checkpoint", directory.string()}});
+  // From here on this directory stands alone.
+  begin_save(save_reason::scheduled, progress_.record.age);
+  saver_->wait();
+  return true;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::load_newest() {
+  saver_->wait();
+  auto const apply_one = [&](snapshot content, std::string const& source) {
+    apply(std::move(content), source);
+    log_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source + in_place_of(options_));
+  };
+  if (!load_newest_whole(directory_->checkpoints(), apply_one, on_damaged())) return false;
+  random_.restore();
+  saved_at_ = progress_.record.attempts;
+  forget_lost_best();
+  directory_->metrics().resume_at(progress_.record.lines);
+  directory_->event("resumed", step_.updates());
+  return true;
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::is_same(snapshot const& a, snapshot const& b) {
+  auto const equal = [](tensor_map const& x, tensor_map const& y) {
+    return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](auto const& one, auto const& other) {
+      return one.first == other.first && one.second.is_same(other.second);
+    });
+  };
+  return a.state == b.state && equal(a.model, b.model) && equal(a.optimizer, b.optimizer) && equal(a.tensors, b.tensors);
+}
+
+template <class Environment>
+bool checkpoint_manager<Environment>::roll_back(rollback_request const& request) {
+  saver_->wait();
+  std::int64_t const attempts = progress_.record.attempts;
+  step_.settle();
+  rollback_plan const plan = plan_of(recipe_, request.spike);
+  if (rollbacks_.attempts() >= plan.attempts)
+    give_up_rolling_back(request, rollbacks_,
+                         "the run rolled back " +
+                             (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
+                             ", which is this recipe's limit");
+  // Where nothing was saved since the last time, that checkpoint led here already.
+  std::optional<std::int64_t> before;
+  if (rollbacks_.attempts() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
+  auto found = checkpoint_before(directory_->checkpoints(), attempts - plan.behind, before, on_damaged());
+  if (!found) give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
+
+  event::rolled_back const event{step_.updates(), found->first.update, rollbacks_.count() + 1, request.why, plan.change};
+  rollback_history history = rollbacks_;
+  history.from.push_back(event.from);
+  history.to.push_back(event.to);
+  data_cursor const here = progress_.cursor;
+  run_record const record = progress_.record;
+  double const lowered = step_.schedule().lowered();
+  apply(found->second, directory_->checkpoints().path_of(found->first).string(), /*own=*/true);
+  random_.restore();
+  // What an update that was under way came to is of the run that is left.
+  step_.guards().take_rollback_request();
+  best_wanted_ = false;
+  rollbacks_ = std::move(history);
+  // The record goes on; only what it compares with is from before.
+  progress_.record.attempts = record.attempts;
+  progress_.record.lines = record.lines;
+  progress_.record.rungs = record.rungs;
+  std::int64_t const age = progress_.record.age;
+  bool const rewinds_data = plan.change != nonfinite::change::skip_data;
+  if (!rewinds_data) {
+    progress_.cursor = here;
+    progress_.record.evaluated_epochs = record.evaluated_epochs;
+    if (recipe_.checkpoint.kind == checkpoint::kind::every_epochs) progress_.record.saved_units = record.saved_units;
+  }
+  // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
+  bool const lowers = plan.change == nonfinite::change::lower_lr;
+  double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / step_.schedule().lowered();
+  if (factor != 1.0) step_.schedule().lower(factor);
+  forget_lost_best();
+  if (plan.change == nonfinite::change::reseed) reseed(step_.parameters().device, event.count);
+  log_.rolled_back(event, to_string(plan.change));
+  begin_save(save_reason::scheduled, age);
+  saver_->wait();
+  hooks_(event);
+  return rewinds_data;
+}
+
+template <class Environment>
+std::int64_t checkpoint_manager<Environment>::newest_in_turn() {
+  auto& store = directory_->checkpoints();
+  for (checkpoint_id const& id : store.newest_first()) {
+    if (!store.is_extra(id)) return id.update;
+  }
+  return -1;
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::forget_lost_best() {
+  auto const there = directory_->checkpoints().updates();
+  for (std::int64_t const update : best_.forget_all_but(there)) log_.best_lost(update);
+}
+
+template <class Environment>
+void checkpoint_manager<Environment>::reseed(at::DeviceType device, std::int64_t count) {
+  auto const seed = recipe_.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count);
+  libtorch::seed_random(at::kCPU, seed);
+  if (device != at::kCPU) libtorch::seed_random(device, seed);
+}
+
+}  // namespace keel::detail

@@ -1,0 +1,51 @@
+// The bodies of options.hpp.
+#pragma once
+
+#include <keel/trainer/options.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
+  if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
+  std::int64_t batches = 0;
+  if (__builtin_mul_overflow(options.epochs, options.batches_per_epoch, &batches))
+    throw error("E12", "options.epochs times options.batches_per_epoch is more than 2^63. Look at both.");
+  return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
+}
+
+KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
+  if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
+    throw error("E12",
+                "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them at 0 for one "
+                "pass over the data.");
+  }
+  if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
+    throw error(
+        "E12",
+        "options.resume_from names the checkpoint to begin with, so it needs a recipe with checkpoints and options.resume, "
+        "and stands without resume_at and weights_from. Leave one of them out.");
+  }
+  if (options.resume_at && (!saves || !options.resume || *options.resume_at < 0 || !options.weights_from.empty())) {
+    throw error("E12",
+                "options.resume_at names the checkpoint to continue from, so it needs a recipe with "
+                "checkpoints, options.resume, and a number of 0 or more, and stands without weights_from. Correct it, or leave "
+                "it out.");
+  }
+  if (saves && options.run_directory.empty()) {
+    throw error("E12",
+                "the recipe saves checkpoints but options.run_directory is empty. Name a directory, or use "
+                "keel::checkpoint::never.");
+  }
+}
+
+KEEL_BODY void require_work_left(std::int64_t updates, std::int64_t length) {
+  if (updates <= length) return;
+  throw broken_rule<error, rule::S19>("checkpoint at update " + std::to_string(updates) + ", options.updates " +
+                                      std::to_string(length));
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

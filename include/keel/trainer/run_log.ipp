@@ -1,0 +1,247 @@
+// The bodies of run_log.hpp.
+#pragma once
+
+#include <cmath>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/saver.hpp>
+#include <keel/config/describe.hpp>
+#include <keel/core/error.hpp>
+#include <keel/json/write_config.hpp>
+#include <keel/metrics/update_metrics.hpp>
+#include <keel/oom/ladder_position.hpp>
+#include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_log.hpp>
+#include <keel/trainer/summary.hpp>
+#include <keel/trainer/update_record.hpp>
+#include <nlohmann/json.hpp>
+
+namespace keel {
+
+template <class Files>
+void run_log<Files>::begin(config const& recipe) {
+  if (!directory_) return;
+  record_.lines = 0;
+  auto const earlier = directory_->metrics().set_aside();
+  if (!earlier.empty()) {
+    console_.notice("an earlier run left a record without checkpoints: it is now " + earlier.string());
+    directory_->event("record_set_aside", 0, {{"path", earlier.string()}});
+  }
+  nlohmann::ordered_json printed;
+  for_each_slot(recipe, [&](char const* name, slot_text const& text) { printed[name] = text.c_str(); });
+  directory_->event("started", 0, {{"recipe", printed}});
+}
+
+template <class Files>
+void run_log<Files>::write_recipe(config const& recipe) {
+  if (!directory_) return;
+  try {
+    directory_->write("recipe.json", to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } catch (file_error const& thrown) {
+    // A run that can do without, such as one with nothing left to do on a full disk.
+    directory_->warn(std::string("recipe.json does not say which recipe this run has: ") + thrown.what());
+  }
+}
+
+template <class Files>
+void run_log<Files>::no_fused_attention(std::int64_t update) {
+  console_.notice("this LibTorch has no fused attention; the math path is used, which needs more memory");
+  if (directory_) directory_->event("no_fused_attention", update);
+}
+
+template <class Files>
+void run_log<Files>::update(event::update_end const& event, figures const& known, bool warns) {
+  update_metrics m = metrics_of(event, record_, known.epoch);
+  auto const* const updated = event.result.get_if<result::updated>();
+  m.learning_rate = updated != nullptr ? updated->learning_rate : known.learning_rate;
+  m.loss_scale = event.loss_scale;
+  m.skipped = known.skipped;
+  m.milliseconds = known.milliseconds;
+  m.own = std::exchange(own_, {});
+  bool const skipped = !m.skipped_because.empty();
+  if (directory_) {
+    directory_->metrics().add(to_json(m));
+    ++record_.lines;
+    say_what_waits();
+    if (skipped) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+  }
+  if (skipped && warns) {
+    console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
+  }
+  console_.show(m);
+  if (m.memory) memory(m.update, *m.memory);
+}
+
+template <class Files>
+void run_log<Files>::weaker_promises(std::int64_t update) {
+  for (std::string const& words : directory_->take_warnings()) {
+    if (!warnings_.insert(words).second) continue;
+    console_.notice("warning: " + words);
+    directory_->event("weaker_promise", update, {{"message", words}});
+  }
+}
+
+template <class Files>
+void run_log<Files>::lock_retaken(std::int64_t update) {
+  console_.notice("warning: the file `lock` of the run directory was removed; this run has made it again");
+  directory_->event("lock_retaken", update);
+}
+
+template <class Files>
+void run_log<Files>::best_lost(std::int64_t update) {
+  console_.notice("the best checkpoint, of update " + std::to_string(update) + ", is not there any longer: it is forgotten");
+  directory_->event("best_lost", update);
+}
+
+template <class Files>
+void run_log<Files>::saved(save_report const& report) {
+  auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
+  if (report.dropped) {
+    directory_->event("checkpoint_dropped", report.update);
+    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": the one before it is still being written");
+  } else if (!report.failure.empty()) {
+    directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
+    console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
+  } else {
+    directory_->event("checkpoint", report.update,
+                      {{"bytes", report.saved.bytes},
+                       {"stall_ms", milliseconds(report.stall)},
+                       {"written_ms", milliseconds(report.written)}});
+  }
+  directory_->warn(report.saved.not_synced);
+  weaker_promises(report.update);
+  if (report.saved.not_removed.empty()) return;
+  directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.not_removed}});
+  console_.notice("an old checkpoint stays: " + report.saved.not_removed);
+}
+
+template <class Files>
+void run_log<Files>::cannot_look(std::int64_t update, std::string const& words) {
+  console_.notice("cannot look for the file `save`: " + words);
+  if (directory_) directory_->event("cannot_look", update, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::grace_too_short(std::int64_t update, double grace, double needed) {
+  std::string const words =
+      detail::formatted("a signal leaves %.0f s, and an update with its save takes %.1f s", grace, needed);
+  console_.notice("warning: " + words + "; save asynchronously, use a faster disk, or ask for a longer grace");
+  if (directory_) directory_->event("grace_too_short", update, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::rolled_back(event::rolled_back const& event, char const* change) {
+  console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" + change +
+                  "): " + event.why);
+  nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
+  directory_->event("rolled_back", event.from, details);
+  nlohmann::ordered_json mark;
+  mark["rolled_back"] = event.count;
+  mark["update"] = event.to;
+  mark["abandoned"] = event.from - event.to;
+  mark["attempt"] = record_.attempts;
+  directory_->metrics().add(mark);
+  ++record_.lines;
+}
+
+template <class Files>
+void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate) {
+  console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
+                                    static_cast<long long>(to), static_cast<long long>(from), rate));
+  directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
+  nlohmann::ordered_json mark;
+  mark["restarted"] = to;
+  mark["update"] = to;
+  mark["abandoned"] = from - to;
+  mark["attempt"] = record_.attempts;
+  directory_->metrics().add(mark);
+  ++record_.lines;
+}
+
+template <class Files>
+void run_log<Files>::migrated(std::string const& name, std::string const& source) {
+  console_.notice("migrated " + source + ": " + name);
+  directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
+}
+
+template <class Files>
+void run_log<Files>::stopped_early(std::int64_t update, std::string const& words) {
+  console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
+  if (directory_) directory_->event("stopped_early", update, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words) {
+  if (!directory_) return;
+  directory_->event(event_of_ending(result), update, {{"words", words}});
+  directory_->metrics().flush();
+  directory_->metrics().sync();
+}
+
+template <class Files>
+void run_log<Files>::failed(std::int64_t update, std::string const& words) {
+  console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
+  if (!directory_) return;
+  try {
+    directory_->event("failed", update, {{"message", words}});
+  } catch (file_error const&) {
+    // A full disk is often what failed; the first exception says so better.
+  }
+}
+
+template <class Files>
+void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result) {
+  nlohmann::ordered_json details;
+  if (!evaluation.empty()) details["name"] = evaluation;
+  std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
+  for (auto const& [name, value] : result.values) {
+    std::string const shown = name.empty() ? "loss" : name;
+    details["values"][shown] = detail::number_to_json(value);
+    if (shown == "loss") details["loss"] = detail::number_to_json(value);
+    words += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
+  }
+  if (directory_) directory_->event("evaluated", update, details);
+  console_.notice(words);
+}
+
+template <class Files>
+void run_log<Files>::damaged(std::int64_t update, std::string const& words) {
+  console_.notice("passed over a damaged checkpoint: " + words);
+  directory_->event("damaged", update, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::rung_released(event::rung_released const& event) {
+  console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": released " + event.rung);
+  if (directory_) directory_->event("rung_released", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
+}
+
+template <class Files>
+void run_log<Files>::memory(std::int64_t update, memory::usage const& of) {
+  timeline_.add(update, of);
+  auto const found = timeline_.judge();
+  bool const grows = found == memory::growth::staircase || found == memory::growth::slope;
+  if (!grows || warned_) return;
+  warned_ = true;
+  std::string const words = to_string(found);
+  console_.notice("memory grows at update " + std::to_string(update) + " as " + words);
+  if (directory_) directory_->event("memory_grows", update, {{"how", words}});
+}
+
+template <class Files>
+void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
+  if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
+  console_.notice(
+      "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
+      (event.rung == "halve_micro_batch" ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
+  if (!directory_) return;
+  directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+}
+
+template <class Files>
+void run_log<Files>::say_what_waits() {
+  std::string const& trouble = directory_->metrics().trouble();
+  if (!trouble.empty() && !lines_wait_) console_.notice("the record waits in memory: " + trouble);
+  lines_wait_ = !trouble.empty();
+}
+
+}  // namespace keel

@@ -1,0 +1,112 @@
+// The bodies of stop.hpp.
+#pragma once
+
+#include <keel/trainer/stop.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+namespace detail {
+
+KEEL_BODY void process_signals::listen() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (listeners_++ > 0) return;
+  pending().store(0);
+  for (auto& time : first_times()) time.store(0);
+  seen_ = false;
+  struct sigaction action = {};
+  action.sa_handler = &on_stop;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  for (int i = 0; i < count; ++i) {
+    ::sigaction(numbers[i], &action, &before_[i]);
+    // What the process was started to ignore, as under nohup, it goes on ignoring.
+    if (before_[i].sa_handler == SIG_IGN) ::sigaction(numbers[i], &before_[i], nullptr);
+  }
+}
+
+KEEL_BODY void process_signals::leave() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (--listeners_ > 0) return;
+  for (int i = 0; i < count; ++i) put_back(numbers[i], &on_stop, before_[i]);
+  // One that came after the last poll was for the program, which has its handlers back.
+  int const unseen = pending().exchange(0);
+  if (unseen != 0 && !seen_) std::raise(unseen);
+}
+
+KEEL_BODY int process_signals::received() {
+  int const number = pending().load(std::memory_order_relaxed);
+  if (number != 0) seen_ = true;
+  return number;
+}
+
+KEEL_BODY void process_signals::listen_for_saves() {
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (save_listeners_++ > 0) return;
+  struct sigaction action = {};
+  action.sa_handler = &on_save;
+  ::sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  ::sigaction(SIGUSR2, &action, &save_before_);
+  if (save_before_.sa_handler != SIG_DFL) ::sigaction(SIGUSR2, &save_before_, nullptr);
+}
+
+KEEL_BODY std::atomic<int>& process_signals::pending() {
+  static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write lock-free");
+  static std::atomic<int> number{0};
+  return number;
+}
+
+KEEL_BODY std::atomic<std::int64_t> (&process_signals::first_times())[count] {
+  static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler may only write lock-free");
+  static std::atomic<std::int64_t> times[count] = {};
+  return times;
+}
+
+KEEL_BODY void process_signals::put_back(int number, void (*handler)(int), struct sigaction const& before) {
+  struct sigaction now = {};
+  ::sigaction(number, nullptr, &now);
+  if (now.sa_handler == handler) ::sigaction(number, &before, nullptr);
+}
+
+KEEL_BODY void process_signals::on_stop(int number) {
+  int const error = errno;
+  int none = 0;
+  pending().compare_exchange_strong(none, number);
+  struct timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  std::int64_t const now = static_cast<std::int64_t>(time.tv_sec) * 1000 + time.tv_nsec / 1'000'000 + 1;
+  for (int i = 0; i < count; ++i) {
+    std::int64_t first = 0;
+    if (numbers[i] != number || first_times()[i].compare_exchange_strong(first, now)) continue;
+    if (now - first < repeats_within * 1000) {
+      say("keel: this run is stopping already; the same signal after 5 seconds ends it at once, without a checkpoint\n");
+    } else {
+      say("keel: a second signal ends this run at once; the last checkpoint is what a resume goes on from\n");
+      std::signal(number, SIG_DFL);
+      std::raise(number);
+    }
+  }
+  errno = error;
+}
+
+}  // namespace detail
+}  // namespace keel
+
+namespace keel {
+
+KEEL_BODY save_listener::save_listener(bool active) : active_(active) {
+  if (!active_) return;
+  seen_ = detail::process_signals::instance().saves_asked();
+  detail::process_signals::instance().listen_for_saves();
+}
+
+KEEL_BODY bool save_listener::take_request() {
+  if (!active_) return false;
+  int const asked = detail::process_signals::instance().saves_asked();
+  return std::exchange(seen_, asked) != asked;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>
