@@ -1,6 +1,6 @@
 // Single parts of keel in a loop that knows nothing of recipes.
 #include <keel/checkpoint/safetensors.hpp>
-#include <keel/clip/clipping.hpp>
+#include <keel/clip/clip.hpp>
 #include <keel/loss_scale/grad_scaler.hpp>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>

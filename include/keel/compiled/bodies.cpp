@@ -20,13 +20,16 @@
 #include <keel/gradients/gradient_norm.ipp>
 #include <keel/gradients/interference.ipp>
 #include <keel/lora/lora.ipp>
+#include <keel/memory/recording.ipp>
 #include <keel/memory/statistics.ipp>
 #include <keel/memory/timeline.ipp>
 #include <keel/metrics/console.ipp>
 #include <keel/metrics/update_metrics.ipp>
 #include <keel/offload/mapped_memory.ipp>
 #include <keel/oom/ladder_position.ipp>
+#include <keel/optimizer/adam.ipp>
 #include <keel/optimizer/parameter_state.ipp>
+#include <keel/optimizer/sgd.ipp>
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/spike/spike_guard.ipp>
@@ -38,7 +41,7 @@
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
 #include <keel/trainer/run_log.ipp>
-#include <keel/trainer/stop.ipp>
+#include <keel/trainer/signals.ipp>
 #include <keel/trainer/summary.ipp>
 
 #if !__has_include(<keel_bodies_are_compiled>)
@@ -57,6 +60,8 @@ template class run_log<posix_files>;
 
 namespace detail {
 
+template class adam_engine<torch::optim::Adam>;
+template class adam_engine<torch::optim::AdamW>;
 template struct close_directory<posix_files>;
 template opened_directory<posix_files> open_directory(trainer_options const&, bool, posix_files const&);
 template std::filesystem::path const& root_of(run_directory<posix_files> const&);

@@ -1,7 +1,7 @@
 // What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
 // arrays and vectors of tensors, vectors of row numbers, and LibTorch's Example are known; for your own type specialise
 // batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is not a count of rows, `tokens()`. What else a type may say
-// is in cut_batch.hpp.
+// is in oom/cut_batch.hpp.
 #pragma once
 
 #include <ATen/core/Tensor.h>

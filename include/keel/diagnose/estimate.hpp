@@ -19,13 +19,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <keel/accumulate/cut_batch.hpp>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/core/buffers.hpp>
 #include <keel/core/loss.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/saved_tensors.hpp>
+#include <keel/oom/cut_batch.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 #include <keel/precision/autocast.hpp>

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <keel/accumulate/cut_batch.hpp>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/loss.hpp>
@@ -24,6 +23,7 @@
 #include <keel/libtorch/draw_watch.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/oom/cut_batch.hpp>
 #include <keel/policy/precision.hpp>
 #include <memory>
 #include <optional>

@@ -9,26 +9,41 @@
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
+#include <keel/core/finite.hpp>
 #include <keel/gradients/gradient_norm.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/optimizer/chunks.hpp>
+#include <keel/optimizer/narrow_kernels.hpp>
+#include <keel/optimizer/vector_kernels.hpp>
+#include <limits>
 
 #include <keel/core/detail/body_begin.inc>
 
 namespace keel {
+
 namespace detail {
 
-KEEL_BODY double sum_of_squares(double const* values, std::int64_t count) {
+template <class Narrow>
+double sum_of_squares(Narrow const* values, std::int64_t count) {
+  return sum_of_squares_narrow(values, count);
+}
+
+inline double sum_of_squares(float const* values, std::int64_t count) { return sum_of_squares_fp32(values, count); }
+
+inline double sum_of_squares(double const* values, std::int64_t count) {
   double sum = 0.0;
   for (std::int64_t i = 0; i < count; ++i) sum += values[i] * values[i];
   return sum;
 }
 
-KEEL_BODY bool has_fast_norm(at::Tensor const& gradient) {
+inline bool has_fast_norm(at::Tensor const& gradient) {
   auto const type = gradient.scalar_type();
   bool const known = type == at::kFloat || type == at::kDouble || type == at::kBFloat16 || type == at::kHalf;
   return known && gradient.device().is_cpu() && gradient.layout() == at::kStrided && gradient.is_non_overlapping_and_dense();
 }
 
-KEEL_BODY double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int64_t count) {
+inline double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::int64_t count) {
   switch (gradient.scalar_type()) {
     case at::kFloat:
       return sum_of_squares(gradient.data_ptr<float>() + begin, count);
@@ -41,14 +56,16 @@ KEEL_BODY double chunk_sum(at::Tensor const& gradient, std::int64_t begin, std::
   }
 }
 
-KEEL_BODY at::Tensor elements_of(at::Tensor const& gradient) {
+/// What holds a gradient's elements, on the CPU without holes: those of a sparse one each once.
+inline at::Tensor elements_of(at::Tensor const& gradient) {
   if (!gradient.defined()) return gradient;
   at::Tensor const values = gradient.is_sparse() ? gradient.coalesce().values() : gradient;
   bool const has_holes = values.device().is_cpu() && values.layout() == at::kStrided && !values.is_non_overlapping_and_dense();
   return has_holes ? values.contiguous() : values;
 }
 
-KEEL_BODY void measure_in_units(std::span<at::Tensor const> gradients, gradient_measure& measure) {
+/// Sums of squares in units of the largest magnitude, for finite elements whose plain sum overflows.
+inline void measure_in_units(std::span<at::Tensor const> gradients, gradient_measure& measure) {
   std::vector<at::Tensor> wide;
   measure.unit = 0.0;
   for (at::Tensor const& gradient : gradients) {
@@ -70,9 +87,6 @@ KEEL_BODY void measure_in_units(std::span<at::Tensor const> gradients, gradient_
 }
 
 }  // namespace detail
-}  // namespace keel
-
-namespace keel {
 
 KEEL_BODY at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
   std::vector<at::Tensor> norms;
@@ -130,6 +144,85 @@ KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> given) 
   if (std::isinf(measure.norm) && measure.first_nonfinite < 0) detail::measure_in_units(gradients, measure);
   return measure;
 }
+
+namespace detail {
+
+// What joint_norm makes of magnitudes: of one after the other on the host, and by LibTorch of a tensor of them elsewhere. NaN
+// stays NaN, also where it is compared.
+
+struct largest_magnitude {
+  double add(double largest, double magnitude) const {
+    return magnitude > largest || std::isnan(magnitude) ? magnitude : largest;
+  }
+  double join(double a, double b) const { return add(a, b); }
+  double of(at::Tensor const& magnitudes) const {
+    return host_value(at::linalg_vector_norm(magnitudes, std::numeric_limits<double>::infinity()));
+  }
+};
+struct sum_of_magnitudes {
+  double add(double sum, double magnitude) const { return sum + magnitude; }
+  double join(double a, double b) const { return a + b; }
+  double of(at::Tensor const& magnitudes) const { return host_value(at::linalg_vector_norm(magnitudes, 1)); }
+};
+/// In units of the largest, because powers of plain magnitudes overflow a double, or vanish from it.
+struct sum_of_powers {
+  double order;
+  double unit;
+  double add(double sum, double magnitude) const { return sum + std::pow(magnitude / unit, order); }
+  double join(double a, double b) const { return a + b; }
+  double of(at::Tensor const& magnitudes) const {
+    return std::pow(host_value(at::linalg_vector_norm(magnitudes.div(unit), order)), order);
+  }
+};
+
+template <class Element, class Reduction>
+double reduce(Element const* values, std::int64_t count, Reduction const& reduction) {
+  double lanes[8] = {};
+  std::int64_t i = 0;
+  auto const add = [&](int lane) { lanes[lane] = reduction.add(lanes[lane], std::abs(static_cast<double>(values[i + lane]))); };
+  for (; i + 8 <= count; i += 8) {
+    for (int lane = 0; lane < 8; ++lane) add(lane);
+  }
+  for (int lane = 0; i + lane < count; ++lane) add(lane);
+  double all = lanes[0];
+  for (int lane = 1; lane < 8; ++lane) all = reduction.join(all, lanes[lane]);
+  return all;
+}
+
+template <class Reduction>
+double reduce(at::Tensor const& gradient, chunk const& piece, Reduction const& reduction) {
+  switch (gradient.scalar_type()) {
+    case at::kFloat:
+      return reduce(gradient.data_ptr<float>() + piece.begin, piece.count, reduction);
+    case at::kDouble:
+      return reduce(gradient.data_ptr<double>() + piece.begin, piece.count, reduction);
+    case at::kBFloat16:
+      return reduce(gradient.data_ptr<at::BFloat16>() + piece.begin, piece.count, reduction);
+    default:
+      return reduce(gradient.data_ptr<at::Half>() + piece.begin, piece.count, reduction);
+  }
+}
+
+/// Over all elements of what elements_of returned, in an order that no number of threads changes.
+template <class Reduction>
+double reduce(std::span<at::Tensor const> gradients, Reduction const& reduction) {
+  chunk_list chunks;
+  for (std::size_t i = 0; i < gradients.size(); ++i) {
+    if (gradients[i].defined() && has_fast_norm(gradients[i])) chunks.add(i, gradients[i].numel());
+  }
+  std::vector<double> partial(chunks.size());
+  chunks.for_each(
+      [&](std::size_t index, chunk const& piece) { partial[index] = reduce(gradients[piece.tensor], piece, reduction); });
+  for (at::Tensor const& gradient : gradients) {
+    bool const left = gradient.defined() && gradient.numel() > 0 && !has_fast_norm(gradient);
+    if (left) partial.push_back(reduction.of(gradient.abs().to(at::kDouble)));
+  }
+  double all = 0.0;
+  for (double const one : partial) all = reduction.join(all, one);
+  return all;
+}
+
+}  // namespace detail
 
 KEEL_BODY double joint_norm(std::span<at::Tensor const> given, double order) {
   if (order == 2.0) return measure_gradients(given).norm;

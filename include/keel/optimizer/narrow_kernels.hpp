@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <keel/optimizer/chunks.hpp>
+#include <keel/optimizer/operands.hpp>
 #include <keel/optimizer/vector_kernels.hpp>
 
 namespace keel::detail {
@@ -112,45 +113,33 @@ double sum_of_squares_narrow(Narrow const* values, std::int64_t count) {
   return sum;
 }
 
-/// A parameter and its gradient in memory. The gradient is of the parameter's type or, where it was summed in it, fp32.
-struct operands {
-  at::ScalarType type;  ///< of the parameter
-  at::ScalarType gradient_type;
-  float* worked;  ///< the parameter if it is fp32, or else its copy in fp32
-  void const* gradient;
-  void* narrow_parameter;  ///< null for an fp32 parameter
-
-  /// Calls `kernel(worked, gradient, begin, count)` with fp32 for all elements of the piece, and rounds what it left in
-  /// `worked` into a narrow parameter.
-  template <class Kernel>
-  void run(chunk const& piece, Kernel const& kernel) const {
-    switch (type) {
-      case at::kBFloat16:
-        return run_narrow<c10::BFloat16>(piece, kernel);
-      case at::kHalf:
-        return run_narrow<c10::Half>(piece, kernel);
-      default:
-        return kernel(worked + piece.begin, static_cast<float const*>(gradient) + piece.begin, piece.begin, piece.count);
-    }
+template <class Kernel>
+void operands::run(chunk const& piece, Kernel const& kernel) const {
+  switch (type) {
+    case at::kBFloat16:
+      return run_narrow<c10::BFloat16>(piece, kernel);
+    case at::kHalf:
+      return run_narrow<c10::Half>(piece, kernel);
+    default:
+      return kernel(worked + piece.begin, static_cast<float const*>(gradient) + piece.begin, piece.begin, piece.count);
   }
+}
 
- private:
-  template <class Narrow, class Kernel>
-  void run_narrow(chunk const& piece, Kernel const& kernel) const {
-    float block[narrow_block];
-    std::int64_t const end = piece.begin + piece.count;
-    for (std::int64_t begin = piece.begin; begin < end; begin += narrow_block) {
-      std::int64_t const count = std::min(narrow_block, end - begin);
-      float const* wide = block;
-      if (gradient_type == at::kFloat) {
-        wide = static_cast<float const*>(gradient) + begin;
-      } else {
-        widen(static_cast<Narrow const*>(gradient) + begin, block, count);
-      }
-      kernel(worked + begin, wide, begin, count);
-      narrow(worked + begin, static_cast<Narrow*>(narrow_parameter) + begin, count);
+template <class Narrow, class Kernel>
+void operands::run_narrow(chunk const& piece, Kernel const& kernel) const {
+  float block[narrow_block];
+  std::int64_t const end = piece.begin + piece.count;
+  for (std::int64_t begin = piece.begin; begin < end; begin += narrow_block) {
+    std::int64_t const count = std::min(narrow_block, end - begin);
+    float const* wide = block;
+    if (gradient_type == at::kFloat) {
+      wide = static_cast<float const*>(gradient) + begin;
+    } else {
+      widen(static_cast<Narrow const*>(gradient) + begin, block, count);
     }
+    kernel(worked + begin, wide, begin, count);
+    narrow(worked + begin, static_cast<Narrow*>(narrow_parameter) + begin, count);
   }
-};
+}
 
 }  // namespace keel::detail

@@ -14,7 +14,7 @@
 #include <keel/core/error.hpp>
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/optimizer/chunks.hpp>
-#include <keel/optimizer/narrow_kernels.hpp>
+#include <keel/optimizer/operands.hpp>
 #include <keel/optimizer/state_storage.hpp>
 #include <memory>
 #include <unordered_map>
@@ -33,10 +33,7 @@ bool are_plain_memory(at::Tensor const& first, at::ScalarType type, std::initial
 /// The vector kernels can walk through the parameter, its gradient, what is worked on, and the state.
 bool are_swept(at::Tensor const& parameter, at::Tensor const& worked, std::initializer_list<at::Tensor const*> state);
 
-inline operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
-  return {parameter.scalar_type(), parameter.grad().scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
-          is_narrow(parameter) ? parameter.data_ptr() : nullptr};
-}
+operands operands_of(at::Tensor const& parameter, at::Tensor const& worked);
 
 /// average + weight (parameter - average) for an fp32 average of a bf16 or fp16 parameter, both plain memory; allocates
 /// nothing.
@@ -89,9 +86,7 @@ class state_place {
     }
   }
 
-  at::Tensor zeros(at::Tensor const& like) const {
-    return home_ == nullptr ? at::zeros_like(like) : home_->zeros(like, like.scalar_type());
-  }
+  at::Tensor zeros(at::Tensor const& like) const;
   /// As it is if it lives there already, or moved in; an undefined tensor stays one.
   at::Tensor settled(at::Tensor const& tensor) const {
     return home_ == nullptr || !tensor.defined() || home_->holds(tensor) ? tensor : home_->move_in(tensor);

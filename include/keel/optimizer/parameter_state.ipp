@@ -7,11 +7,21 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <keel/optimizer/narrow_kernels.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
 namespace keel::detail {
+
+KEEL_BODY at::Tensor state_place::zeros(at::Tensor const& like) const {
+  return home_ == nullptr ? at::zeros_like(like) : home_->zeros(like, like.scalar_type());
+}
+
+KEEL_BODY operands operands_of(at::Tensor const& parameter, at::Tensor const& worked) {
+  return {parameter.scalar_type(), parameter.grad().scalar_type(), worked.data_ptr<float>(), parameter.grad().data_ptr(),
+          is_narrow(parameter) ? parameter.data_ptr() : nullptr};
+}
 
 KEEL_BODY bool are_plain_memory(at::Tensor const& first, at::ScalarType type,
                                 std::initializer_list<at::Tensor const*> tensors) {

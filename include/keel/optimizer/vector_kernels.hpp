@@ -5,36 +5,13 @@
 
 #include <cmath>
 #include <cstdint>
+#include <keel/optimizer/operands.hpp>
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
 #endif
 
 namespace keel::detail {
-
-/// Coefficients of one Adam update of one parameter group; computed in double, applied in float.
-struct adam_coefficients {
-  float factor;         ///< on the gradient
-  float coupled_decay;  ///< weight decay that is added to the gradient; 0: none
-  float keep;           ///< on the parameter: 1 - lr * decoupled weight decay
-  float beta1;
-  float one_minus_beta1;
-  float beta2;
-  float one_minus_beta2;
-  float inverse_root_correction2;  ///< 1 / sqrt(1 - beta2^step)
-  float eps;
-  float step_size;  ///< lr / (1 - beta1^step)
-};
-
-/// Of one SGD update.
-struct sgd_coefficients {
-  float factor;
-  float weight_decay;
-  float momentum;
-  float one_minus_dampening;
-  float lr;
-  bool nesterov;
-};
 
 // The plain loops. `largest` is the running maximum of amsgrad, or null.
 

@@ -39,7 +39,7 @@ struct N06 {
 
 struct N09 {
   KEEL_RULE_TEXT("N09", "LibTorch",
-                 "a rollback needs a checkpoint to go back to. Fix: add keel::checkpoint::every<500_steps>, or skip instead of "
+                 "a rollback needs a checkpoint to load. Fix: add keel::checkpoint::every<500_steps>, or skip instead of "
                  "rolling back.");
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::never; }
 };

@@ -68,9 +68,9 @@ struct U23 {
   static constexpr bool broken(config const& c) { return c.nonfinite.kind == nonfinite::kind::warn; }
 };
 struct U36 {
-  KEEL_RULE_TEXT(
-      "U36", "",
-      "a bare step has no checkpoint to go back to. Fix: keel::trainer, or keel::nonfinite::skip<10> and keel::spike::skip<>.");
+  KEEL_RULE_TEXT("U36", "",
+                 "a bare step has no checkpoint to roll back to. Fix: keel::trainer, or keel::nonfinite::skip<10> and "
+                 "keel::spike::skip<>.");
   static constexpr bool broken(config const& c) { return rolls_back(c); }
 };
 struct U37 {

@@ -25,7 +25,7 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
-#include <keel/clip/clipping.hpp>
+#include <keel/clip/clip.hpp>
 #include <keel/core/error.hpp>
 #include <keel/gradients/gradient_memory.hpp>
 #include <keel/gradients/gradient_norm.hpp>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <keel/clip/clipping.hpp>
+#include <keel/clip/clip.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/recipe.hpp>
 #include <keel/rule/not_implemented.hpp>

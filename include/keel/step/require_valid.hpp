@@ -90,7 +90,7 @@ void require_unbroken(config const& value) {
 }
 
 #if __has_include(<keel_bodies_are_compiled>)
-// Of recipes without rules of their own.
+// Of recipes without custom rules.
 extern template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
 extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 #endif

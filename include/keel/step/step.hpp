@@ -14,7 +14,6 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
-#include <keel/accumulate/cut_batch.hpp>
 #include <keel/accumulate/declared_batch.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/core/batch.hpp>
@@ -26,6 +25,7 @@
 #include <keel/loss_scale/device_scale.hpp>
 #include <keel/loss_scale/grad_scaler.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/oom/cut_batch.hpp>
 #include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/schedule/lr_schedule.hpp>
@@ -89,13 +89,13 @@ class step {
   step(step const&) = delete;
   step& operator=(step const&) = delete;
 
-  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss.
-  /// Throws data_error for an empty batch or a loss that cannot be trained on, nonfinite_error and out_of_memory_error as
-  /// the recipe says, for an update that was decided on a device one call later; learning_rate_error (E18) and
-  /// interference_error (E19) for a rate, gradient or parameter that the program changed beside the step, error (E11) for
-  /// parameter groups that changed. After any exception the update is dropped. Parameters, optimizer state and buffers are as
-  /// before it, unless the optimizer's own step threw, which the message then says.
-  /// With a ladder the loss function is copied, so that the update can run again; pass std::ref to one with state.
+  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it
+  /// is copied, so that the update can run again; pass std::ref to one with state.
+  /// Throws data_error for an empty batch and for a loss that cannot be trained on; nonfinite_error and out_of_memory_error as
+  /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and
+  /// interference_error (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for
+  /// parameter groups that changed. An exception drops the update: parameters, optimizer state and buffers are as before it,
+  /// unless the optimizer's step itself threw, which the message then says.
   template <class Batch, class LossOf>
   step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
     if constexpr (!countable_batch<Batch>) {
@@ -303,7 +303,7 @@ class step {
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
     auto const rung = ladder_.take_next(agree(world_, replay_.max_pieces()).value(), begun());
     if (rung != oom::rung_kind::give_up || may_give_up)
-      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces});
+      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces, !may_give_up});
     return rung;
   }
 

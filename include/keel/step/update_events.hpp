@@ -55,6 +55,7 @@ struct out_of_memory {
   std::string rung;     ///< what was done
   std::string message;  ///< LibTorch's own words, one line
   std::int64_t pieces;  ///< into which each micro-batch is cut from now on
+  bool slow = false;    ///< memory did not run out: the allocator lost time in making room
 };
 /// Memory was enough for so long that the ladder released its last rung; the next update runs without it.
 struct rung_released {

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <keel/accumulate/cut_batch.hpp>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
@@ -16,6 +15,7 @@
 #include <keel/gradients/mixed_dtypes.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/oom/cut_batch.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/recompute/unit_scope.hpp>

@@ -22,38 +22,17 @@
 #include <keel/determinism/seed.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/optimizer/engine.hpp>
+#include <keel/schedule/lr_range_test.hpp>
 #include <keel/schedule/lr_schedule.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/registered_state.hpp>
-#include <limits>
 #include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace keel {
-
-struct lr_range_options {
-  double lowest = 1e-7;  ///< learning rate of the first parameter group; the others keep their ratio to it
-  double highest = 1.0;
-  std::int64_t updates = 100;  ///< from the one to the other, each rate a fixed factor above the one before
-  double smoothing = 0.9;      ///< of the losses' moving average, in [0, 1)
-  double stop_at = 4.0;        ///< the test ends where the smoothed loss is so many times its lowest
-};
-
-/// Smith 2017, "Cyclical Learning Rates for Training Neural Networks".
-struct lr_range_result {
-  struct point {
-    double learning_rate;
-    double loss;
-    double smoothed_loss;
-  };
-  std::vector<point> points;
-  bool diverged = false;  ///< it ended before the highest rate
-  double steepest = 0.0;  ///< rate at which the smoothed loss fell fastest per decade; 0 if it never fell
-  double lowest = 0.0;    ///< rate of the lowest smoothed loss; a tenth of it is a cautious choice
-};
 
 struct overfit_result {
   std::vector<double> losses;  ///< one an update
@@ -151,48 +130,6 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   }
 }
 
-/// Gathers the points of a range test and says when to end it.
-class range_points {
- public:
-  range_points(lr_range_options const& options, lr_range_result& result) : options_(options), result_(result) {}
-
-  bool operator()(result::updated const& updated) {
-    average_ = options_.smoothing * average_ + (1.0 - options_.smoothing) * updated.loss;
-    auto const count = static_cast<double>(result_.points.size() + 1);
-    double const smoothed = average_ / (1.0 - std::pow(options_.smoothing, count));
-    result_.points.push_back({updated.learning_rate, updated.loss, smoothed});
-    if (smoothed < lowest_) {
-      lowest_ = smoothed;
-      result_.lowest = updated.learning_rate;
-    }
-    // The first few say more about the batches than about the rate.
-    bool const settled = count > 1.0 / (1.0 - options_.smoothing);
-    bool const far_off = settled && smoothed > lowest_ + (options_.stop_at - 1.0) * std::abs(lowest_);
-    return !far_off && static_cast<std::int64_t>(result_.points.size()) < options_.updates;
-  }
-
- private:
-  lr_range_options const& options_;
-  lr_range_result& result_;
-  double average_ = 0.0;
-  double lowest_ = std::numeric_limits<double>::infinity();
-};
-
-/// 0 where the smoothed loss never fell.
-inline double steepest_rate(std::vector<lr_range_result::point> const& points) {
-  double steepest = 0.0;
-  double rate = 0.0;
-  for (std::size_t i = 1; i + 1 < points.size(); ++i) {
-    auto const& before = points[i - 1];
-    auto const& after = points[i + 1];
-    double const slope = (after.smoothed_loss - before.smoothed_loss) / std::log(after.learning_rate / before.learning_rate);
-    if (slope >= steepest) continue;
-    steepest = slope;
-    rate = points[i].learning_rate;
-  }
-  return rate;
-}
-
 /// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
 template <class Recipe, class Environment, class Step>
 class dry_run {
@@ -206,7 +143,7 @@ class dry_run {
 
   template <class Batches, class LossOf>
   lr_range_result lr_range_test(Batches& batches, LossOf& loss_of, lr_range_options const& options) {
-    require_sound(options);
+    require_sound_range(options);
     lr_range_result result;
     try_out([&](auto& step) {
       double const own = step.schedule().highest(0);
@@ -252,15 +189,6 @@ class dry_run {
     like_it.ladder().begin_like(step_.ladder());
     like_it.restore_on_skip(registered_);
     train(like_it);
-  }
-
-  static void require_sound(lr_range_options const& options) {
-    bool const rates = options.lowest > 0.0 && options.highest > options.lowest && std::isfinite(options.highest);
-    bool const smooth = options.smoothing >= 0.0 && options.smoothing < 1.0 && options.stop_at > 1.0;
-    if (rates && smooth && options.updates >= 2) return;
-    throw error("E12",
-                "an lr range test goes from a lowest rate above 0 to a higher one in at least 2 updates, with smoothing in "
-                "[0, 1) and stop_at above 1. Look at keel::lr_range_options.");
   }
 
   Step& step_;

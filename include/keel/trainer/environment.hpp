@@ -3,7 +3,7 @@
 
 #include <keel/core/files.hpp>
 #include <keel/step/step_environment.hpp>
-#include <keel/trainer/stop.hpp>
+#include <keel/trainer/signals.hpp>
 #include <random>
 #include <string>
 

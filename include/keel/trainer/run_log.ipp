@@ -205,7 +205,7 @@ void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluatio
 
 template <class Files>
 void run_log<Files>::damaged(std::int64_t update, std::string const& words) {
-  console_.notice("passed over a damaged checkpoint: " + words);
+  console_.notice("skipped a damaged checkpoint: " + words);
   directory_->event("damaged", update, {{"message", words}});
 }
 
@@ -230,9 +230,12 @@ void run_log<Files>::memory(std::int64_t update, memory::usage const& of) {
 template <class Files>
 void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
   if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
-  console_.notice(
-      "out of memory in update " + std::to_string(event.update + 1) + ": took " + event.rung +
-      (event.rung == "halve_micro_batch" ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
+  std::string const update = "update " + std::to_string(event.update + 1);
+  bool const gives_up = event.rung == keel::to_string(oom::rung_kind::give_up);
+  bool const cuts = event.rung == keel::to_string(oom::rung_kind::halve_micro_batch);
+  console_.notice((event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
+                  (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
+                  (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
   if (!directory_) return;
   directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
 }

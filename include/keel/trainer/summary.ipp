@@ -31,6 +31,11 @@ KEEL_BODY std::string words_of(memory_settings const& relief) {
   return words;
 }
 
+inline char const* place_in_update(memory::phase which) {
+  constexpr char const* places[] = {"forward pass", "backward pass", "optimizer step"};
+  return places[static_cast<std::size_t>(which)];
+}
+
 KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                                         std::int64_t skipped, double clipped,
                                                                         run_record const& record, std::int64_t tokens_now,
@@ -50,9 +55,9 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
   rows.emplace_back("time since this start", detail::duration(seconds));
   if (timeline.peak() > 0) {
     rows.emplace_back(
-        "memory", detail::formatted("%.1f MiB at most, in the %s pass of update %lld; ",
-                                    static_cast<double>(timeline.peak()) / (1024.0 * 1024.0), to_string(timeline.peak_phase()),
-                                    static_cast<long long>(timeline.peak_update())) +
+        "memory", detail::formatted("%.1f MiB at most, in the %s of update %lld; ",
+                                    static_cast<double>(timeline.peak()) / (1024.0 * 1024.0),
+                                    place_in_update(timeline.peak_phase()), static_cast<long long>(timeline.peak_update())) +
                       to_string(timeline.judge()));
   }
   if (auto const saved = words_of(relief); !saved.empty()) rows.emplace_back("to save memory", saved);

@@ -1,7 +1,7 @@
-// The bodies of stop.hpp.
+// The bodies of signals.hpp.
 #pragma once
 
-#include <keel/trainer/stop.hpp>
+#include <keel/trainer/signals.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 

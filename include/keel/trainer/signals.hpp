@@ -116,5 +116,5 @@ class save_listener {
 }  // namespace keel
 
 #if !__has_include(<keel_bodies_are_compiled>)
-#include <keel/trainer/stop.ipp>
+#include <keel/trainer/signals.ipp>
 #endif
