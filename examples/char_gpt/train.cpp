@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <malloc.h>
+
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
@@ -10,6 +11,7 @@
 #include <keel/keel.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>

@@ -1,5 +1,6 @@
-# keel::compiled: keel::keel with a library of what does not depend on a recipe, built by the project that links it, with its flags
-# and its LibTorch. A program with an environment of its own, such as other files or another clock, links keel::keel.
+# keel::compiled: keel::keel with a library of what does not depend on a recipe. The project that links it builds it, with its LibTorch,
+# its build type, CMAKE_CXX_FLAGS and earlier add_compile_options; flags of a single target do not reach it. A program with another
+# environment, such as other files or another clock, links keel::keel, and so does a static library that is installed with an export.
 if(NOT TARGET keel_compiled)
   add_library(keel_compiled STATIC EXCLUDE_FROM_ALL ${KEEL_COMPILED}/bodies.cpp)
   add_library(keel::compiled ALIAS keel_compiled)

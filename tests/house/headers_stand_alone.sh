@@ -29,12 +29,16 @@ count=$(wc -l < "$folder/headers")
 cat > "$folder/compile" << 'COMPILE'
 folder=$1 compiler=$2 include=$3 header=${*: -1}
 said=$folder/${header//\//+}.said
-# A file of bodies also where it is compiled once for all.
-case $header in *.ipp) set -- "$1" "$2" "$3" "-I$include/keel/compiled" "${@:4}" ;; esac
-if ! printf '#include <%s>\n#include <%s>\n' "$header" "$header" |
-  "$compiler" -x c++ -fsyntax-only -std=c++20 -Wall -Wextra -Werror "-I$include" "${@:4:$#-4}" - > "$said" 2>&1; then
-  mv "$said" "$said.wrong"
-fi
+compiles() {
+  printf '#include <%s>\n#include <%s>\n' "$header" "$header" |
+    "$compiler" -x c++ -fsyntax-only -std=c++20 -Wall -Wextra -Werror "$@" - > "$said" 2>&1 || mv "$said" "$said.wrong"
+}
+# With its bodies, and where these are compiled once for all; a file of bodies is seen by its header, and there.
+case $header in *.ipp) ;; *) compiles "-I$include" "${@:4:$#-4}" ;; esac
+case $header in
+  keel/policy/* | keel/config/* | keel/rule/* | keel/recipe/*) ;;
+  *) [ -f "$said.wrong" ] || compiles "-I$include/keel/compiled" "-I$include" "${@:4:$#-4}" ;;
+esac
 COMPILE
 xargs -P2 -n1 bash "$folder/compile" "$folder" "$compiler" "$include" "$@" < "$folder/headers"
 

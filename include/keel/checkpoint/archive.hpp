@@ -48,7 +48,7 @@ class field_place {
 // JSON has no NaN and no infinity; they are written as words.
 nlohmann::json number_to_json(double number);
 
-// What an archive does with JSON, so that who visits fields needs none of it.
+// What an archive does with JSON, declared here so that what visits fields does not read the JSON library.
 void put(nlohmann::json& to, bool value);
 void put(nlohmann::json& to, std::int64_t value);
 void put(nlohmann::json& to, std::uint64_t value);
@@ -94,7 +94,7 @@ struct saved_value<Value> {
 };
 
 std::string expected_float(double lowest, double largest);
-/// What an error says that a value is not.
+/// What an error says was expected.
 template <class Value>
 std::string expected_value(bool was_a_number) {
   using saved = typename saved_value<Value>::type;

@@ -18,6 +18,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/optimizer/engine.hpp>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
 

@@ -14,9 +14,16 @@
 
 namespace keel {
 
+namespace detail {
+void write_safetensors_to(std::function<void(char const*, std::size_t)> const& sink, tensor_map const& tensors,
+                          string_map const& metadata);
+}  // namespace detail
+
 /// Calls `sink(char const* bytes, std::size_t count)` in file order; a tensor's bytes are valid during the call only.
-void write_safetensors(tensor_map const& tensors, string_map const& metadata,
-                       std::function<void(char const*, std::size_t)> const& sink);
+template <class Sink>
+void write_safetensors(tensor_map const& tensors, string_map const& metadata, Sink&& sink) {
+  detail::write_safetensors_to([&sink](char const* bytes, std::size_t count) { sink(bytes, count); }, tensors, metadata);
+}
 
 /// `bytes` is the whole file, and need not outlive the call; `name` is what errors call it. Throws checkpoint_error (E05) for
 /// bytes that are not a whole safetensors file, out_of_memory_error (E09).

@@ -14,8 +14,8 @@
 
 namespace keel {
 
-KEEL_BODY void write_safetensors(tensor_map const& tensors, string_map const& metadata,
-                                 std::function<void(char const*, std::size_t)> const& sink) {
+KEEL_BODY void detail::write_safetensors_to(std::function<void(char const*, std::size_t)> const& sink,
+                                            tensor_map const& tensors, string_map const& metadata) {
   detail::safetensors_writer(tensors, metadata).write(sink);
 }
 

@@ -7,7 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <keel/checkpoint/safetensors_events.hpp>
+#include <keel/checkpoint/safetensors_header.hpp>
 #include <string>
 #include <string_view>
 #include <utility>

@@ -7,8 +7,8 @@
 //     manifest.json          lengths and checksums of the files above and of their tensors, and who wrote them
 // A save writes into a temporary directory, syncs every file and the directory, renames it, and syncs the parent; only
 // then are older ones removed. So there are never fewer good checkpoints than before a save began, wherever it is killed.
-// Removed is what a manifest proves to be of this run, and of it these five files only: what else stands in a checkpoint's
-// directory stays, under `kept-step-..`.
+// Only checkpoints whose manifest proves that they are of this run are removed, and of these the five files only: what else is in
+// such a directory stays, as `kept-step-..`.
 #pragma once
 
 #include <compare>
@@ -97,7 +97,7 @@ class checkpoint_store {
   /// Removes what a run that rolled back to `newest` had abandoned, where a kill came in between.
   void remove_abandoned(checkpoint_id const& newest);
 
-  /// Reads and verifies one checkpoint. Throws checkpoint_error (E05) if anything in it differs from what was written.
+  /// Reads and verifies one checkpoint (keel/checkpoint/snapshot.hpp). Throws checkpoint_error (E05) if anything in it differs from what was written.
   snapshot load(checkpoint_id const& id);
 
  private:

@@ -31,7 +31,7 @@ struct update_metrics {
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order
 };
 
-/// An ordered object, so that lines are comparable as text.
+/// An ordered object (nlohmann/json.hpp), so that lines are comparable as text.
 nlohmann::ordered_json to_json(update_metrics const& m);
 
 }  // namespace keel

@@ -82,7 +82,7 @@ class checkpointed_step {
   ~checkpointed_step() = default;
 };
 
-/// A step of one recipe, as checkpoints see it; it outlives this.
+/// A step of one recipe, as checkpoints see it; the step outlives this.
 template <class Step>
 class checkpointed final : public checkpointed_step {
  public:
@@ -152,15 +152,15 @@ class checkpoint_manager {
   /// The registered state, for a step or dry run that must leave it as it was.
   registered_states& registered() { return registered_; }
 
-  /// A save is due at the next boundary if there is an update.
+  /// The next boundary saves if its update is applied.
   bool is_save_due(std::int64_t updates);
 
   /// The run begins: a recipe that rolls back needs something to roll back to.
   void begin();
 
   /// At an update boundary: collects finished saves, rolls back, saves. `updated`: the last update was applied;
-  /// `slowest_update`: seconds, of an evaluation too. True if the run rolled back and its data continues elsewhere.
-  bool at_boundary(bool updated, bool asked_by_signal, double slowest_update);
+  /// `slowest_update()`: seconds, of an evaluation too. True if the run rolled back and its data continues elsewhere.
+  bool at_boundary(bool updated, bool asked_by_signal, std::function<double()> const& slowest_update);
 
   /// The run ends: everything is durable when this returns, or it throws.
   void end();
@@ -168,12 +168,12 @@ class checkpoint_manager {
   /// so. What it throws is thrown.
   void abandon(std::exception const& thrown);
 
-  /// Of the update that has just been made the record, or an evaluation, is still to come.
+  /// The record of the last update, or its evaluation, is still to come.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
 
   /// At an update boundary: from here on numbers are drawn for what comes next.
   void note_random();
-  /// What was drawn for an update that came to nothing is drawn again by the run that goes on.
+  /// Puts the random state of the last boundary back, so that a run that continues draws what the dropped update drew.
   void restore_random();
 
   /// An evaluation of the recipe gave this value.
@@ -205,14 +205,15 @@ class checkpoint_manager {
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
   /// `age`: of the parameters, if they are not of now.
   snapshot live(std::optional<std::int64_t> age = {});
-  /// A save that is due is scheduled, and so is one that the program's code requests. Requested are what a person or a
-  /// signal asks for, the best at once, which stays anyhow, and the first of a process under young_daly, which only measures.
+  /// A `scheduled` save is due by the cadence; one that the `program` asks for is kept like it and replaces none; `requested`
+  /// are those that a person or a signal asks for, a new best at once, the first of a process under young_daly, which only
+  /// measures, and those at the end of a run or on an exception.
   void save_if_wanted(bool due);
 
   void note_saved_units();
 
   enum class save_reason : unsigned char { scheduled, program, requested };
-  retention keeps(save_reason reason) const;
+  retention retention_for(save_reason reason) const;
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
   void save_now(save_reason reason);
   /// Throws file_error (E01) where another run has taken the directory.
@@ -227,7 +228,7 @@ class checkpoint_manager {
   /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
   void warn_of_grace(double slowest_update);
 
-  /// `own`: it is of this very run, which may have changed what it was asked to.
+  /// `own`: the checkpoint is of this run, whose learning rate a rollback may have lowered.
   void apply(snapshot content, std::string const& source, bool own = false);
 
   /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
@@ -243,7 +244,7 @@ class checkpoint_manager {
   /// Returns to a checkpoint that is older than the fault can be, changes what the recipe says, and makes both durable. True if
   /// the data continues elsewhere than where it stands.
   bool roll_back(rollback_request const& request);
-  std::int64_t newest_in_turn();
+  std::int64_t newest_scheduled();
   /// What the loaded record calls the best may be gone: removed by hand, or by a version of keel that kept only the newest
   /// best.
   void forget_lost_best();
@@ -267,7 +268,7 @@ class checkpoint_manager {
   std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
   registered_states registered_;
   std::vector<keel::migrate> migrations_;
-  random_snapshot at_boundary_;
+  random_snapshot boundary_random_;
   bool is_incomplete_ = false;
   std::string run_id_;         ///< of the checkpoints; empty until the first
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail

@@ -127,14 +127,15 @@ void checkpoint_manager<Environment>::begin() {
 }
 
 template <class Environment>
-bool checkpoint_manager<Environment>::at_boundary(bool updated, bool asked_by_signal, double slowest_update) {
+bool checkpoint_manager<Environment>::at_boundary(bool updated, bool asked_by_signal,
+                                                  std::function<double()> const& slowest_update) {
   if (!saves_) return false;
   try {
     saver_->poll();
     if (auto const request = step_.guards().take_rollback_request()) return roll_back(*request);
     asked_ |= asked_by_file() || asked_by_signal;
     save_if_wanted(is_due(step_.updates(), updated));
-    warn_of_grace(slowest_update);
+    warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
     // What cannot be saved cannot be trained on either.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
@@ -166,13 +167,13 @@ void checkpoint_manager<Environment>::abandon(std::exception const& thrown) {
 
 template <class Environment>
 void checkpoint_manager<Environment>::note_random() {
-  if (may_drop_an_update()) at_boundary_ = random_snapshot::take(step_.parameters().device);
+  if (may_drop_an_update()) boundary_random_ = random_snapshot::take(step_.parameters().device);
 }
 
 template <class Environment>
 void checkpoint_manager<Environment>::restore_random() {
   if (may_drop_an_update()) {
-    if (at_boundary_.taken()) at_boundary_.restore();
+    if (boundary_random_.taken()) boundary_random_.restore();
   }
 }
 
@@ -291,7 +292,7 @@ void checkpoint_manager<Environment>::note_saved_units() {
 }
 
 template <class Environment>
-retention checkpoint_manager<Environment>::keeps(save_reason reason) const {
+retention checkpoint_manager<Environment>::retention_for(save_reason reason) const {
   return {.newest = recipe_.checkpoint.keep,
           .every = recipe_.checkpoint.keep_every,
           .best = best_.keeps(),
@@ -305,7 +306,7 @@ void checkpoint_manager<Environment>::begin_save(save_reason reason, std::option
   saver_->wait();
   remember([&] {
     auto const content = live(age);
-    saver_->save(step_.updates(), content, keeps(reason), [this] { require_lock(); });
+    saver_->save(step_.updates(), content, retention_for(reason), [this] { require_lock(); });
   });
 }
 
@@ -315,7 +316,7 @@ void checkpoint_manager<Environment>::save_now(save_reason reason) {
   remember([&] {
     require_lock();
     auto const content = live();
-    saver_->save_now(step_.updates(), content, keeps(reason));
+    saver_->save_now(step_.updates(), content, retention_for(reason));
   });
 }
 
@@ -493,7 +494,7 @@ bool checkpoint_manager<Environment>::roll_back(rollback_request const& request)
                              ", which is this recipe's limit");
   // Where nothing was saved since the last time, that checkpoint led here already.
   std::optional<std::int64_t> before;
-  if (rollbacks_.attempts() > 0 && newest_in_turn() == rollbacks_.to.back()) before = rollbacks_.to.back();
+  if (rollbacks_.attempts() > 0 && newest_scheduled() == rollbacks_.to.back()) before = rollbacks_.to.back();
   auto found = checkpoint_before(directory_->checkpoints(), attempts - plan.behind, before, on_damaged());
   if (!found) give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
 
@@ -535,7 +536,7 @@ bool checkpoint_manager<Environment>::roll_back(rollback_request const& request)
 }
 
 template <class Environment>
-std::int64_t checkpoint_manager<Environment>::newest_in_turn() {
+std::int64_t checkpoint_manager<Environment>::newest_scheduled() {
   auto& store = directory_->checkpoints();
   for (checkpoint_id const& id : store.newest_first()) {
     if (!store.is_extra(id)) return id.update;

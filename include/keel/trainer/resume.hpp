@@ -11,6 +11,7 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/version.hpp>

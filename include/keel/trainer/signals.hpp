@@ -51,9 +51,18 @@ class process_signals {
   static constexpr int numbers[count] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1};
   static constexpr std::int64_t repeats_within = 5;  // seconds
 
-  static std::atomic<int>& pending();
+  // One for the process, also where some of its files see bodies and others do not.
+  static std::atomic<int>& pending() {
+    static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write lock-free");
+    static std::atomic<int> number{0};
+    return number;
+  }
   /// Of each of `numbers`, when it came first; 0: not yet.
-  static std::atomic<std::int64_t> (&first_times())[count];
+  static std::atomic<std::int64_t> (&first_times())[count] {
+    static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler may only write lock-free");
+    static std::atomic<std::int64_t> times[count] = {};
+    return times;
+  }
   static std::atomic<int>& saves() {
     static std::atomic<int> asked{0};
     return asked;

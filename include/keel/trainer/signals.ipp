@@ -51,18 +51,6 @@ KEEL_BODY void process_signals::listen_for_saves() {
   if (save_before_.sa_handler != SIG_DFL) ::sigaction(SIGUSR2, &save_before_, nullptr);
 }
 
-KEEL_BODY std::atomic<int>& process_signals::pending() {
-  static_assert(std::atomic<int>::is_always_lock_free, "a signal handler may only write lock-free");
-  static std::atomic<int> number{0};
-  return number;
-}
-
-KEEL_BODY std::atomic<std::int64_t> (&process_signals::first_times())[count] {
-  static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler may only write lock-free");
-  static std::atomic<std::int64_t> times[count] = {};
-  return times;
-}
-
 KEEL_BODY void process_signals::put_back(int number, void (*handler)(int), struct sigaction const& before) {
   struct sigaction now = {};
   ::sigaction(number, nullptr, &now);

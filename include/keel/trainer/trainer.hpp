@@ -1,7 +1,8 @@
 // keel::trainer, the loop that a careful engineer would have written by hand, from a recipe:
 //
 //     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};   then run.fit(batches, loss_of)
-// fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended; step does so for one micro-batch.
+// fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended; step takes one micro-batch in your own
+// loop, which asks should_stop and ends with finish.
 // This file has the loop. What the loop is made of: the step (step.hpp), the checkpoints (checkpoint_manager.hpp), the
 // evaluations (evaluator.hpp), what is written down (run_log.hpp), where the run stands (progress.hpp), dry runs (dry_run.hpp).
 #pragma once
@@ -66,7 +67,7 @@ class trainer {
   trainer(Model& model, First& first, Second&, trainer_options const& = {}, files const& = {}) : trainer(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
   }
-  /// Rejected (U40). Of two constructors that take the braces, that with the references to const comes second.
+  /// Rejected (U40). By its references to const it comes second where both constructors take the braces.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model const& model, Optimizer const& optimizer, detail::mistyped_options)
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
@@ -103,7 +104,7 @@ class trainer {
     }
   }
 
-  /// Ends fit at the next update boundary, from a hook or from another thread.
+  /// Ends fit, or makes should_stop true, at the next update boundary; from a hook or from another thread.
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
   /// Adds a hook: `run.on([](keel::event::update_end const& e) { .. });` run_events.hpp lists the events.
@@ -462,7 +463,7 @@ class trainer {
   void after_update(step_outcome const& last) {
     bool const updated = last.updated() != nullptr;
     if ((updated && evaluator_.is_due(step_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
-    if (checkpoints_.at_boundary(updated, save_signal_.take_request(), slowest_update())) data_moved_ = true;
+    if (checkpoints_.at_boundary(updated, save_signal_.take_request(), [this] { return slowest_update(); })) data_moved_ = true;
     checkpoints_.note_random();
   }
   void after_epoch() {
@@ -473,7 +474,7 @@ class trainer {
     if constexpr (saves) {
       // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
       if (!evaluates && configured.checkpoint.kind != checkpoint::kind::every_epochs) return;
-      if (checkpoints_.at_boundary(false, false, slowest_update())) data_moved_ = true;
+      if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) data_moved_ = true;
     }
   }
   /// Seconds of an update and the evaluation that may follow it.
@@ -572,7 +573,7 @@ class trainer {
   update_timer<clock> timer_;
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;
-  bool ended_ = false;  ///< once, by itself
+  bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
   std::int64_t tokens_before_ = 0;
