@@ -121,7 +121,7 @@ void checkpoint_manager<Environment>::begin() {
   if (saves_) {
     saver_->cadence().restart();
     if (rule::rolls_back(recipe_)) {
-      if (!*resumed_ && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
+      if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
     }
   }
 }

@@ -129,6 +129,7 @@ class registered_states final : public program_state {
 
   std::vector<std::string> names() const {
     std::vector<std::string> all;
+    all.reserve(states_.size());
     for (auto const& one : states_) all.push_back(one.name);
     return all;
   }
