@@ -10,6 +10,7 @@
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/migrate.hpp>
+#include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/safetensors_file.hpp>
 #include <keel/checkpoint/sharded_safetensors.hpp>
