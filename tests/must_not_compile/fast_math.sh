@@ -4,7 +4,7 @@ set -eu
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
-for header in step/step.hpp clip/clipping.hpp loss_scale/grad_scaler.hpp gradients/gradient_norm.hpp core/window_statistics.hpp; do
+for header in step/step.hpp clip/clip.hpp loss_scale/grad_scaler.hpp gradients/gradient_norm.hpp core/window_statistics.hpp; do
   echo "#include <keel/$header>" > "$folder/case.cpp"
   for flag in -ffast-math -ffinite-math-only; do
     if "$@" -std=c++20 -fsyntax-only -Wfatal-errors "$flag" "$folder/case.cpp" > "$folder/said" 2>&1; then
