@@ -69,7 +69,7 @@ int show(fs::path const& path) {
   keel::manifest const all = keel::read_manifest(checkpoint);
   keel::snapshot const content = keel::read_checkpoint(checkpoint);
   std::printf("%s\n  update        %lld%s\n  written by    keel %s, LibTorch %s\n", checkpoint.c_str(), static_cast<long long>(all.update),
-              all.extra ? ", out of turn" : "", all.keel.c_str(), all.libtorch.c_str());
+              all.requested ? ", requested" : "", all.keel.c_str(), all.libtorch.c_str());
   std::printf("recipe\n");
   for (auto const& [slot, words] : all.recipe.items()) std::printf("  %-14s%s\n", slot.c_str(), words.get<std::string>().c_str());
   std::printf("state\n");

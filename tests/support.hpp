@@ -19,7 +19,10 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/checkpoint/snapshot.hpp>
 #include <keel/keel.hpp>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <string>
 #include <utility>

@@ -1,4 +1,5 @@
-// Everything.
+// What a program trains with. What reads or writes JSON, or looks into a checkpoint, it includes by name: json/load_config.hpp,
+// json/write_config.hpp, checkpoint/read_checkpoint.hpp, checkpoint/verify.hpp, checkpoint/optimizer_state.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -34,7 +35,10 @@
 #include <keel/memory/statistics.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
+#include <keel/metrics/histogram.hpp>
 #include <keel/metrics/metric.hpp>
+#include <keel/metrics/sink.hpp>
+#include <keel/metrics/tensorboard_writer.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/optimizer/adam.hpp>
 #include <keel/optimizer/sgd.hpp>

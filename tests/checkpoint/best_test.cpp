@@ -1,6 +1,7 @@
 // The best checkpoint: which one it is, that it is there, and what else an evaluation decides.
 #include "../support.hpp"
 
+#include <keel/checkpoint/verify.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
 
@@ -638,7 +639,7 @@ TEST_CASE("the last epoch of a run whose length is given in epochs is evaluated 
   CHECK(run.fit(data, mean_squared_error(model)).get<keel::result::finished>().updates == 6);
   CHECK(ends == std::vector<std::int64_t>{0, 1, 2});
   CHECK(at == std::vector<std::int64_t>{2, 4, 6});
-  CHECK_FALSE(keel::checkpoint_store<>(directory / "run/checkpoints").is_extra(6));
+  CHECK_FALSE(keel::checkpoint_store<>(directory / "run/checkpoints").is_requested(6));
 }
 
 TEST_CASE("a best evaluation at an epoch's end is saved at once, whatever the cadence of the saves") {

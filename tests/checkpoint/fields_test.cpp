@@ -718,7 +718,7 @@ struct newer {
   std::int64_t level = 7, added = 8;
   void visit(auto& archive) {
     archive("level", level);
-    archive.added("added", added);
+    archive.optional_field("added", added);
   }
 };
 

@@ -209,16 +209,16 @@ TEST_CASE("a requested checkpoint stands beside the scheduled one of its update,
   store.save(5, scheduled, {});
   auto requested = content(2.0);
   requested.attempt = 7;
-  auto const saved = store.save(5, requested, {.extra = true});
+  auto const saved = store.save(5, requested, {.requested = true});
   CHECK(saved.path == directory / "step-000000005-requested");
   CHECK(value_of(store.load(5)) == 1.0);
   CHECK(value_of(store.load({5, true})) == 2.0);
   CHECK(store.updates() == std::vector<std::int64_t>{5});
   CHECK((store.newest_first() == std::vector<keel::checkpoint_id>{{5, true}, {5, false}}));
-  CHECK(store.is_extra({5, true}));
-  CHECK_FALSE(store.is_extra(5));
+  CHECK(store.is_requested({5, true}));
+  CHECK_FALSE(store.is_requested(5));
   requested.attempt = 8;
-  store.save(5, requested, {.extra = true});
+  store.save(5, requested, {.requested = true});
   CHECK(store.all().size() == 2);
   // The cadence's own save of the update, by time, is newer than what was requested before it.
   scheduled.attempt = 9;
@@ -245,7 +245,7 @@ TEST_CASE("verify names a checkpoint that was renamed, whatever stands before it
   keel::checkpoint_store<> store(directory);
   store.prepare();
   store.save(5, content(1.0), {});
-  store.save(5, content(2.0), {.extra = true});
+  store.save(5, content(2.0), {.requested = true});
   CHECK(keel::damage_of(directory / "step-000000005").empty());
   CHECK(keel::damage_of(directory / "step-000000005-requested").empty());
   CHECK(keel::damage_of((directory / "step-000000005").string() + "/").empty());

@@ -50,9 +50,9 @@ TEST_CASE("rotation_with_a_limit_of_one: every limit and count up to six, in tur
         keel::retention keep{.newest = limit, .every = every};
         std::vector<saved> all;
         for (std::int64_t count = 1; count <= 6; ++count) {
-          keep.extra = (extras >> (count - 1) & 1u) != 0;
+          keep.requested = (extras >> (count - 1) & 1u) != 0;
           store.save(count, content(static_cast<double>(count)), keep);
-          all.push_back({count, keep.extra});
+          all.push_back({count, keep.requested});
           auto const found = store.updates();
           REQUIRE(!found.empty());
           REQUIRE(std::set<std::int64_t>(found.begin(), found.end()) == expected(all, keep));

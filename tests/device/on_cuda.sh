@@ -31,7 +31,7 @@ cmake -S "$root" -B "$build" "${generator[@]}" -DKEEL_TESTS=ON -DKEEL_BENCHMARKS
   fail "cmake could not configure."
 }
 started=$SECONDS
-cmake --build "$build" --target keel_tests keel_victim keel_benchmark_device --parallel "$(nproc)" -- -k 0 >"$logs/build.log" 2>&1 || {
+cmake --build "$build" --target keel_tests_compiled keel_tests_header_only keel_victim keel_benchmark_device --parallel "$(nproc)" -- -k 0 >"$logs/build.log" 2>&1 || {
   grep -E 'error|FAILED' "$logs/build.log" | head -n 60 >&2
   fail "The tests do not build against this LibTorch; all of it is in $logs/build.log."
 }
@@ -39,16 +39,17 @@ echo "built in $((SECONDS - started)) s"
 
 # A process a file: one that ends by a signal takes no other with it.
 run() {
-  local device=$1 file=$2 log="$logs/$1.$2.log" status=0
+  local device=$1 file=$2 log="$logs/$1.$2.log" status=0 tests
+  tests=$(sed -n "s/ $2\$//p" "$build/tests/run_time_tests")
   OMP_WAIT_POLICY=passive KEEL_TEST_DEVICE=$device CUBLAS_WORKSPACE_CONFIG=:4096:8 \
-    timeout "${KEEL_TEST_LIMIT:-120}" "$build/tests/keel_tests" --filenames-as-tags "[#$file]" >"$log" 2>&1 || status=$?
+    timeout "${KEEL_TEST_LIMIT:-120}" "$build/tests/$tests" --filenames-as-tags "[#$file]" >"$log" 2>&1 || status=$?
   printf '%-5s %-32s status %-4s %s; skipped %s\n' "$device" "$file" "$status" "$(grep -E '^(All tests|test cases:)' "$log" | tail -n 1)" \
     "$(grep -c SKIPPED "$log")" >>"$logs/results"
 }
 : >"$logs/results"
 sweep() {
-  for path in "$root"/tests/{checkpoint,data,loop,memory,observe,step}/*_test.cpp; do
-    run "$1" "$(basename "$path" .cpp)" &
+  for file in $(cut -d ' ' -f 2 "$build/tests/run_time_tests"); do
+    run "$1" "$file" &
     while [ "$(jobs -rp | wc -l)" -ge "$((($(nproc) + 1) / 2))" ]; do wait -n; done
   done
   wait

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# recording.sh KEEL_TESTS: Python's own pickle reads what a recording saved, and the file holds no opcode that could run anything.
+# recording.sh PROGRAM: Python's own pickle reads what a recording saved, and the file holds no opcode that could run anything.
 set -euo pipefail
 if [ $# -ne 1 ] || [ ! -x "$1" ]; then
-  echo "usage: $0 KEEL_TESTS, a program that exists" >&2
+  echo "usage: $0 PROGRAM, which has the test of recordings" >&2
   exit 1
 fi
 if ! command -v python3 > /dev/null || ! python3 -c 'import pickle, pickletools' 2> /dev/null; then

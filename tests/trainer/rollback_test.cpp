@@ -2,6 +2,7 @@
 #include "../support.hpp"
 
 #include <keel/data/shuffled_batches.hpp>
+#include <keel/trainer/rollback.hpp>
 
 using namespace keel_test;
 using namespace keel::literals;

@@ -172,7 +172,7 @@ class state_writer {
   state_writer(nlohmann::json& object, tensor_map& tensors, std::string path = "");
 
   template <class Field>
-  void added(char const* name, Field& field) {
+  void optional_field(char const* name, Field& field) {
     (*this)(name, field);
   }
   template <class Field>
@@ -239,7 +239,7 @@ class state_reader {
 
   /// A field that checkpoints of older versions of keel do not have, and that then stays as it is.
   template <class Field>
-  void added(char const* name, Field& field) {
+  void optional_field(char const* name, Field& field) {
     if (detail::find(object_, name) != nullptr) (*this)(name, field);
   }
   template <class Field>

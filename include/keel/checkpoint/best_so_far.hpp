@@ -90,8 +90,8 @@ class best_so_far {
     archive("has_one", has);
     archive("loss", first_value);
     archive("update", first_update);
-    archive.added("next_losses", values);
-    archive.added("next_updates", updates);
+    archive.optional_field("next_losses", values);
+    archive.optional_field("next_updates", updates);
     if constexpr (requires { Archive::reads; }) {
       entries_.clear();
       if (has) entries_.push_back({first_update, first_value});

@@ -130,7 +130,7 @@ template <class Use>
 struct field_visitor {
   Use& use;
   template <class Field>
-  void added(char const* name, Field& field) {
+  void optional_field(char const* name, Field& field) {
     (*this)(name, field);
   }
   template <class Field>

@@ -32,7 +32,7 @@ struct manifest {
   std::int64_t generation = 0;                       ///< rollbacks of the run until then
   std::int64_t attempt = 0;                          ///< updates that the run attempted until then
   std::string run;                                   ///< which run's it is; empty in older ones
-  bool extra = false;                                ///< requested: by a person, a signal, or the end of the run
+  bool requested = false;                            ///< by a person, a signal, or the end of the run
   std::vector<std::int64_t> best = {};               ///< updates whose checkpoints this one calls the best
   std::string keel;                                  ///< the version that wrote it
   std::string libtorch;                              ///< the version that wrote it
@@ -68,7 +68,7 @@ inline std::string manifest_text(manifest const& of) {
     entry["tensors"] = record.tensor_checksums;
   }
   nlohmann::json const all = {{"files", files},
-                              {"extra", of.extra},
+                              {"extra", of.requested},
                               {"generation", of.generation},
                               {"format", manifest::format},
                               {"keel", of.keel},
@@ -115,7 +115,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     };
     read.update = integer(all.at("update"));
     read.generation = integer(all.at("generation"));
-    read.extra = all.at("extra").get<bool>();
+    read.requested = all.at("extra").get<bool>();
     // Older checkpoints have none of these.
     if (all.contains("attempt")) read.attempt = integer(all["attempt"]);
     if (all.contains("best")) {

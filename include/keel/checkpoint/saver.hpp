@@ -60,7 +60,7 @@ class saver {
     wait();
     cadence_.began();
     begun_ = {update};
-    extra_ = keep.extra;
+    extra_ = keep.requested;
     try {
       prepare();
       // Lines that wait for a disk would be missing where the checkpoint counts them.

@@ -26,26 +26,27 @@ namespace keel {
 struct manifest;
 struct snapshot;
 
-/// The name of a checkpoint: a requested one never replaces a scheduled one, it stands beside it.
+/// Names a checkpoint. `requested` belongs to the name where a scheduled one of that update exists already: a requested one never
+/// replaces it.
 struct checkpoint_id {
   std::int64_t update = 0;
-  bool beside = false;
+  bool requested = false;
 
   checkpoint_id() = default;
-  checkpoint_id(std::int64_t number, bool stands_beside = false) : update(number), beside(stands_beside) {}
+  checkpoint_id(std::int64_t number, bool by_request = false) : update(number), requested(by_request) {}
   friend bool operator==(checkpoint_id const&, checkpoint_id const&) = default;
   friend auto operator<=>(checkpoint_id const&, checkpoint_id const&) = default;
 };
 
-/// Which finished checkpoints stay when a new one is durable: that one, of the scheduled ones as many as these say, and all
-/// that one of them calls the best.
+/// Which finished checkpoints stay once a new one is durable: the new one itself, of the scheduled ones those that are counted
+/// here, and every one that a checkpoint which stays names as the best.
 struct retention {
-  std::int64_t newest = 2;              ///< so many
+  std::int64_t newest = 2;              ///< so many of the newest
   std::int64_t every = 0;               ///< also those of updates that are a multiple of it; 0: none
   std::vector<std::int64_t> best = {};  ///< also these
-  /// The new one is requested, and gives way to the next. Three preemptions in a row then take nothing away that a rollback may
-  /// need.
-  bool extra = false;
+  /// The new one was requested, and gives way to the next that is. Three preemptions in a row then take nothing away that a
+  /// rollback may need.
+  bool requested = false;
   /// It may take the place of a scheduled one of the same update, as a save by the cadence and one after a rollback do.
   bool replaces = true;
 };
@@ -79,7 +80,7 @@ class checkpoint_store {
 
   bool exists(checkpoint_id const& id) { return files_.exists(path_of(id)); }
   /// It was requested and not scheduled; what cannot be read counts as such.
-  bool is_extra(checkpoint_id const& id);
+  bool is_requested(checkpoint_id const& id);
 
   /// Of the scheduled checkpoint of an update, or of the requested one where that is the only one.
   path path_of_update(std::int64_t update) { return path_of({update, !exists(update)}); }
@@ -91,8 +92,8 @@ class checkpoint_store {
 
   /// A damaged one is not a checkpoint any longer, and stays for whoever looks into it.
   void set_aside(checkpoint_id const& id) { move_aside("damaged-", id); }
-  /// A restart from an older checkpoint abandons this one; it stays on the disk under another name.
-  void abandon(checkpoint_id const& id);
+  /// After a restart from an older checkpoint: keeps this one on the disk under another name.
+  void rename_abandoned(checkpoint_id const& id);
 
   /// Removes what a run that rolled back to `newest` had abandoned, where a kill came in between.
   void remove_abandoned(checkpoint_id const& newest);
@@ -108,12 +109,13 @@ class checkpoint_store {
   /// Checkpoints that an older version wrote do not say whose they are.
   static bool is_of_one_run(std::string const& a, std::string const& b) { return a.empty() || b.empty() || a == b; }
   /// A higher update that the run reached before it rolled back to what led to `newest`.
-  static bool is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest, manifest const& than);
+  static bool is_abandoned(checkpoint_id const& id, manifest const& of_id, checkpoint_id const& newest,
+                           manifest const& of_newest);
 
   static constexpr std::string_view temporary_prefix = ".writing-";
   static constexpr std::string_view replaced_prefix = ".writing-replaced-";
   static constexpr std::string_view removed_prefix = ".writing-removed-";
-  static constexpr std::string_view beside_suffix = "-requested";
+  static constexpr std::string_view requested_suffix = "-requested";
 
   static std::string name_of(checkpoint_id const& id);
   static std::optional<checkpoint_id> id_of(std::string const& name);

@@ -41,13 +41,13 @@ saved_checkpoint checkpoint_store<Files>::save(std::int64_t update, snapshot con
   try {
     put_back();
     if (auto const there = look_at(id); there && !is_of_one_run(content.run, there->run)) move_aside("foreign-", id);
-    bool const is_taken = files_.exists(path_of(id)) && !is_extra(id);
-    id.beside = is_taken && (keep.extra || !keep.replaces);
+    bool const is_taken = files_.exists(path_of(id)) && !is_requested(id);
+    id.requested = is_taken && (keep.requested || !keep.replaces);
     saved.path = path_of(id);
     temporary = directory_ / (std::string(temporary_prefix) + name_of(id));
     remove_files_of(temporary, name_of(id));
     files_.make_directories(temporary);
-    saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.extra || id.beside, content);
+    saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.requested || id.requested, content);
     // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
     path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
     remove_files_of(replaced, name_of(id));
@@ -90,9 +90,9 @@ std::vector<std::int64_t> checkpoint_store<Files>::updates() {
 }
 
 template <class Files>
-bool checkpoint_store<Files>::is_extra(checkpoint_id const& id) {
+bool checkpoint_store<Files>::is_requested(checkpoint_id const& id) {
   auto const read = look_at(id);
-  return !read || read->extra;
+  return !read || read->requested;
 }
 
 template <class Files>
@@ -112,7 +112,7 @@ std::vector<checkpoint_id> checkpoint_store<Files>::newest_first() {
 }
 
 template <class Files>
-void checkpoint_store<Files>::abandon(checkpoint_id const& id) {
+void checkpoint_store<Files>::rename_abandoned(checkpoint_id const& id) {
   move_aside("abandoned-", id);
   files_.sync_directory(directory_);
 }
@@ -156,22 +156,22 @@ std::optional<manifest> checkpoint_store<Files>::look_at_own(checkpoint_id const
 }
 
 template <class Files>
-bool checkpoint_store<Files>::is_abandoned(checkpoint_id const& id, manifest const& of, checkpoint_id const& newest,
-                                           manifest const& than) {
-  return id.update > newest.update && of.generation < than.generation;
+bool checkpoint_store<Files>::is_abandoned(checkpoint_id const& id, manifest const& of_id, checkpoint_id const& newest,
+                                           manifest const& of_newest) {
+  return id.update > newest.update && of_id.generation < of_newest.generation;
 }
 
 template <class Files>
 std::string checkpoint_store<Files>::name_of(checkpoint_id const& id) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(id.update));
-  return name + std::string(id.beside ? beside_suffix : "");
+  return name + std::string(id.requested ? requested_suffix : "");
 }
 
 template <class Files>
 std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& name) {
-  bool const beside = name.ends_with(beside_suffix);
-  std::string const number = name.substr(0, name.size() - (beside ? beside_suffix.size() : 0));
+  bool const requested = name.ends_with(requested_suffix);
+  std::string const number = name.substr(0, name.size() - (requested ? requested_suffix.size() : 0));
   if (!number.starts_with("step-") || number.size() < 14) return std::nullopt;
   std::int64_t update = 0;
   for (char const letter : number.substr(5)) {
@@ -179,7 +179,7 @@ std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& n
     update = update * 10 + (letter - '0');
   }
   // With other zeros it is not a name that a save gives.
-  checkpoint_id const id(update, beside);
+  checkpoint_id const id(update, requested);
   if (name != name_of(id)) return std::nullopt;
   return id;
 }
@@ -204,8 +204,8 @@ std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, ret
       if (!is_abandoned(id, of, newest, of_newest->second)) stay.insert(id);
       continue;
     }
-    bool const is_young = !of.extra && ++scheduled <= keep.newest;
-    bool const is_one_of_many = !id.beside && keep.every > 0 && id.update % keep.every == 0;
+    bool const is_young = !of.requested && ++scheduled <= keep.newest;
+    bool const is_one_of_many = !id.requested && keep.every > 0 && id.update % keep.every == 0;
     if (is_young || is_one_of_many) stay.insert(id);
   }
   // A run that rolls back to one of these needs what that one calls the best.

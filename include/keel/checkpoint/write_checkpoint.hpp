@@ -99,11 +99,11 @@ inline std::string text_of(nlohmann::json const& state) {
 
 /// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
 template <class Files>
-std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool extra,
+std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool requested,
                                snapshot const& content) {
   manifest all;
   all.update = update;
-  all.extra = extra;
+  all.requested = requested;
   all.generation = content.generation;
   all.run = content.run;
   all.attempt = content.attempt;

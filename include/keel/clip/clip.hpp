@@ -93,7 +93,7 @@ struct state_type<Policy> {
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
-/// Bounds a joint norm of an order other than 2, which is measured once the gradients lie in memory as they are.
+/// True for a policy that bounds a joint norm of an order other than 2, which is measured on the whole gradients.
 template <class Policy>
 inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
 
@@ -111,9 +111,9 @@ double norm_limit(state_of<Policy> const& state) {
   }
 }
 
-/// Bounds something else than the joint L2 norm, so that the gradients must lie in memory as they are.
+/// True for a policy that bounds anything but the joint L2 norm: before it, the gradients are unscaled in memory.
 template <class Policy>
-inline constexpr bool looks_at_elements =
+inline constexpr bool needs_whole_gradients =
     Policy::configured.kind == clip::kind::value || Policy::configured.kind == clip::kind::adaptive ||
     Policy::configured.kind == clip::kind::custom || has_other_order<Policy>;
 
@@ -206,9 +206,8 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
 }
 
 /// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
-/// may be infinite, and returns the norm before. Unlike the library's own, it leaves the gradients alone where the norm is not
-/// finite, so that the caller can still see which one it was; with `error_if_nonfinite` it throws nonfinite_error (E08) that
-/// says so. Throws error (E12) for a bound below 0 and for an order below 1.
+/// may be infinite, and returns the norm before. Unlike LibTorch's own, it leaves the gradients alone where the norm is not
+/// finite, so that the caller can still see which gradient is not; with `error_if_nonfinite` it throws nonfinite_error (E08). Throws error (E12) for a bound below 0 and for an order below 1.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
   if (!(norm_type >= 1.0)) {

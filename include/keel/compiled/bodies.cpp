@@ -24,6 +24,10 @@
 #include <keel/memory/statistics.ipp>
 #include <keel/memory/timeline.ipp>
 #include <keel/metrics/console.ipp>
+#include <keel/metrics/event_record.ipp>
+#include <keel/metrics/histogram.ipp>
+#include <keel/metrics/sink_thread.ipp>
+#include <keel/metrics/tensorboard_writer.ipp>
 #include <keel/metrics/update_metrics.ipp>
 #include <keel/offload/mapped_memory.ipp>
 #include <keel/oom/ladder_position.ipp>
@@ -41,6 +45,7 @@
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
 #include <keel/trainer/run_log.ipp>
+#include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/signals.ipp>
 #include <keel/trainer/summary.ipp>
 
@@ -57,6 +62,7 @@ template class checkpoint_store<posix_files>;
 template void save_sharded_safetensors<posix_files>(std::filesystem::path const&, std::string const&, tensor_map const&,
                                                     std::uint64_t, string_map const&, posix_files);
 template class run_log<posix_files>;
+template class basic_tensorboard_writer<posix_files>;
 
 namespace detail {
 
@@ -65,7 +71,7 @@ template class adam_engine<torch::optim::AdamW>;
 template struct close_directory<posix_files>;
 template opened_directory<posix_files> open_directory(trainer_options const&, bool, posix_files const&);
 template std::filesystem::path const& root_of(run_directory<posix_files> const&);
-template class checkpoint_manager<environment>;
+template class checkpoint_manager<checkpoint_seams_of<environment>>;
 
 }  // namespace detail
 

@@ -41,10 +41,10 @@ class early_stop {
     archive("best", best_);
     archive("without", without_);
     // Older checkpoints have none of these.
-    archive.added("evaluations", evaluations_);
-    archive.added("update", update_);
-    archive.added("finite", finite_);
-    archive.added("last", last_);
+    archive.optional_field("evaluations", evaluations_);
+    archive.optional_field("update", update_);
+    archive.optional_field("finite", finite_);
+    archive.optional_field("last", last_);
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <keel/core/finite.hpp>
 #include <span>
 #include <vector>
 

@@ -60,8 +60,8 @@ class timeline {
   /// Checkpoints of older versions of keel have no timeline.
   template <class Archive, class Field>
   static void visit_one(Archive& archive, char const* name, Field& field) {
-    if constexpr (requires { archive.added(name, field); }) {
-      archive.added(name, field);
+    if constexpr (requires { archive.optional_field(name, field); }) {
+      archive.optional_field(name, field);
     } else {
       archive(name, field);
     }

@@ -166,9 +166,9 @@ class lr_schedule {
       archive("sum", sum);
       archive("count", count);
       // What only looks at state or copies it knows no older versions.
-      if constexpr (requires { archive.added("best_evaluation", best_evaluation); }) {
-        archive.added("best_evaluation", best_evaluation);
-        archive.added("evaluations_without_better", evaluations_without_better);
+      if constexpr (requires { archive.optional_field("best_evaluation", best_evaluation); }) {
+        archive.optional_field("best_evaluation", best_evaluation);
+        archive.optional_field("evaluations_without_better", evaluations_without_better);
       } else {
         archive("best_evaluation", best_evaluation);
         archive("evaluations_without_better", evaluations_without_better);

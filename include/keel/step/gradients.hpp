@@ -188,7 +188,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       values_.factor *= limit / values_.norm;
       values_.clipped = true;
     }
-    if constexpr (looks_at_elements<Policy>) {
+    if constexpr (needs_whole_gradients<Policy>) {
       if constexpr (!has_other_order<Policy>) values_.require_dense();
       values_.widen();
       values_.write();

@@ -515,7 +515,7 @@ class step {
   }
 
   bool can_decide_on_device() const {
-    if constexpr (looks_at_elements<clip_policy>) return false;
+    if constexpr (needs_whole_gradients<clip_policy>) return false;
     // By the time a late result is read, the next forward pass has changed the buffers.
     if constexpr (averages && configured.ema.buffers) return false;
     // The program's state is put back on the host, which then has to know at once.

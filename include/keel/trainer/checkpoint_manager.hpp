@@ -111,16 +111,28 @@ class checkpointed final : public checkpointed_step {
   Step& step_;
 };
 
-/// A trainer's part; the trainer's own members of the same names document what users call.
+/// What of an environment the checkpoints depend on: environments that differ in anything else share one class of them.
+template <class Files, class Clock, class World>
+struct checkpoint_seams {
+  using files = Files;
+  using clock = Clock;
+  using world = World;
+};
 template <class Environment>
+using checkpoint_seams_of =
+    checkpoint_seams<typename Environment::files, typename Environment::clock, typename Environment::world>;
+
+/// A trainer's part; the trainer's own members of the same names document what users call.
+template <class Seams>
 class checkpoint_manager {
-  using clock = typename Environment::clock;
-  using files = typename Environment::files;
+  using clock = typename Seams::clock;
+  using files = typename Seams::files;
 
  public:
-  /// All of them outlive this; `directory` is null where the options name none.
-  checkpoint_manager(config const& recipe, trainer_options const& options, run_directory<files>* directory,
-                     checkpointed_step& step, run_progress& progress, run_log<files>& log, hooks& listeners);
+  /// All of them outlive this; `directory` is null where the options name none. `new_run_id` is the environment's.
+  checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
+                     run_directory<files>* directory, checkpointed_step& step, run_progress& progress, run_log<files>& log,
+                     hooks& listeners);
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -166,7 +178,7 @@ class checkpoint_manager {
   void end();
   /// The run ends with an exception: waits for a save that is under way, and saves what is not saved yet where the recipe says
   /// so. What it throws is thrown.
-  void abandon(std::exception const& thrown);
+  void save_after(std::exception const& thrown);
 
   /// The record of the last update, or its evaluation, is still to come.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
@@ -253,12 +265,13 @@ class checkpoint_manager {
 
   config const& recipe_;
   trainer_options const& options_;
+  std::string (*new_run_id_)();
   run_directory<files>* directory_;
   checkpointed_step& step_;
   run_progress& progress_;
   run_log<files>& log_;
   hooks& hooks_;
-  [[no_unique_address]] typename Environment::world world_{};
+  [[no_unique_address]] typename Seams::world world_{};
 
   std::optional<bool> resumed_;  ///< nothing: before the search for a checkpoint
   std::atomic<bool> save_requested_{false};

@@ -25,12 +25,13 @@
 
 namespace keel::detail {
 
-template <class Environment>
-checkpoint_manager<Environment>::checkpoint_manager(config const& recipe, trainer_options const& options,
-                                                    run_directory<files>* directory, checkpointed_step& step,
-                                                    run_progress& progress, run_log<files>& log, hooks& listeners)
+template <class Seams>
+checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
+                                              run_directory<files>* directory, checkpointed_step& step, run_progress& progress,
+                                              run_log<files>& log, hooks& listeners)
     : recipe_(recipe),
       options_(options),
+      new_run_id_(new_run_id),
       directory_(directory),
       step_(step),
       progress_(progress),
@@ -47,11 +48,11 @@ checkpoint_manager<Environment>::checkpoint_manager(config const& recipe, traine
                                                  [this](save_report const& report) { on_save(report); });
 }
 
-template <class Environment>
-checkpoint_manager<Environment>::~checkpoint_manager() = default;
+template <class Seams>
+checkpoint_manager<Seams>::~checkpoint_manager() = default;
 
-template <class Environment>
-bool checkpoint_manager<Environment>::resume() {
+template <class Seams>
+bool checkpoint_manager<Seams>::resume() {
   if (resumed_) return *resumed_;
   bool loaded = false;
   if (saves_) {
@@ -66,8 +67,8 @@ bool checkpoint_manager<Environment>::resume() {
   return loaded;
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::save() {
+template <class Seams>
+void checkpoint_manager<Seams>::save() {
   if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
@@ -81,13 +82,13 @@ void checkpoint_manager<Environment>::save() {
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::wait_for_save() {
+template <class Seams>
+void checkpoint_manager<Seams>::wait_for_save() {
   if (saves_) saver_->wait();
 }
 
-template <class Environment>
-std::optional<best_saved> checkpoint_manager<Environment>::best() {
+template <class Seams>
+std::optional<best_saved> checkpoint_manager<Seams>::best() {
   if (!saves_) return std::nullopt;
   saver_->wait();
   auto const first = best_.first();
@@ -95,8 +96,8 @@ std::optional<best_saved> checkpoint_manager<Environment>::best() {
   return best_saved{directory_->checkpoints().path_of_update(first->update), first->value, first->update};
 }
 
-template <class Environment>
-best_saved checkpoint_manager<Environment>::load_best() {
+template <class Seams>
+best_saved checkpoint_manager<Seams>::load_best() {
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   auto const found = best();
   if (!found)
@@ -110,14 +111,14 @@ best_saved checkpoint_manager<Environment>::load_best() {
   return *found;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::is_save_due(std::int64_t updates) {
+template <class Seams>
+bool checkpoint_manager<Seams>::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::begin() {
+template <class Seams>
+void checkpoint_manager<Seams>::begin() {
   if (saves_) {
     saver_->cadence().restart();
     if (rule::rolls_back(recipe_)) {
@@ -126,9 +127,8 @@ void checkpoint_manager<Environment>::begin() {
   }
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::at_boundary(bool updated, bool asked_by_signal,
-                                                  std::function<double()> const& slowest_update) {
+template <class Seams>
+bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked_by_signal, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
   try {
     saver_->poll();
@@ -144,16 +144,16 @@ bool checkpoint_manager<Environment>::at_boundary(bool updated, bool asked_by_si
   return false;
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::end() {
+template <class Seams>
+void checkpoint_manager<Seams>::end() {
   if (saves_) {
     saver_->wait();
     if (step_.at_boundary() && progress_.record.attempts != saved_at_) save_now(save_reason::requested);
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::abandon(std::exception const& thrown) {
+template <class Seams>
+void checkpoint_manager<Seams>::save_after(std::exception const& thrown) {
   if (saves_) {
     saver_->wait();
     bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
@@ -165,20 +165,20 @@ void checkpoint_manager<Environment>::abandon(std::exception const& thrown) {
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::note_random() {
+template <class Seams>
+void checkpoint_manager<Seams>::note_random() {
   if (may_drop_an_update()) boundary_random_ = random_snapshot::take(step_.parameters().device);
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::restore_random() {
+template <class Seams>
+void checkpoint_manager<Seams>::restore_random() {
   if (may_drop_an_update()) {
     if (boundary_random_.taken()) boundary_random_.restore();
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::on_save(save_report const& report) {
+template <class Seams>
+void checkpoint_manager<Seams>::on_save(save_report const& report) {
   log_.saved(report);
   if (report.dropped) saved_at_ = -1;
   if (report.dropped) return;
@@ -189,21 +189,21 @@ void checkpoint_manager<Environment>::on_save(save_report const& report) {
   hooks_(event::checkpoint_saved{report.update, report.saved.path});
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::take_save_back(std::int64_t update) {
+template <class Seams>
+void checkpoint_manager<Seams>::take_save_back(std::int64_t update) {
   best_.take_back(update);
   saved_at_ = -1;
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::note_buffers(torch::nn::Module& model) {
+template <class Seams>
+void checkpoint_manager<Seams>::note_buffers(torch::nn::Module& model) {
   for (auto const& item : model.named_buffers()) {
     if (is_spoiled(item.value())) spoiled_buffers_.insert(item.key());
   }
 }
 
-template <class Environment>
-std::vector<state_part> checkpoint_manager<Environment>::parts() {
+template <class Seams>
+std::vector<state_part> checkpoint_manager<Seams>::parts() {
   std::vector<state_part> all;
   all.push_back(state_part::of("step", step_));
   all.push_back(state_part::of("data", progress_.cursor));
@@ -217,41 +217,41 @@ std::vector<state_part> checkpoint_manager<Environment>::parts() {
   return all;
 }
 
-template <class Environment>
-std::function<void(std::int64_t, std::string const&)> checkpoint_manager<Environment>::on_damaged() {
+template <class Seams>
+std::function<void(std::int64_t, std::string const&)> checkpoint_manager<Seams>::on_damaged() {
   return [this](std::int64_t update, std::string const& words) { log_.damaged(update, words); };
 }
 
-template <class Environment>
-config checkpoint_manager<Environment>::present_config() const {
+template <class Seams>
+config checkpoint_manager<Seams>::present_config() const {
   config value = recipe_;
   value.run = step_.facts();
   return value;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::is_spoiled(at::Tensor const& buffer) {
+template <class Seams>
+bool checkpoint_manager<Seams>::is_spoiled(at::Tensor const& buffer) {
   if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
   at::NoGradGuard no_grad;
   return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::is_due(std::int64_t updates, bool updated) {
+template <class Seams>
+bool checkpoint_manager<Seams>::is_due(std::int64_t updates, bool updated) {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   std::int64_t const units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
   return saver_->cadence().is_due(updates, updated, units, progress_.record.saved_units);
 }
 
-template <class Environment>
-snapshot checkpoint_manager<Environment>::live(std::optional<std::int64_t> age) {
+template <class Seams>
+snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   step_.settle();
   if (auto* const average = step_.average()) average->require_parameters_in_place();
   random_ = random_snapshot::take(step_.parameters().device);
   progress_.record.age = age.value_or(progress_.record.attempts);
   snapshot content = take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts());
   content.generation = rollbacks_.generation();
-  if (run_id_.empty()) run_id_ = Environment::new_run_id();
+  if (run_id_.empty()) run_id_ = new_run_id_();
   content.run = run_id_;
   content.attempt = progress_.record.attempts;
   content.best = best_.keeps();
@@ -263,8 +263,8 @@ snapshot checkpoint_manager<Environment>::live(std::optional<std::int64_t> age) 
   return content;
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::save_if_wanted(bool due) {
+template <class Seams>
+void checkpoint_manager<Seams>::save_if_wanted(bool due) {
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
   if (!due && !by_program && !asked_ && !best_wanted_) return;
   // Whoever asked is served when the disk is free.
@@ -285,23 +285,23 @@ void checkpoint_manager<Environment>::save_if_wanted(bool due) {
   begin_save(scheduled ? save_reason::scheduled : by_program ? save_reason::program : save_reason::requested);
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::note_saved_units() {
+template <class Seams>
+void checkpoint_manager<Seams>::note_saved_units() {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   progress_.record.saved_units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
 }
 
-template <class Environment>
-retention checkpoint_manager<Environment>::retention_for(save_reason reason) const {
+template <class Seams>
+retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
   return {.newest = recipe_.checkpoint.keep,
           .every = recipe_.checkpoint.keep_every,
           .best = best_.keeps(),
-          .extra = reason == save_reason::requested,
+          .requested = reason == save_reason::requested,
           .replaces = reason == save_reason::scheduled};
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
+template <class Seams>
+void checkpoint_manager<Seams>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
   // What became of the one before decides which is the best.
   saver_->wait();
   remember([&] {
@@ -310,8 +310,8 @@ void checkpoint_manager<Environment>::begin_save(save_reason reason, std::option
   });
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::save_now(save_reason reason) {
+template <class Seams>
+void checkpoint_manager<Seams>::save_now(save_reason reason) {
   saver_->wait();
   remember([&] {
     require_lock();
@@ -320,15 +320,15 @@ void checkpoint_manager<Environment>::save_now(save_reason reason) {
   });
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::require_lock() {
+template <class Seams>
+void checkpoint_manager<Seams>::require_lock() {
   if (directory_->require_lock()) log_.lock_retaken(step_.updates());
   log_.weaker_promises(step_.updates());
 }
 
-template <class Environment>
+template <class Seams>
 template <class Save>
-void checkpoint_manager<Environment>::remember(Save const& save) {
+void checkpoint_manager<Seams>::remember(Save const& save) {
   saved_at_ = progress_.record.attempts;
   try {
     save();
@@ -338,8 +338,8 @@ void checkpoint_manager<Environment>::remember(Save const& save) {
   }
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::asked_by_file() {
+template <class Seams>
+bool checkpoint_manager<Seams>::asked_by_file() {
   auto const now = clock::now();
   if (now - looked_at_ < std::chrono::seconds(1)) return false;
   looked_at_ = now;
@@ -352,8 +352,8 @@ bool checkpoint_manager<Environment>::asked_by_file() {
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::warn_of_grace(double slowest_update) {
+template <class Seams>
+void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
   double const grace = static_cast<double>(recipe_.timeout.grace);
   if (grace > 0.0) {
     double const saving = slowest_save_ * (recipe_.checkpoint.asynchronous ? 2.0 : 1.0);
@@ -364,8 +364,8 @@ void checkpoint_manager<Environment>::warn_of_grace(double slowest_update) {
   }
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::apply(snapshot content, std::string const& source, bool own) {
+template <class Seams>
+void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, bool own) {
   for (auto const& one : migrations_) {
     snapshot const before = content;
     migration change(content);
@@ -385,8 +385,8 @@ void checkpoint_manager<Environment>::apply(snapshot content, std::string const&
   step_.schedule().take_loaded_rates();
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::load_at(std::int64_t update) {
+template <class Seams>
+bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
   auto& store = directory_->checkpoints();
   saver_->wait();
   rollback_history history;
@@ -425,7 +425,7 @@ bool checkpoint_manager<Environment>::load_at(std::int64_t update) {
   progress_.record.lines = directory_->metrics().lines();
   progress_.record.rungs = std::max(newest.rungs, progress_.record.rungs);
   for (checkpoint_id const& one : store.all())
-    if (one > id) store.abandon(one);
+    if (one > id) store.rename_abandoned(one);
   forget_lost_best();
   log_.restarted(newest_update, update, rate);
   begin_save(save_reason::scheduled, age);
@@ -433,8 +433,8 @@ bool checkpoint_manager<Environment>::load_at(std::int64_t update) {
   return true;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::load_from(std::filesystem::path const& directory) {
+template <class Seams>
+bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory) {
   detail::require_no_run_directory(directory);
   try {
     apply(read_checkpoint(directory), directory.string());
@@ -447,16 +447,15 @@ bool checkpoint_manager<Environment>::load_from(std::filesystem::path const& dir
   forget_lost_best();
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
-  log_.notice("begins at update " + std::to_string(step_.updates()) + " with " + directory.string() + in_place_of(options_));
-  directory_->event("resumed_from", step_.updates(), {{"checkpoint", directory.string()}});
+  log_.begins_with(directory, step_.updates(), in_place_of(options_));
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
   saver_->wait();
   return true;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::load_newest() {
+template <class Seams>
+bool checkpoint_manager<Seams>::load_newest() {
   saver_->wait();
   auto const apply_one = [&](snapshot content, std::string const& source) {
     apply(std::move(content), source);
@@ -467,12 +466,12 @@ bool checkpoint_manager<Environment>::load_newest() {
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
-  directory_->event("resumed", step_.updates());
+  log_.resumed(step_.updates());
   return true;
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::is_same(snapshot const& a, snapshot const& b) {
+template <class Seams>
+bool checkpoint_manager<Seams>::is_same(snapshot const& a, snapshot const& b) {
   auto const equal = [](tensor_map const& x, tensor_map const& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](auto const& one, auto const& other) {
       return one.first == other.first && one.second.is_same(other.second);
@@ -481,8 +480,8 @@ bool checkpoint_manager<Environment>::is_same(snapshot const& a, snapshot const&
   return a.state == b.state && equal(a.model, b.model) && equal(a.optimizer, b.optimizer) && equal(a.tensors, b.tensors);
 }
 
-template <class Environment>
-bool checkpoint_manager<Environment>::roll_back(rollback_request const& request) {
+template <class Seams>
+bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
   step_.settle();
@@ -535,23 +534,23 @@ bool checkpoint_manager<Environment>::roll_back(rollback_request const& request)
   return rewinds_data;
 }
 
-template <class Environment>
-std::int64_t checkpoint_manager<Environment>::newest_scheduled() {
+template <class Seams>
+std::int64_t checkpoint_manager<Seams>::newest_scheduled() {
   auto& store = directory_->checkpoints();
   for (checkpoint_id const& id : store.newest_first()) {
-    if (!store.is_extra(id)) return id.update;
+    if (!store.is_requested(id)) return id.update;
   }
   return -1;
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::forget_lost_best() {
+template <class Seams>
+void checkpoint_manager<Seams>::forget_lost_best() {
   auto const there = directory_->checkpoints().updates();
   for (std::int64_t const update : best_.forget_all_but(there)) log_.best_lost(update);
 }
 
-template <class Environment>
-void checkpoint_manager<Environment>::reseed(at::DeviceType device, std::int64_t count) {
+template <class Seams>
+void checkpoint_manager<Seams>::reseed(at::DeviceType device, std::int64_t count) {
   auto const seed = recipe_.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count);
   libtorch::seed_random(at::kCPU, seed);
   if (device != at::kCPU) libtorch::seed_random(device, seed);

@@ -7,7 +7,9 @@
 #include <filesystem>
 #include <keel/core/error.hpp>
 #include <keel/metrics/console.hpp>
+#include <keel/metrics/sink.hpp>
 #include <keel/rule/checkpoint.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -51,6 +53,10 @@ struct trainer_options {
   console_mode mode = console_mode::automatic;
   /// Without a terminal: one line every so many updates.
   std::int64_t console_every = 1;
+  /// Also write what TensorBoard reads, to `tensorboard` in the run directory.
+  bool tensorboard = true;
+  /// Further places for the values of the run, which trainers may share.
+  std::vector<std::shared_ptr<metric_sink>> sinks = {};
 };
 
 namespace detail {
@@ -82,6 +88,8 @@ struct mistyped_options {
   any_value console = {}, log = {}, verbose = {};
   any_value mode = {}, console_mode = {};
   any_value console_every = {}, log_every = {}, print_every = {}, every = {};
+  any_value tensorboard = {}, tensor_board = {};
+  any_value sinks = {}, sink = {}, loggers = {}, logger = {};
 };
 
 }  // namespace detail

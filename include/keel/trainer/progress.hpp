@@ -99,8 +99,8 @@ struct run_record {
     archive("lines", lines);
     archive("tokens", tokens);
     archive("rungs", rungs);
-    archive.added("evaluated_epochs", evaluated_epochs);
-    archive.added("saved_units", saved_units);
+    archive.optional_field("evaluated_epochs", evaluated_epochs);
+    archive.optional_field("saved_units", saved_units);
     archive("first_loss", first_loss);
     archive("last_loss", last_loss);
     archive("loss", loss);

@@ -66,7 +66,7 @@ std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store
   for (checkpoint_id const& id : store.newest_first()) {
     try {
       snapshot content = store.load(id);
-      if (store.is_extra(id)) continue;
+      if (store.is_requested(id)) continue;
       auto const age = content.state.value(nlohmann::json::json_pointer("/run/record/age"), std::int64_t{0});
       if (age > attempts) continue;
       if (!before || id.update < *before) return std::pair(id, std::move(content));

@@ -28,9 +28,9 @@ struct rollback_history {
   void visit(Archive& archive) {
     archive("from", from);
     archive("to", to);
-    archive.added("restarted_at", restarted_at);
-    archive.added("restarted_with", restarted_with);
-    archive.added("before_restart", before_restart);
+    archive.optional_field("restarted_at", restarted_at);
+    archive.optional_field("restarted_with", restarted_with);
+    archive.optional_field("before_restart", before_restart);
   }
 };
 

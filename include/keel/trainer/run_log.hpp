@@ -1,8 +1,9 @@
-// What a run writes down as it goes: a line of the record for every update, an event for what is out of the ordinary, and the
-// console's line.
+// What a run writes down as it goes: a line of the record for every update, an event for what is out of the ordinary, the
+// console's line, and what sinks get.
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <keel/config/config.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/evaluation/evaluate.hpp>
@@ -12,6 +13,7 @@
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_events.hpp>
+#include <keel/trainer/run_sinks.hpp>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,6 +24,7 @@ namespace keel {
 template <class Files>
 class run_directory;
 struct save_report;
+struct trainer_options;
 
 template <class Files>
 class run_log {
@@ -34,9 +37,8 @@ class run_log {
     double milliseconds;
   };
 
-  /// All three outlive the log; `directory` may be null.
-  run_log(run_directory<Files>* directory, console& console, run_record& record)
-      : directory_(directory), console_(console), record_(record) {}
+  /// All of them outlive the log; `directory` may be null.
+  run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options);
 
   /// For the console alone.
   void notice(std::string const& words) { console_.notice(words); }
@@ -69,6 +71,9 @@ class run_log {
   /// options.resume_at restarted the run; the updates after `to` are abandoned.
   void restarted(std::int64_t from, std::int64_t to, double rate);
   void migrated(std::string const& name, std::string const& source);
+  /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
+  void resumed(std::int64_t update);
+  void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words);
   void stopped_early(std::int64_t update, std::string const& words);
 
   /// The run ends as `words` say.
@@ -95,10 +100,13 @@ class run_log {
  private:
   /// Once for every time that a disk does not take the record.
   void say_what_waits();
+  /// Once for each sink and what is wrong with it.
+  void say_what_sinks_miss(std::int64_t update);
 
   run_directory<Files>* directory_;
   console& console_;
   run_record& record_;
+  run_sinks sinks_;
   std::vector<std::pair<std::string, double>> own_;
   memory::timeline timeline_;
   bool warned_ = false;

@@ -7,18 +7,36 @@
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/json/write_config.hpp>
+#include <keel/metrics/tensorboard_sink.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/oom/ladder_position.hpp>
+#include <keel/trainer/options.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_record.hpp>
+#include <memory>
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 namespace keel {
 
 template <class Files>
+run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options)
+    : directory_(directory), console_(console), record_(record) {
+  // Its thread writes to the system's files, and not to those that a test counts.
+  if (std::is_same_v<Files, posix_files> && directory_ && options.tensorboard)
+    sinks_.add("tensorboard", std::make_shared<tensorboard_sink>(directory_->root() / "tensorboard"));
+  for (std::size_t i = 0; i < options.sinks.size(); ++i) {
+    if (options.sinks[i]) sinks_.add("options.sinks[" + std::to_string(i) + "]", options.sinks[i]);
+  }
+}
+
+template <class Files>
 void run_log<Files>::begin(config const& recipe) {
+  sinks_.restarted_after(-1);
+  sinks_.text(0, "recipe",
+              "```json\n" + to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n```\n");
   if (!directory_) return;
   record_.lines = 0;
   auto const earlier = directory_->metrics().set_aside();
@@ -69,6 +87,8 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   }
   console_.show(m);
   if (m.memory) memory(m.update, *m.memory);
+  sinks_.update(m);
+  say_what_sinks_miss(m.update);
 }
 
 template <class Files>
@@ -102,6 +122,8 @@ void run_log<Files>::saved(save_report const& report) {
     directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
     console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
   } else {
+    // A run that is killed and resumed from it then has no gap there.
+    sinks_.flush();
     directory_->event("checkpoint", report.update,
                       {{"bytes", report.saved.bytes},
                        {"stall_ms", milliseconds(report.stall)},
@@ -135,6 +157,7 @@ void run_log<Files>::rolled_back(event::rolled_back const& event, char const* ch
   nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
   directory_->event("rolled_back", event.from, details);
   nlohmann::ordered_json mark;
+  sinks_.restarted_after(event.to);
   mark["rolled_back"] = event.count;
   mark["update"] = event.to;
   mark["abandoned"] = event.from - event.to;
@@ -147,6 +170,7 @@ template <class Files>
 void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate) {
   console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
                                     static_cast<long long>(to), static_cast<long long>(from), rate));
+  sinks_.restarted_after(to);
   directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
   nlohmann::ordered_json mark;
   mark["restarted"] = to;
@@ -164,6 +188,19 @@ void run_log<Files>::migrated(std::string const& name, std::string const& source
 }
 
 template <class Files>
+void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words) {
+  console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + words);
+  sinks_.restarted_after(-1);
+  directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}});
+}
+
+template <class Files>
+void run_log<Files>::resumed(std::int64_t update) {
+  sinks_.restarted_after(update);
+  directory_->event("resumed", update);
+}
+
+template <class Files>
 void run_log<Files>::stopped_early(std::int64_t update, std::string const& words) {
   console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
   if (directory_) directory_->event("stopped_early", update, {{"message", words}});
@@ -171,6 +208,8 @@ void run_log<Files>::stopped_early(std::int64_t update, std::string const& words
 
 template <class Files>
 void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words) {
+  sinks_.drain();
+  say_what_sinks_miss(update);
   if (!directory_) return;
   directory_->event(event_of_ending(result), update, {{"words", words}});
   directory_->metrics().flush();
@@ -201,6 +240,7 @@ void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluatio
   }
   if (directory_) directory_->event("evaluated", update, details);
   console_.notice(words);
+  sinks_.evaluated(update, evaluation, result);
 }
 
 template <class Files>
@@ -238,6 +278,14 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
                   (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
   if (!directory_) return;
   directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+}
+
+template <class Files>
+void run_log<Files>::say_what_sinks_miss(std::int64_t update) {
+  for (std::string const& words : sinks_.take_troubles()) {
+    console_.notice("warning: " + words);
+    if (directory_) directory_->event("sink_trouble", update, {{"message", words}});
+  }
 }
 
 template <class Files>

@@ -161,8 +161,8 @@ class trainer {
     after_epoch();
     checkpoints_.note_random();
   }
-  /// The end of the loop, as fit's: saves what is not saved yet, ends the record, and says how it ended: by `signal`, or at its
-  /// end. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
+  /// The end of the loop, as fit's: saves what is not saved yet, ends the record, and says how it ended: stopped by `signal` or
+  /// by request_stop(), or finished. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
   outcome finish(int signal = 0) {
     drop_open_update();
     bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
@@ -206,15 +206,14 @@ class trainer {
   /// The best checkpoint of keep_best, which is durable; nothing before there is one.
   std::optional<best_saved> best() { return checkpoints_.best(); }
   /// Puts the weights of the best checkpoint into the model, for evaluation and export, under evaluation::averaged those of the
-  /// moving average, which were judged; to go on training from there, use
-  /// options.resume_at. Throws error (E12) where there is none, S16
-  /// inside an update.
+  /// moving average, which were judged; to go on training from there, use options.resume_at. Throws error (E12) where there is
+  /// none, S16 inside an update.
   best_saved load_best() { return checkpoints_.load_best(); }
 
   // Evaluation.
 
-  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were. An
-  /// evaluation_result where it returns batch_metrics.
+  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were. Where
+  /// `loss_of` returns batch_metrics, it is an evaluation_result with their means.
   template <class Batches, class LossOf>
   auto evaluate(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
@@ -550,7 +549,7 @@ class trainer {
       // What ends the run is the exception that is on its way.
     }
     try {
-      checkpoints_.abandon(thrown);
+      checkpoints_.save_after(thrown);
     } catch (std::exception const&) {
       // Its end is an event in the record; older checkpoints are whole.
     }
@@ -565,11 +564,11 @@ class trainer {
   run_progress progress_{configured.evaluation};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
-  run_log<files> log_{directory_.get(), console_, progress_.record};
+  run_log<files> log_{directory_.get(), console_, progress_.record, options_};
   detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_};
   detail::checkpointed<step_type> checkpointed_{step_};
-  detail::checkpoint_manager<Environment> checkpoints_{configured, options_, directory_.get(), checkpointed_, progress_,
-                                                       log_,       hooks_};
+  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
+      configured, options_, &Environment::new_run_id, directory_.get(), checkpointed_, progress_, log_, hooks_};
   update_timer<clock> timer_;
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;

@@ -1,0 +1,67 @@
+// A file that is only ever added to. A disk that is full for a while costs nothing: what cannot be written waits in memory, and a
+// part of a write that failed is cut off before the next one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <keel/core/files.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace keel {
+
+template <class Files = posix_files>
+class appended_file {
+ public:
+  appended_file(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
+
+  std::filesystem::path const& name() const { return name_; }
+  Files& files() { return files_; }
+  bool is_open() const { return is_open_.load(std::memory_order_acquire); }
+
+  /// For the next flush.
+  void add(std::string_view bytes) { waiting_ += bytes; }
+  /// Before what is there and what waits, in the file's next free place.
+  void add_first(std::string_view bytes) { waiting_.insert(0, bytes); }
+  std::size_t waiting() const { return waiting_.size(); }
+
+  /// Writes what waits. Throws file_error (E02); it waits on then.
+  void flush() {
+    if (waiting_.empty()) return;
+    if (!file_) open();
+    if (torn_) files_.truncate(name_, size_);
+    torn_ = true;
+    files_.write(file_, name_, waiting_.data(), waiting_.size());
+    torn_ = false;
+    size_ += waiting_.size();
+    waiting_.clear();
+  }
+
+  /// Makes what was written so far durable; beside a thread that adds, too. Throws file_error (E02).
+  void sync() {
+    if (is_open()) files_.sync(file_, name_);
+  }
+
+ private:
+  void open() {
+    bool const is_new = !files_.exists(name_);
+    file_handle file = files_.open_for_append(name_);
+    // A file that is synced is still lost with its directory's entry.
+    if (is_new) files_.sync_directory(name_.parent_path());
+    size_ = files_.size(name_);
+    file_ = std::move(file);
+    is_open_.store(true, std::memory_order_release);
+  }
+
+  std::filesystem::path name_;
+  Files files_;
+  file_handle file_;
+  std::uint64_t size_ = 0;  ///< of what was written whole
+  bool torn_ = false;
+  std::string waiting_;
+  std::atomic<bool> is_open_{false};
+};
+
+}  // namespace keel

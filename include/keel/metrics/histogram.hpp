@@ -1,0 +1,34 @@
+// How the elements of a tensor are distributed: what a run shows of gradients, weights and activations.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+namespace keel {
+
+/// Counts in buckets: bucket i holds what is above the limit before it, `min` for the first, and at most `limits[i]`. Elements that
+/// are not finite are counted apart, and are in no sum.
+struct histogram {
+  double min = 0.0;
+  double max = 0.0;
+  double count = 0.0;
+  double sum = 0.0;
+  double sum_of_squares = 0.0;
+  double nonfinite = 0.0;
+  std::vector<double> limits;
+  std::vector<double> counts;
+};
+
+/// Of all elements of a dense or sparse tensor of any real dtype, on any device, in `buckets` of one width. The host reads two small
+/// tensors, whatever the size. Throws error (E12) for fewer than one bucket and for complex and quantized tensors.
+histogram histogram_of(at::Tensor const& values, std::int64_t buckets = 32);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/metrics/histogram.ipp>
+#endif

@@ -1,0 +1,43 @@
+// Where a run's values go beside its own record: TensorBoard, a database, a socket. A sink of your own is a class:
+//     struct to_database : keel::metric_sink {
+//       void scalars(std::int64_t update, std::span<keel::named_value const> values) override { .. }
+//     };
+//     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .sinks = {std::make_shared<to_database>()}}};
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace keel {
+
+struct histogram;
+
+/// A value and its name, such as "train/loss"; README.md in this folder lists the names.
+struct named_value {
+  std::string name;
+  double value;
+};
+
+/// A run calls these on a thread that is the sink's alone, one at a time and in their order, so that a slow sink keeps nothing
+/// waiting. What one throws is said once and costs that call. A sink that is used by two runs is called by two threads.
+class metric_sink {
+ public:
+  metric_sink() = default;
+  metric_sink(metric_sink const&) = delete;
+  metric_sink& operator=(metric_sink const&) = delete;
+  virtual ~metric_sink() = default;
+
+  /// What was measured up to an update.
+  virtual void scalars(std::int64_t update, std::span<named_value const> values) = 0;
+  virtual void distribution(std::int64_t /*update*/, std::string_view /*name*/, histogram const& /*values*/) {}
+  /// Markdown.
+  virtual void text(std::int64_t /*update*/, std::string_view /*name*/, std::string_view /*words*/) {}
+  /// What it has of later updates is no longer part of the run, which rolled back or was resumed.
+  virtual void restarted_after(std::int64_t /*update*/) {}
+  /// At the end of a run, and from time to time.
+  virtual void flush() {}
+};
+
+}  // namespace keel

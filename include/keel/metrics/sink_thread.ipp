@@ -1,0 +1,148 @@
+// The bodies of sink_thread.hpp.
+#pragma once
+
+#include <exception>
+#include <keel/metrics/sink_thread.hpp>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+/// What the thread and its owner share; a thread that hangs in its sink keeps it.
+struct sink_thread::shared {
+  std::string name;
+  std::shared_ptr<metric_sink> sink;
+  std::size_t most_jobs = 0;
+
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::deque<job> jobs;
+  bool is_busy = false;
+  bool hangs = false;  ///< it took longer than a drain waits
+  bool is_closing = false;
+  bool is_done = false;
+  bool was_full = false;    ///< and said so
+  bool was_broken = false;  ///< and said so
+  std::int64_t dropped = 0;
+  std::string trouble;
+  std::atomic<bool> has_trouble{false};
+};
+
+KEEL_BODY sink_thread::sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t most_jobs)
+    : shared_(std::make_shared<shared>()) {
+  shared_->name = std::move(name);
+  shared_->sink = std::move(sink);
+  shared_->most_jobs = most_jobs;
+}
+
+KEEL_BODY sink_thread::~sink_thread() {
+  drain();
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  shared_->is_closing = true;
+  shared_->wake.notify_all();
+  if (is_begun_ && !shared_->hangs) shared_->wake.wait_for(lock, std::chrono::seconds(10), [this] { return shared_->is_done; });
+}
+
+KEEL_BODY void sink_thread::say(shared& all, bool& was_said, std::string const& words) {
+  if (std::exchange(was_said, true)) return;
+  all.trouble += (all.trouble.empty() ? "" : "; ") + words;
+  all.has_trouble.store(true, std::memory_order_release);
+}
+
+KEEL_BODY void sink_thread::post(job one) {
+  {
+    std::lock_guard<std::mutex> const lock(shared_->mutex);
+    if (shared_->hangs) {
+      ++shared_->dropped;
+      return;
+    }
+    if (shared_->jobs.size() >= shared_->most_jobs) {
+      ++shared_->dropped;
+      say(*shared_, shared_->was_full, "the sink " + shared_->name + " is slower than the run, and misses values");
+      return;
+    }
+    shared_->jobs.push_back(std::move(one));
+  }
+  if (!is_begun_) {
+    try {
+      // Detached, because a sink that never returns must not keep the run from its end; end() waits for one that does.
+      std::thread([all = shared_] { run(all); }).detach();
+      is_begun_ = true;
+    } catch (std::system_error const& thrown) {
+      // A process that may have no further thread trains without its sinks.
+      std::lock_guard<std::mutex> const lock(shared_->mutex);
+      shared_->jobs.clear();
+      ++shared_->dropped;
+      say(*shared_, shared_->was_broken, "the sink " + shared_->name + " has no thread: " + thrown.what());
+    }
+  }
+  shared_->wake.notify_all();
+}
+
+KEEL_BODY std::string sink_thread::take_trouble() {
+  if (!shared_->has_trouble.load(std::memory_order_acquire)) return {};
+  std::lock_guard<std::mutex> const lock(shared_->mutex);
+  shared_->has_trouble.store(false, std::memory_order_relaxed);
+  return std::exchange(shared_->trouble, {});
+}
+
+KEEL_BODY std::int64_t sink_thread::dropped() const {
+  std::lock_guard<std::mutex> const lock(shared_->mutex);
+  return shared_->dropped;
+}
+
+KEEL_BODY void sink_thread::drain(std::chrono::milliseconds limit) {
+  std::unique_lock<std::mutex> lock(shared_->mutex);
+  if (!is_begun_ || shared_->hangs) return;
+  shared_->jobs.emplace_back([](metric_sink& sink) { sink.flush(); });
+  shared_->wake.notify_all();
+  if (shared_->wake.wait_for(lock, limit, [this] { return shared_->jobs.empty() && !shared_->is_busy; })) return;
+  shared_->hangs = true;
+  shared_->dropped += static_cast<std::int64_t>(shared_->jobs.size());
+  shared_->jobs.clear();
+  say(*shared_, shared_->was_full, "the sink " + shared_->name + " did not take the last values in time");
+}
+
+KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
+  std::unique_lock<std::mutex> lock(all->mutex);
+  auto const guarded = [&](job const& one) {
+    lock.unlock();
+    std::string failure;
+    try {
+      one(*all->sink);
+    } catch (std::exception const& thrown) {
+      failure = thrown.what();
+    } catch (...) {
+      // A sink is the program's and may throw anything; training must not end by it.
+      failure = "an exception that is not a std::exception";
+    }
+    lock.lock();
+    if (!failure.empty()) say(*all, all->was_broken, "the sink " + all->name + " fails: " + failure);
+  };
+  for (;;) {
+    all->wake.wait(lock, [&] { return !all->jobs.empty() || all->is_closing; });
+    if (all->jobs.empty()) break;
+    job const next = std::move(all->jobs.front());
+    all->jobs.pop_front();
+    all->is_busy = true;
+    guarded(next);
+    all->is_busy = false;
+    // One that took longer than a drain and came back is used again.
+    all->hangs = false;
+    all->wake.notify_all();
+  }
+  // The sink ends on its thread and before the run does.
+  auto sink = std::move(all->sink);
+  lock.unlock();
+  sink.reset();
+  lock.lock();
+  all->is_done = true;
+  all->wake.notify_all();
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,65 @@
+// Event files for TensorBoard, from any program:
+//     keel::tensorboard_writer board("runs/first");
+//     board.scalar("train/loss", loss.item<double>(), update);
+// and `tensorboard --logdir runs` shows them. One directory is one run; each writer adds a file to it. What is written stays in memory
+// until 64 KiB wait, five seconds have passed or flush() is called.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <keel/core/appended_file.hpp>
+#include <keel/core/files.hpp>
+#include <keel/metrics/histogram.hpp>
+#include <string>
+#include <string_view>
+
+namespace keel {
+
+/// The writer on other files than the system's. For one thread at a time.
+template <class Files>
+class basic_tensorboard_writer {
+ public:
+  /// Makes the directory and a new file in it. Its name sorts behind those of the event files that the directory has: TensorBoard
+  /// reads them in that order. Throws file_error (E02).
+  explicit basic_tensorboard_writer(std::filesystem::path const& directory, Files files = {});
+  basic_tensorboard_writer(basic_tensorboard_writer const&) = delete;
+  basic_tensorboard_writer& operator=(basic_tensorboard_writer const&) = delete;
+  /// Writes what waits; where that fails, it is lost without a word. Whoever must know calls flush().
+  ~basic_tensorboard_writer();
+
+  // All of these throw file_error (E02) where a flush that is due fails; what waits is kept, up to 16 MiB, and tried again with the
+  // next call.
+
+  /// `step` is what TensorBoard draws it over: an update. The value is rounded to a float, as TensorBoard does.
+  void scalar(std::string_view tag, double value, std::int64_t step);
+  void histogram(std::string_view tag, keel::histogram const& values, std::int64_t step);
+  /// Words are Markdown.
+  void text(std::string_view tag, std::string_view words, std::int64_t step);
+  /// After a rollback or a resume: what was written of later steps than `step`, in any file of this directory, is no longer part of
+  /// the run, and TensorBoard hides it.
+  void restarted_after(std::int64_t step);
+
+  void flush();
+
+  std::filesystem::path const& file() const { return file_.name(); }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  static constexpr std::size_t most_buffered = 64 << 10;
+  static constexpr std::size_t most_waiting = 16 << 20;
+  static constexpr std::chrono::seconds longest_buffered{5};
+
+  void add(std::string const& record);
+
+  appended_file<Files> file_;
+  clock::time_point flushed_ = clock::now();
+};
+
+using tensorboard_writer = basic_tensorboard_writer<posix_files>;
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/metrics/tensorboard_writer.ipp>
+#endif

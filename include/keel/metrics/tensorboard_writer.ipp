@@ -1,0 +1,109 @@
+// The bodies of tensorboard_writer.hpp.
+#pragma once
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <keel/core/error.hpp>
+#include <keel/metrics/event_record.hpp>
+#include <keel/metrics/tensorboard_writer.hpp>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+KEEL_BODY double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+inline constexpr char event_file_prefix[] = "events.out.tfevents.";
+
+/// Makes a new event file, with a name after those that are there, also where the clock was set back or a process ended in this second.
+template <class Files>
+std::filesystem::path new_event_file(std::filesystem::path const& directory, Files& files) {
+  auto seconds = static_cast<long long>(seconds_since_1970());
+  for (auto const& there : files.list(directory)) {
+    std::string const name = there.filename().string();
+    if (!name.starts_with(event_file_prefix)) continue;
+    char* end = nullptr;
+    long long const theirs = std::strtoll(name.c_str() + sizeof event_file_prefix - 1, &end, 10);
+    if (*end == '.' && theirs < 1'000'000'000'000) seconds = std::max(seconds, theirs + 1);
+  }
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
+  std::string const stem =
+      event_file_prefix + std::to_string(seconds) + "." + host.data() + "." + std::to_string(::getpid()) + ".";
+  for (int number = 0;; ++number) {
+    auto const name = directory / (stem + std::to_string(number));
+    if (files.exists(name)) continue;
+    files.create_new(name);
+    return name;
+  }
+}
+
+template <class Files>
+std::filesystem::path made_event_directory(std::filesystem::path const& directory, Files& files) {
+  auto const whole = std::filesystem::absolute(directory);
+  files.make_directories(whole);
+  return new_event_file(whole, files);
+}
+
+}  // namespace detail
+
+template <class Files>
+basic_tensorboard_writer<Files>::basic_tensorboard_writer(std::filesystem::path const& directory, Files files)
+    : file_(detail::made_event_directory(directory, files), files) {
+  file_.add(detail::version_record(detail::seconds_since_1970()));
+}
+
+template <class Files>
+basic_tensorboard_writer<Files>::~basic_tensorboard_writer() {
+  try {
+    file_.flush();
+  } catch (file_error const&) {
+    // A destructor has no way to say so.
+  }
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::scalar(std::string_view tag, double value, std::int64_t step) {
+  add(detail::scalar_record(detail::seconds_since_1970(), step, tag, value));
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::histogram(std::string_view tag, keel::histogram const& values, std::int64_t step) {
+  add(detail::histogram_record(detail::seconds_since_1970(), step, tag, values));
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::text(std::string_view tag, std::string_view words, std::int64_t step) {
+  add(detail::text_record(detail::seconds_since_1970(), step, tag, words));
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::restarted_after(std::int64_t step) {
+  // TensorBoard drops what is at the step of such a record, too.
+  add(detail::restart_record(detail::seconds_since_1970(), step + 1));
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::flush() {
+  flushed_ = clock::now();
+  file_.flush();
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::add(std::string const& record) {
+  if (file_.waiting() + record.size() > most_waiting) flush();
+  file_.add(record);
+  if (file_.waiting() >= most_buffered || clock::now() - flushed_ >= longest_buffered) flush();
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,51 @@
+// The sinks of a run: TensorBoard's and the program's. Each has a thread, so that none keeps training or another sink waiting.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/metrics/sink.hpp>
+#include <keel/metrics/sink_thread.hpp>
+#include <keel/metrics/update_metrics.hpp>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// The values of an update under the names that sinks know. A skipped update has no loss to show: only that it was skipped.
+std::vector<named_value> named_values(update_metrics const& m);
+
+class run_sinks {
+ public:
+  void add(std::string name, std::shared_ptr<metric_sink> sink) { threads_.emplace_back(std::move(name), std::move(sink)); }
+
+  void update(update_metrics const& m);
+  /// A value without a name is a loss.
+  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result);
+  void text(std::int64_t update, std::string const& name, std::string const& words);
+  /// The run goes on from here, after a rollback or a resume.
+  void restarted_after(std::int64_t update);
+
+  /// Lets the sinks make durable what they have; waits for none.
+  void flush();
+
+  /// What must be known of a sink since the last call.
+  std::vector<std::string> take_troubles();
+
+  /// Waits until the sinks have everything, at most ten seconds each.
+  void drain();
+
+ private:
+  void scalars(std::int64_t update, std::vector<named_value> values);
+
+  std::list<sink_thread> threads_;
+};
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/run_sinks.ipp>
+#endif
