@@ -37,8 +37,10 @@
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/histogram.hpp>
 #include <keel/metrics/metric.hpp>
+#include <keel/metrics/run_metric.hpp>
 #include <keel/metrics/sink.hpp>
 #include <keel/metrics/tensorboard_writer.hpp>
+#include <keel/metrics/unit.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/optimizer/adam.hpp>
 #include <keel/optimizer/sgd.hpp>

@@ -22,7 +22,7 @@ unset CXXFLAGS CPLUS_INCLUDE_PATH
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 
-hints=("-DCMAKE_CXX_COMPILER=$compiler" -DCMAKE_BUILD_TYPE=Debug -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
+hints=("-DCMAKE_CXX_COMPILER=$compiler" -DCMAKE_BUILD_TYPE=None -DCMAKE_EXPORT_COMPILE_COMMANDS=ON)
 if command -v ninja > "$folder/which"; then hints+=(-G Ninja); fi
 prefixes=
 while IFS= read -r entry; do

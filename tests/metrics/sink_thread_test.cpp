@@ -98,6 +98,31 @@ TEST_CASE("a slow sink keeps nobody waiting, misses values and says so once") {
   CHECK(written->all.size() <= 8 + 1 + 1 + 1);
 }
 
+TEST_CASE("what must not be dropped takes the place of a value where the queue is full, and a hang is said beside slowness") {
+  auto const written = std::make_shared<notes>();
+  written->hold();
+  keel::sink_thread thread("notes", std::make_shared<noting_sink>(written), 4);
+  for (int i = 0; i < 20; ++i) thread.post(scalar(i));
+  for (int i = 0; i < 6; ++i) thread.post([written, i](keel::metric_sink&) { written->add("restart " + std::to_string(i)); }, /*may_drop=*/false);
+  CHECK(thread.take_trouble().find("is slower than the run") != std::string::npos);
+  thread.drain(20ms);
+  CHECK(thread.take_trouble().find("did not take the last values in time") != std::string::npos);
+  written->release();
+
+  auto const others = std::make_shared<notes>();
+  others->hold();
+  keel::sink_thread full("others", std::make_shared<noting_sink>(others), 4);
+  for (int i = 0; i < 20; ++i) full.post(scalar(i));
+  for (int i = 0; i < 6; ++i) full.post([others, i](keel::metric_sink&) { others->add("restart " + std::to_string(i)); }, /*may_drop=*/false);
+  others->release();
+  full.drain();
+  std::vector<std::string> restarts;
+  for (std::string const& one : others->all) {
+    if (one.starts_with("restart")) restarts.push_back(one);
+  }
+  CHECK(restarts.size() == 6);
+}
+
 TEST_CASE("a sink that throws costs its values alone, whatever it throws, and says so once") {
   for (int const kind : {1, 2}) {
     auto const written = std::make_shared<notes>();

@@ -16,6 +16,9 @@
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
 #include <keel/core/parameters.ipp>
+#include <keel/diagnose/plot.ipp>
+#include <keel/diagnose/report.ipp>
+#include <keel/diagnose/run_history.ipp>
 #include <keel/ema/moving_average.ipp>
 #include <keel/gradients/gradient_norm.ipp>
 #include <keel/gradients/interference.ipp>
@@ -26,8 +29,10 @@
 #include <keel/metrics/console.ipp>
 #include <keel/metrics/event_record.ipp>
 #include <keel/metrics/histogram.ipp>
+#include <keel/metrics/run_metric.ipp>
 #include <keel/metrics/sink_thread.ipp>
 #include <keel/metrics/tensorboard_writer.ipp>
+#include <keel/metrics/update_interval.ipp>
 #include <keel/metrics/update_metrics.ipp>
 #include <keel/offload/mapped_memory.ipp>
 #include <keel/oom/ladder_position.ipp>

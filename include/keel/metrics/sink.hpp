@@ -21,7 +21,7 @@ struct named_value {
 };
 
 /// A run calls these on a thread that is the sink's alone, one at a time and in their order, so that a slow sink keeps nothing
-/// waiting. What one throws is said once and costs that call. A sink that is used by two runs is called by two threads.
+/// waiting. What one throws is said once and costs that call. A sink is of one run: its calls do not say of which.
 class metric_sink {
  public:
   metric_sink() = default;

@@ -27,7 +27,8 @@ class sink_thread {
   /// Drains; a sink that hangs keeps its thread until it returns.
   ~sink_thread();
 
-  void post(job one);
+  /// `may_drop`: the sink is right without it, as without a value.
+  void post(job one, bool may_drop = true);
 
   /// What must be known of this sink, once for each kind of trouble; empty: nothing new. Costs one read.
   std::string take_trouble();

@@ -1,6 +1,7 @@
 // The bodies of sink_thread.hpp.
 #pragma once
 
+#include <algorithm>
 #include <exception>
 #include <keel/metrics/sink_thread.hpp>
 #include <system_error>
@@ -19,13 +20,19 @@ struct sink_thread::shared {
 
   std::mutex mutex;
   std::condition_variable wake;
-  std::deque<job> jobs;
+  struct posted {
+    job what;
+    bool may_drop;
+  };
+  std::deque<posted> jobs;
   bool is_busy = false;
   bool hangs = false;  ///< it took longer than a drain waits
   bool is_closing = false;
   bool is_done = false;
-  bool was_full = false;    ///< and said so
-  bool was_broken = false;  ///< and said so
+  // What was said already.
+  bool was_full = false;
+  bool was_broken = false;
+  bool was_hanging = false;
   std::int64_t dropped = 0;
   std::string trouble;
   std::atomic<bool> has_trouble{false};
@@ -52,19 +59,23 @@ KEEL_BODY void sink_thread::say(shared& all, bool& was_said, std::string const& 
   all.has_trouble.store(true, std::memory_order_release);
 }
 
-KEEL_BODY void sink_thread::post(job one) {
+KEEL_BODY void sink_thread::post(job one, bool may_drop) {
   {
     std::lock_guard<std::mutex> const lock(shared_->mutex);
     if (shared_->hangs) {
       ++shared_->dropped;
       return;
     }
-    if (shared_->jobs.size() >= shared_->most_jobs) {
-      ++shared_->dropped;
+    auto& jobs = shared_->jobs;
+    if (jobs.size() >= shared_->most_jobs) {
       say(*shared_, shared_->was_full, "the sink " + shared_->name + " is slower than the run, and misses values");
-      return;
+      // What must not be dropped takes the place of the oldest that may be.
+      auto const oldest = std::find_if(jobs.begin(), jobs.end(), [](auto const& job) { return job.may_drop; });
+      if (may_drop || oldest != jobs.end()) ++shared_->dropped;
+      if (may_drop) return;
+      if (oldest != jobs.end()) jobs.erase(oldest);
     }
-    shared_->jobs.push_back(std::move(one));
+    jobs.push_back({std::move(one), may_drop});
   }
   if (!is_begun_) {
     try {
@@ -97,13 +108,13 @@ KEEL_BODY std::int64_t sink_thread::dropped() const {
 KEEL_BODY void sink_thread::drain(std::chrono::milliseconds limit) {
   std::unique_lock<std::mutex> lock(shared_->mutex);
   if (!is_begun_ || shared_->hangs) return;
-  shared_->jobs.emplace_back([](metric_sink& sink) { sink.flush(); });
+  shared_->jobs.push_back({[](metric_sink& sink) { sink.flush(); }, true});
   shared_->wake.notify_all();
   if (shared_->wake.wait_for(lock, limit, [this] { return shared_->jobs.empty() && !shared_->is_busy; })) return;
   shared_->hangs = true;
   shared_->dropped += static_cast<std::int64_t>(shared_->jobs.size());
   shared_->jobs.clear();
-  say(*shared_, shared_->was_full, "the sink " + shared_->name + " did not take the last values in time");
+  say(*shared_, shared_->was_hanging, "the sink " + shared_->name + " did not take the last values in time");
 }
 
 KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
@@ -125,7 +136,7 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
   for (;;) {
     all->wake.wait(lock, [&] { return !all->jobs.empty() || all->is_closing; });
     if (all->jobs.empty()) break;
-    job const next = std::move(all->jobs.front());
+    job const next = std::move(all->jobs.front().what);
     all->jobs.pop_front();
     all->is_busy = true;
     guarded(next);

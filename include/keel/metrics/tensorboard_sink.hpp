@@ -14,9 +14,7 @@ class tensorboard_sink : public metric_sink {
   /// Makes nothing before its first value.
   explicit tensorboard_sink(std::filesystem::path directory) : directory_(std::move(directory)) {}
 
-  void scalars(std::int64_t update, std::span<named_value const> values) override {
-    for (auto const& [name, value] : values) writer().scalar(name, value, update);
-  }
+  void scalars(std::int64_t update, std::span<named_value const> values) override { writer().scalars(values, update); }
   void distribution(std::int64_t update, std::string_view name, histogram const& values) override {
     writer().histogram(name, values, update);
   }

@@ -2,7 +2,7 @@
 //     keel::tensorboard_writer board("runs/first");
 //     board.scalar("train/loss", loss.item<double>(), update);
 // and `tensorboard --logdir runs` shows them. One directory is one run; each writer adds a file to it. What is written stays in memory
-// until 64 KiB wait, five seconds have passed or flush() is called.
+// until flush() is called, or a call finds that 64 KiB wait or that the last flush is five seconds ago.
 #pragma once
 
 #include <chrono>
@@ -11,6 +11,8 @@
 #include <keel/core/appended_file.hpp>
 #include <keel/core/files.hpp>
 #include <keel/metrics/histogram.hpp>
+#include <keel/metrics/sink.hpp>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -33,11 +35,13 @@ class basic_tensorboard_writer {
 
   /// `step` is what TensorBoard draws it over: an update. The value is rounded to a float, as TensorBoard does.
   void scalar(std::string_view tag, double value, std::int64_t step);
+  /// All of one step.
+  void scalars(std::span<named_value const> values, std::int64_t step);
   void histogram(std::string_view tag, keel::histogram const& values, std::int64_t step);
   /// Words are Markdown.
   void text(std::string_view tag, std::string_view words, std::int64_t step);
   /// After a rollback or a resume: what was written of later steps than `step`, in any file of this directory, is no longer part of
-  /// the run, and TensorBoard hides it.
+  /// the run. TensorBoard's reader in Python hides all of it; its faster one hides a tag's once the tag is written again.
   void restarted_after(std::int64_t step);
 
   void flush();
@@ -51,6 +55,7 @@ class basic_tensorboard_writer {
   static constexpr std::chrono::seconds longest_buffered{5};
 
   void add(std::string const& record);
+  void flush_if_due();
 
   appended_file<Files> file_;
   clock::time_point flushed_ = clock::now();

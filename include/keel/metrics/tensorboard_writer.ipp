@@ -73,22 +73,32 @@ basic_tensorboard_writer<Files>::~basic_tensorboard_writer() {
 template <class Files>
 void basic_tensorboard_writer<Files>::scalar(std::string_view tag, double value, std::int64_t step) {
   add(detail::scalar_record(detail::seconds_since_1970(), step, tag, value));
+  flush_if_due();
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::scalars(std::span<named_value const> values, std::int64_t step) {
+  for (auto const& [tag, value] : values) add(detail::scalar_record(detail::seconds_since_1970(), step, tag, value));
+  flush_if_due();
 }
 
 template <class Files>
 void basic_tensorboard_writer<Files>::histogram(std::string_view tag, keel::histogram const& values, std::int64_t step) {
   add(detail::histogram_record(detail::seconds_since_1970(), step, tag, values));
+  flush_if_due();
 }
 
 template <class Files>
 void basic_tensorboard_writer<Files>::text(std::string_view tag, std::string_view words, std::int64_t step) {
   add(detail::text_record(detail::seconds_since_1970(), step, tag, words));
+  flush_if_due();
 }
 
 template <class Files>
 void basic_tensorboard_writer<Files>::restarted_after(std::int64_t step) {
   // TensorBoard drops what is at the step of such a record, too.
   add(detail::restart_record(detail::seconds_since_1970(), step + 1));
+  flush_if_due();
 }
 
 template <class Files>
@@ -101,6 +111,10 @@ template <class Files>
 void basic_tensorboard_writer<Files>::add(std::string const& record) {
   if (file_.waiting() + record.size() > most_waiting) flush();
   file_.add(record);
+}
+
+template <class Files>
+void basic_tensorboard_writer<Files>::flush_if_due() {
   if (file_.waiting() >= most_buffered || clock::now() - flushed_ >= longest_buffered) flush();
 }
 

@@ -1,4 +1,4 @@
-// One update's figures, and the file that keeps them: metrics.jsonl, one JSON object a line. README.md in this folder lists
+// The figures of an update, or of the updates of an interval, and the file that keeps them: metrics.jsonl, one JSON object a line. README.md in this folder lists
 // the keys.
 #pragma once
 
@@ -13,19 +13,22 @@
 namespace keel {
 
 struct update_metrics {
+  std::int64_t updates = 1;  ///< that this is about, the skipped ones included
+  std::int64_t applied = 1;  ///< of these
   std::int64_t update = 0;   ///< updates applied so far
   std::int64_t attempt = 0;  ///< updates so far, the skipped ones included
   std::int64_t epoch = 0;
   double loss = 0.0;
   std::optional<double> loss_zscore;
   double gradient_norm = 0.0;  ///< before clipping
-  bool clipped = false;
+  bool clipped = false;        ///< at least once
+  double clip_fraction = 0.0;  ///< of the applied ones
   std::optional<double> gradient_norm_zscore;
   double learning_rate = 0.0;
   double loss_scale = 1.0;
   std::int64_t skipped = 0;     ///< in the whole run
   std::string skipped_because;  ///< empty for an update that was applied
-  std::int64_t tokens = 0;      ///< of this update
+  std::int64_t tokens = 0;
   double milliseconds = 0.0;
   std::optional<memory::usage> memory;              ///< where memory is counted
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order

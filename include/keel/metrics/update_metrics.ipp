@@ -23,6 +23,11 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   line["gradient_norm"] = detail::number_to_json(m.gradient_norm);
   line["gradient_norm_zscore"] = optional(m.gradient_norm_zscore);
   line["clipped"] = m.clipped;
+  if (m.updates > 1) {
+    line["clip_fraction"] = m.clip_fraction;
+    line["updates"] = m.updates;
+    line["applied"] = m.applied;
+  }
   line["lr"] = m.learning_rate;
   line["loss_scale"] = m.loss_scale;
   line["skipped"] = m.skipped;

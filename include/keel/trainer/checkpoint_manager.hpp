@@ -257,6 +257,8 @@ class checkpoint_manager {
   /// the data continues elsewhere than where it stands.
   bool roll_back(rollback_request const& request);
   std::int64_t newest_scheduled();
+  /// Of a checkpoint that was just loaded: the last attempt whose line of the record stays.
+  std::int64_t last_kept_attempt() const;
   /// What the loaded record calls the best may be gone: removed by hand, or by a version of keel that kept only the newest
   /// best.
   void forget_lost_best();

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <keel/checkpoint/load_weights.hpp>
+#include <keel/checkpoint/newest_whole.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/saver.hpp>
 #include <keel/libtorch/host_value.hpp>
@@ -218,6 +219,12 @@ std::vector<state_part> checkpoint_manager<Seams>::parts() {
 }
 
 template <class Seams>
+std::int64_t checkpoint_manager<Seams>::last_kept_attempt() const {
+  run_record const& record = progress_.record;
+  return record.interval.is_open() ? record.interval.begins_after_attempt() : record.attempts;
+}
+
+template <class Seams>
 std::function<void(std::int64_t, std::string const&)> checkpoint_manager<Seams>::on_damaged() {
   return [this](std::int64_t update, std::string const& words) { log_.damaged(update, words); };
 }
@@ -379,6 +386,8 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   if (options_.resume_at || own) accepts.names.push_back("lr");
   accepts.own_run = own;
+  // Older checkpoints have none, and what this run had is not theirs.
+  progress_.record.interval = {};
   apply_snapshot(std::move(content), present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
                  accepts);
   run_id_ = run_id;
@@ -421,13 +430,14 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
   history.before_restart = history.count();
   rollbacks_ = std::move(history);
   std::int64_t const age = progress_.record.age;
+  std::int64_t const kept = last_kept_attempt();
   progress_.record.attempts = std::max(newest.attempts, progress_.record.attempts);
   progress_.record.lines = directory_->metrics().lines();
   progress_.record.rungs = std::max(newest.rungs, progress_.record.rungs);
   for (checkpoint_id const& one : store.all())
     if (one > id) store.rename_abandoned(one);
   forget_lost_best();
-  log_.restarted(newest_update, update, rate);
+  log_.restarted(newest_update, update, rate, kept);
   begin_save(save_reason::scheduled, age);
   saver_->wait();
   return true;
@@ -485,6 +495,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
   step_.settle();
+  log_.write_rest();
   rollback_plan const plan = plan_of(recipe_, request.spike);
   if (rollbacks_.attempts() >= plan.attempts)
     give_up_rolling_back(request, rollbacks_,
@@ -510,6 +521,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   step_.guards().take_rollback_request();
   best_wanted_ = false;
   rollbacks_ = std::move(history);
+  std::int64_t const kept = last_kept_attempt();
   // The record goes on; only what it compares with is from before.
   progress_.record.attempts = record.attempts;
   progress_.record.lines = record.lines;
@@ -527,7 +539,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   if (factor != 1.0) step_.schedule().lower(factor);
   forget_lost_best();
   if (plan.change == nonfinite::change::reseed) reseed(step_.parameters().device, event.count);
-  log_.rolled_back(event, to_string(plan.change));
+  log_.rolled_back(event, to_string(plan.change), kept);
   begin_save(save_reason::scheduled, age);
   saver_->wait();
   hooks_(event);

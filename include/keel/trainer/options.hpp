@@ -53,9 +53,11 @@ struct trainer_options {
   console_mode mode = console_mode::automatic;
   /// Without a terminal: one line every so many updates.
   std::int64_t console_every = 1;
+  /// Updates of one line of metrics.jsonl and of one point in a sink, which stands for all of them: means, sums and extremes.
+  std::int64_t record_every = 1;
   /// Also write what TensorBoard reads, to `tensorboard` in the run directory.
   bool tensorboard = true;
-  /// Further places for the values of the run, which trainers may share.
+  /// Further places for the values of the run; each for this trainer alone, because its calls name no run.
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
 };
 
@@ -88,6 +90,7 @@ struct mistyped_options {
   any_value console = {}, log = {}, verbose = {};
   any_value mode = {}, console_mode = {};
   any_value console_every = {}, log_every = {}, print_every = {}, every = {};
+  any_value record_every = {}, record_interval = {}, metrics_every = {};
   any_value tensorboard = {}, tensor_board = {};
   any_value sinks = {}, sink = {}, loggers = {}, logger = {};
 };

@@ -21,6 +21,10 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
                 "options.updates, options.epochs and options.batches_per_epoch must not be negative. Leave them at 0 for one "
                 "pass over the data.");
   }
+  if (options.record_every < 1) {
+    throw error("E12", "options.record_every is " + std::to_string(options.record_every) +
+                           ", and a line of the record is about one update or more. Leave it at 1 for a line an update.");
+  }
   if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
     throw error(
         "E12",

@@ -5,6 +5,7 @@
 #include <keel/core/window_statistics.hpp>
 #include <keel/evaluation/early_stop.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/metrics/update_interval.hpp>
 #include <string>
 
 namespace keel {
@@ -82,7 +83,7 @@ class update_cursor {
 struct run_record {
   std::int64_t attempts = 0;  ///< updates, the skipped ones included
   std::int64_t age = 0;    ///< of a checkpoint: updates until its parameters were reached, also where a rollback saved it again
-  std::int64_t lines = 0;  ///< of metrics.jsonl: an update each, and a mark where a rollback abandoned some
+  std::int64_t lines = 0;  ///< of metrics.jsonl, with the marks of what was abandoned
   std::int64_t tokens = 0;
   std::int64_t rungs = 0;             ///< rungs taken
   std::int64_t evaluated_epochs = 0;  ///< epochs at the last evaluation by epochs
@@ -91,6 +92,7 @@ struct run_record {
   double last_loss = 0.0;
   window_statistics loss;
   window_statistics gradient_norm;
+  update_interval interval;  ///< whose line is not written yet
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -105,6 +107,7 @@ struct run_record {
     archive("last_loss", last_loss);
     archive("loss", loss);
     archive("gradient_norm", gradient_norm);
+    archive.optional_field("interval", interval);
   }
 };
 

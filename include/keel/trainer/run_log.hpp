@@ -1,4 +1,4 @@
-// What a run writes down as it goes: a line of the record for every update, an event for what is out of the ordinary, the
+// What a run writes down as it goes: a line of the record for every update or interval, an event for what is out of the ordinary, the
 // console's line, and what sinks get.
 #pragma once
 
@@ -16,7 +16,6 @@
 #include <keel/trainer/run_sinks.hpp>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace keel {
@@ -50,8 +49,11 @@ class run_log {
   /// The recipe asks for a kernel that this LibTorch does not have.
   void no_fused_attention(std::int64_t update);
 
+  /// The line of an interval that the run ends in, or rolls back from.
+  void write_rest();
+
   /// For the next line of the record.
-  void log(reduced_value const& value) { own_.emplace_back(value.name(), value.value()); }
+  void log(reduced_value const& value) { own_.push_back(value); }
 
   /// `warns`: a skipped update is printed on the console too.
   void update(event::update_end const& event, figures const& known, bool warns);
@@ -66,10 +68,10 @@ class run_log {
   void cannot_look(std::int64_t update, std::string const& words);
   /// A signal would end the run before its checkpoint is written (H04).
   void grace_too_short(std::int64_t update, double grace, double needed);
-  /// The updates after `to` up to `from` are no longer part of the run.
-  void rolled_back(event::rolled_back const& event, char const* change);
+  /// The updates after `to` up to `from` are no longer part of the run, nor are lines of attempts after `kept`.
+  void rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept);
   /// options.resume_at restarted the run; the updates after `to` are abandoned.
-  void restarted(std::int64_t from, std::int64_t to, double rate);
+  void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
   /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
   void resumed(std::int64_t update);
@@ -98,8 +100,12 @@ class run_log {
   void out_of_memory(event::out_of_memory const& event);
 
  private:
+  /// A line of the record, and for the sinks.
+  void write(update_metrics const& line);
   /// Once for every time that a disk does not take the record.
   void say_what_waits();
+  /// The sinks go on behind the last line that stays.
+  void restart_sinks_after(std::int64_t update);
   /// Once for each sink and what is wrong with it.
   void say_what_sinks_miss(std::int64_t update);
 
@@ -107,7 +113,8 @@ class run_log {
   console& console_;
   run_record& record_;
   run_sinks sinks_;
-  std::vector<std::pair<std::string, double>> own_;
+  std::int64_t every_;  ///< updates of a line
+  std::vector<reduced_value> own_;
   memory::timeline timeline_;
   bool warned_ = false;
   bool lines_wait_ = false;

@@ -18,12 +18,13 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <type_traits>
+#include <utility>
 
 namespace keel {
 
 template <class Files>
 run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options)
-    : directory_(directory), console_(console), record_(record) {
+    : directory_(directory), console_(console), record_(record), every_(options.record_every) {
   // Its thread writes to the system's files, and not to those that a test counts.
   if (std::is_same_v<Files, posix_files> && directory_ && options.tensorboard)
     sinks_.add("tensorboard", std::make_shared<tensorboard_sink>(directory_->root() / "tensorboard"));
@@ -34,9 +35,8 @@ run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_r
 
 template <class Files>
 void run_log<Files>::begin(config const& recipe) {
-  sinks_.restarted_after(-1);
-  sinks_.text(0, "recipe",
-              "```json\n" + to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n```\n");
+  // An evaluation before the run is of this one.
+  if (!sinks_.has_posted()) sinks_.restarted_after(-1);
   if (!directory_) return;
   record_.lines = 0;
   auto const earlier = directory_->metrics().set_aside();
@@ -51,6 +51,8 @@ void run_log<Files>::begin(config const& recipe) {
 
 template <class Files>
 void run_log<Files>::write_recipe(config const& recipe) {
+  sinks_.text(0, "recipe",
+              "```json\n" + to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n```\n");
   if (!directory_) return;
   try {
     directory_->write("recipe.json", to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
@@ -74,20 +76,14 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   m.loss_scale = event.loss_scale;
   m.skipped = known.skipped;
   m.milliseconds = known.milliseconds;
-  m.own = std::exchange(own_, {});
   bool const skipped = !m.skipped_because.empty();
-  if (directory_) {
-    directory_->metrics().add(to_json(m));
-    ++record_.lines;
-    say_what_waits();
-    if (skipped) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
-  }
+  if (auto const line = record_.interval.add(m, std::exchange(own_, {}), every_)) write(*line);
+  if (skipped && directory_) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
   if (skipped && warns) {
     console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
   }
   console_.show(m);
   if (m.memory) memory(m.update, *m.memory);
-  sinks_.update(m);
   say_what_sinks_miss(m.update);
 }
 
@@ -122,7 +118,7 @@ void run_log<Files>::saved(save_report const& report) {
     directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
     console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
   } else {
-    // A run that is killed and resumed from it then has no gap there.
+    // So that a run that is killed and resumed from it seldom has a gap there.
     sinks_.flush();
     directory_->event("checkpoint", report.update,
                       {{"bytes", report.saved.bytes},
@@ -151,31 +147,33 @@ void run_log<Files>::grace_too_short(std::int64_t update, double grace, double n
 }
 
 template <class Files>
-void run_log<Files>::rolled_back(event::rolled_back const& event, char const* change) {
+void run_log<Files>::rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept) {
   console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" + change +
                   "): " + event.why);
   nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
   directory_->event("rolled_back", event.from, details);
   nlohmann::ordered_json mark;
-  sinks_.restarted_after(event.to);
+  restart_sinks_after(event.to);
   mark["rolled_back"] = event.count;
   mark["update"] = event.to;
   mark["abandoned"] = event.from - event.to;
+  mark["kept_attempt"] = kept;
   mark["attempt"] = record_.attempts;
   directory_->metrics().add(mark);
   ++record_.lines;
 }
 
 template <class Files>
-void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate) {
+void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept) {
   console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
                                     static_cast<long long>(to), static_cast<long long>(from), rate));
-  sinks_.restarted_after(to);
+  restart_sinks_after(to);
   directory_->event("restarted", to, {{"from", from}, {"learning_rate", rate}});
   nlohmann::ordered_json mark;
   mark["restarted"] = to;
   mark["update"] = to;
   mark["abandoned"] = from - to;
+  mark["kept_attempt"] = kept;
   mark["attempt"] = record_.attempts;
   directory_->metrics().add(mark);
   ++record_.lines;
@@ -196,7 +194,7 @@ void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::i
 
 template <class Files>
 void run_log<Files>::resumed(std::int64_t update) {
-  sinks_.restarted_after(update);
+  restart_sinks_after(update);
   directory_->event("resumed", update);
 }
 
@@ -208,23 +206,27 @@ void run_log<Files>::stopped_early(std::int64_t update, std::string const& words
 
 template <class Files>
 void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words) {
+  write_rest();
+  if (directory_) {
+    directory_->event(event_of_ending(result), update, {{"words", words}});
+    directory_->metrics().flush();
+    directory_->metrics().sync();
+  }
+  // Last, because a sink may hang, and a preempted process has little time.
   sinks_.drain();
   say_what_sinks_miss(update);
-  if (!directory_) return;
-  directory_->event(event_of_ending(result), update, {{"words", words}});
-  directory_->metrics().flush();
-  directory_->metrics().sync();
 }
 
 template <class Files>
 void run_log<Files>::failed(std::int64_t update, std::string const& words) {
   console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
-  if (!directory_) return;
   try {
-    directory_->event("failed", update, {{"message", words}});
+    write_rest();
+    if (directory_) directory_->event("failed", update, {{"message", words}});
   } catch (file_error const&) {
     // A full disk is often what failed; the first exception says so better.
   }
+  sinks_.drain();
 }
 
 template <class Files>
@@ -278,6 +280,25 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
                   (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
   if (!directory_) return;
   directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+}
+
+template <class Files>
+void run_log<Files>::write(update_metrics const& line) {
+  sinks_.update(line);
+  if (!directory_) return;
+  directory_->metrics().add(to_json(line));
+  ++record_.lines;
+  say_what_waits();
+}
+
+template <class Files>
+void run_log<Files>::write_rest() {
+  if (auto const line = record_.interval.take()) write(*line);
+}
+
+template <class Files>
+void run_log<Files>::restart_sinks_after(std::int64_t update) {
+  sinks_.restarted_after(record_.interval.is_open() ? record_.interval.begins_after_update() : update);
 }
 
 template <class Files>

@@ -15,9 +15,6 @@
 
 namespace keel {
 
-/// The values of an update under the names that sinks know. A skipped update has no loss to show: only that it was skipped.
-std::vector<named_value> named_values(update_metrics const& m);
-
 class run_sinks {
  public:
   void add(std::string name, std::shared_ptr<metric_sink> sink) { threads_.emplace_back(std::move(name), std::move(sink)); }
@@ -35,13 +32,19 @@ class run_sinks {
   /// What must be known of a sink since the last call.
   std::vector<std::string> take_troubles();
 
+  /// Whether a sink was given anything.
+  bool has_posted() const { return has_posted_; }
+
   /// Waits until the sinks have everything, at most ten seconds each.
   void drain();
 
  private:
   void scalars(std::int64_t update, std::vector<named_value> values);
 
+  void post(sink_thread::job const& one, bool may_drop = true);
+
   std::list<sink_thread> threads_;
+  bool has_posted_ = false;
 };
 
 }  // namespace keel

@@ -25,11 +25,13 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   record.tokens += event.tokens;
   if (event.result.is<result::updated>()) {
     m.clipped = event.result.get<result::updated>().clipped;
+    m.clip_fraction = m.clipped ? 1.0 : 0.0;
     record.loss.push(accepted(event.result, event.loss));
     record.gradient_norm.push(accepted(event.result, event.gradient_norm));
     if (event.update == 1) record.first_loss = event.loss;
     record.last_loss = event.loss;
   } else {
+    m.applied = 0;
     auto const& skipped = event.result.get<result::skipped>();
     m.skipped_because = to_string(skipped.why);
     if (!skipped.where.empty()) m.skipped_because += " in " + skipped.where;

@@ -1,0 +1,42 @@
+// Curves as SVG that stands in a page: no script, colours by the page's style, readable at any width.
+#pragma once
+
+#include <cstdint>
+#include <keel/diagnose/run_history.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace keel {
+
+/// One run's part of a plot. `style` is a class of the page: its colour.
+struct plotted_curve {
+  std::string label;
+  std::string style;
+  run_curve const* curve;
+};
+
+/// Something that happened at an update.
+struct plot_mark {
+  std::int64_t update;
+  std::string words;
+  std::string style;
+};
+
+/// A figure with a title. The axis of values is logarithmic where all are above 0 and they span more than two powers of ten; a value
+/// that is not finite is a dot at the upper edge. Thousands of points become the extremes of each column, so that no spike is lost.
+/// Empty where no curve has a point.
+std::string plot(std::string_view title, std::string_view unit, std::vector<plotted_curve> const& curves,
+                 std::vector<plot_mark> const& marks = {});
+
+/// Text as HTML and SVG take it, in elements and in attributes.
+std::string escaped(std::string_view text);
+
+/// Short enough for an axis: 1500, 15k, 2.5M, 1.04e-3.
+std::string short_number(double value);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/plot.ipp>
+#endif

@@ -1,0 +1,370 @@
+// The bodies of report.hpp.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdio>
+#include <ctime>
+#include <keel/diagnose/plot.hpp>
+#include <keel/diagnose/report.hpp>
+#include <limits>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+inline constexpr std::string_view style_of_reports = R"css(
+:root{--ground:#fff;--ink:#1c2330;--faint:#667085;--line:#d9dee7;--card:#f7f8fa;--grey:#b6bdc9;--bad:#c62828;--good:#1f7a3d;
+--warn:#9a6200;--s0:#1f5fbf;--s1:#c2570c;--s2:#15803d;--s3:#8e24aa;--s4:#b91c4b;--s5:#0e7490;--s6:#6b5b00;--s7:#4b5563}
+@media (prefers-color-scheme:dark){:root{--ground:#12161d;--ink:#e6e9ef;--faint:#9aa4b5;--line:#2c3442;--card:#1a202a;--grey:#4d5666;
+--bad:#ff7b72;--good:#5dd28b;--warn:#e5b454;--s0:#74a9ff;--s1:#ffa657;--s2:#5dd28b;--s3:#d39bff;--s4:#ff8fab;--s5:#5fd3e8;--s6:#d8c45c;
+--s7:#aab4c4}}
+*{box-sizing:border-box}
+body{margin:0 auto;padding:1rem;max-width:90rem;background:var(--ground);color:var(--ink);font:16px/1.45 system-ui,sans-serif}
+h1{font-size:1.35rem;margin:.2rem 0 .6rem;overflow-wrap:anywhere}
+h2{font-size:1.05rem;margin:1.6rem 0 .5rem}
+.verdict{border-left:.3rem solid var(--good);background:var(--card);padding:.5rem .8rem;margin:.4rem 0;overflow-wrap:anywhere}
+.verdict.bad{border-color:var(--bad)}.verdict.open{border-color:var(--warn)}
+.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:.8rem}
+figure{margin:0;background:var(--card);border:1px solid var(--line);border-radius:.4rem;padding:.5rem;break-inside:avoid}
+figcaption{font-size:.9rem;font-weight:600}
+svg{width:100%;height:auto;display:block}
+svg text{fill:var(--faint);font:11px system-ui,sans-serif}
+.grid{stroke:var(--line)}.curve{fill:none;stroke-width:1.4;stroke-linejoin:round;stroke-linecap:round}
+.abandoned{stroke:var(--grey);stroke-dasharray:3 2}.bad{fill:var(--bad)}
+.mark{stroke-width:1.2;stroke:var(--faint);stroke-dasharray:1 3}.mark.back{stroke:var(--bad);stroke-dasharray:none}
+.mark.warn{stroke:var(--warn);stroke-dasharray:none}
+)css"
+                                                     R"css(.legend{margin:.2rem 0 0;font-size:.85rem}
+.scroll{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem;width:100%}
+th{white-space:nowrap}th,td{text-align:left;padding:.25rem .6rem .25rem 0;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th.number,td.number{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+details{margin:.4rem 0}summary{cursor:pointer;font-weight:600}
+pre{overflow-x:auto;background:var(--card);border:1px solid var(--line);padding:.6rem;font-size:.8rem;max-height:30rem}
+footer{color:var(--faint);font-size:.85rem;margin-top:2rem}
+@media print{body{max-width:none;padding:0;font-size:11pt}.plots{grid-template-columns:1fr 1fr}pre{max-height:none;white-space:pre-wrap}}
+)css";
+
+inline constexpr std::size_t report_colours = 8;
+
+KEEL_BODY std::string style_of_run(std::size_t run) { return "s" + std::to_string(run % report_colours); }
+
+/// The event that ended the run, unless it went on after it.
+KEEL_BODY run_event const* ending_of(run_history const& run) {
+  run_event const* found = nullptr;
+  for (auto const& event : run.events) {
+    bool const begins = event.name == "started" || event.name.starts_with("resumed") || event.name == "restarted";
+    bool const ends = event.name == "finished" || event.name == "stopped" || event.name == "gave_up" || event.name == "failed";
+    if (begins) found = nullptr;
+    if (ends) found = &event;
+  }
+  return found;
+}
+
+KEEL_BODY std::int64_t count_of(run_history const& run, std::string_view name) {
+  return std::count_if(run.events.begin(), run.events.end(), [&](run_event const& event) { return event.name == name; });
+}
+
+KEEL_BODY std::string counted(std::int64_t count, std::string_view one, std::string_view many) {
+  return std::to_string(count) + " " + std::string(count == 1 ? one : many);
+}
+
+/// The details of an event as words.
+KEEL_BODY std::string words_of(run_event const& event) {
+  for (char const* const key : {"why", "message", "words"}) {
+    auto const found = event.details.find(key);
+    if (found != event.details.end() && found->is_string()) return found->get<std::string>();
+  }
+  std::string words;
+  for (auto const& [key, value] : event.details.items()) {
+    if (key == "recipe") continue;
+    words += (words.empty() ? "" : ", ") + key + " " + (value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return words;
+}
+
+KEEL_BODY std::string utc(double seconds) {
+  // Of a date that no calendar has: nothing.
+  if (!(seconds > 0 && seconds < 2.5e11)) return {};
+  auto const whole = static_cast<std::time_t>(seconds);
+  std::tm parts{};
+  std::array<char, 32> text{};
+  if (::gmtime_r(&whole, &parts) == nullptr) return {};
+  std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M:%S", &parts);
+  return text.data();
+}
+
+KEEL_BODY std::string style_of_event(std::string_view name) {
+  if (name == "rolled_back" || name == "restarted" || name == "failed" || name == "gave_up") return "back";
+  constexpr std::array warns{"skipped",      "rung",    "checkpoint_failed", "checkpoint_dropped",
+                             "memory_grows", "damaged", "sink_trouble"};
+  return std::find(warns.begin(), warns.end(), name) != warns.end() ? "warn" : "plain";
+}
+
+/// Of a kind of event that comes thousands of times, the newest.
+KEEL_BODY std::vector<run_event const*> chosen_events(run_history const& run, std::size_t most_of_a_kind) {
+  std::map<std::string, std::size_t> left;
+  for (auto const& event : run.events) ++left[event.name];
+  std::vector<run_event const*> chosen;
+  for (auto const& event : run.events) {
+    if (left[event.name]-- <= most_of_a_kind) chosen.push_back(&event);
+  }
+  return chosen;
+}
+
+/// Marks of what a person looks for beside a curve.
+KEEL_BODY std::vector<plot_mark> marks_of(run_history const& run) {
+  std::vector<plot_mark> marks;
+  constexpr std::size_t most_of_a_kind = 50;
+  for (run_event const* const one : chosen_events(run, most_of_a_kind)) {
+    run_event const& event = *one;
+    std::string const style = style_of_event(event.name);
+    if (style == "plain") continue;
+    auto const to = event.details.find("to");
+    bool const goes_back = event.name == "rolled_back" && to != event.details.end();
+    std::int64_t const update = goes_back ? integer_in(event.details, "to") : event.update;
+    marks.push_back({update, event.name + " at update " + std::to_string(event.update) + ": " + words_of(event), style});
+  }
+  return marks;
+}
+
+/// One key of all runs.
+KEEL_BODY std::string plot_key(std::vector<run_history> const& runs, std::string const& key, std::string_view title,
+                               std::string_view unit, bool has_marks = false) {
+  std::vector<plotted_curve> curves;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto const found = runs[i].curves.find(key);
+    if (found != runs[i].curves.end()) curves.push_back({runs[i].name, style_of_run(i), &found->second});
+  }
+  return plot(title, unit, curves, has_marks && runs.size() == 1 ? marks_of(runs.front()) : std::vector<plot_mark>());
+}
+
+KEEL_BODY bool varies(std::vector<run_history> const& runs, std::string const& key) {
+  std::set<double> values;
+  for (auto const& run : runs) {
+    auto const found = run.curves.find(key);
+    if (found == run.curves.end()) continue;
+    for (auto const& point : found->second.kept) {
+      values.insert(point.value);
+      if (values.size() > 1) return true;
+    }
+  }
+  return false;
+}
+
+/// What evaluations found, which stands in the events.
+KEEL_BODY std::map<std::string, run_curve> evaluations_of(run_history const& run) {
+  std::map<std::string, run_curve> curves;
+  for (auto const& event : run.events) {
+    if (event.name == "rolled_back" || event.name == "restarted") {
+      auto const to = event.details.find("to");
+      std::int64_t const update = to != event.details.end() ? integer_in(event.details, "to") : event.update;
+      abandon_after(curves, update, std::numeric_limits<std::int64_t>::max());
+    }
+    if (event.name != "evaluated") continue;
+    auto const name = event.details.find("name");
+    std::string const group = name != event.details.end() && name->is_string() ? name->get<std::string>() + " " : "";
+    auto const values = event.details.find("values");
+    if (values == event.details.end() || !values->is_object()) continue;
+    for (auto const& [key, value] : values->items()) {
+      auto const read = number_in(value);
+      if (!read) continue;
+      auto& kept = curves[group + key].kept;
+      // A run that is killed and resumed evaluates an update again.
+      while (!kept.empty() && kept.back().update >= event.update) kept.pop_back();
+      kept.push_back({event.update, *read});
+    }
+  }
+  return curves;
+}
+
+KEEL_BODY std::string memory_plot(run_history const& run) {
+  std::vector<run_curve> in_mebibytes;
+  std::vector<std::string> const keys{"forward", "backward", "update", "held", "reserved"};
+  in_mebibytes.reserve(keys.size());
+  std::vector<plotted_curve> curves;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    auto const found = run.curves.find("memory." + keys[i]);
+    if (found == run.curves.end()) continue;
+    in_mebibytes.push_back(found->second);
+    for (auto& point : in_mebibytes.back().kept) point.value /= 1024.0 * 1024.0;
+    in_mebibytes.back().abandoned.clear();
+    curves.push_back({keys[i], style_of_run(i), &in_mebibytes.back()});
+  }
+  return plot("memory of " + run.name, "MiB", curves);
+}
+
+KEEL_BODY std::string plots_of(std::vector<run_history> const& runs) {
+  std::string page = plot_key(runs, "loss", "loss", "", true) +
+                     plot_key(runs, "gradient_norm", "gradient norm", "before clipping", true) +
+                     plot_key(runs, "lr", "learning rate", "");
+  std::vector<std::map<std::string, run_curve>> evaluations;
+  std::set<std::string> names;
+  for (auto const& run : runs) {
+    evaluations.push_back(evaluations_of(run));
+    for (auto const& [name, curve] : evaluations.back()) names.insert(name);
+  }
+  for (auto const& name : names) {
+    std::vector<plotted_curve> curves;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      auto const found = evaluations[i].find(name);
+      if (found != evaluations[i].end()) curves.push_back({runs[i].name, style_of_run(i), &found->second});
+    }
+    page += plot("evaluation: " + name, "", curves);
+  }
+  page += plot_key(runs, "ms", "time of an update", "ms");
+  constexpr std::array<std::pair<char const*, char const*>, 5> others{{{"loss_zscore", "score of the loss"},
+                                                                       {"gradient_norm_zscore", "score of the gradient norm"},
+                                                                       {"clip_fraction", "share of clipped updates"},
+                                                                       {"loss_scale", "loss scale"},
+                                                                       {"skipped", "skipped updates"}}};
+  for (auto const& [key, title] : others) {
+    if (varies(runs, key)) page += plot_key(runs, key, title, "");
+  }
+  std::set<std::string> own;
+  for (auto const& run : runs) {
+    for (auto const& [key, curve] : run.curves) {
+      if (key.starts_with("own.")) own.insert(key);
+    }
+  }
+  for (auto const& key : own) page += plot_key(runs, key, key.substr(4), "");
+  for (auto const& run : runs) page += memory_plot(run);
+  return page;
+}
+
+KEEL_BODY std::string table_of_runs(std::vector<run_history> const& runs) {
+  std::string page = "<div class=\"scroll\"><table><tr><th>run</th>";
+  for (char const* const title :
+       {"updates", "skipped", "rollbacks", "rungs", "checkpoints", "first loss", "last loss", "lowest loss"}) {
+    page += "<th class=\"number\">" + std::string(title) + "</th>";
+  }
+  page += "</tr>";
+  auto const cell = [](std::string const& words) { return "<td class=\"number\">" + words + "</td>"; };
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto const& run = runs[i];
+    std::array<std::string, 3> losses{"", "", ""};
+    auto const loss = run.curves.find("loss");
+    if (loss != run.curves.end() && !loss->second.kept.empty()) {
+      auto const& kept = loss->second.kept;
+      auto const lowest = std::min_element(kept.begin(), kept.end(), [](curve_point const& a, curve_point const& b) {
+        return a.value < b.value || (std::isnan(b.value) && !std::isnan(a.value));
+      });
+      losses = {short_number(kept.front().value), short_number(kept.back().value),
+                short_number(lowest->value) + " at " + std::to_string(lowest->update)};
+    }
+    page += "<tr><td><span class=\"" + style_of_run(i) + "\">" + escaped(run.name) + "</span></td>" +
+            cell(std::to_string(run.updates)) + cell(std::to_string(run.skipped)) +
+            cell(std::to_string(count_of(run, "rolled_back"))) + cell(std::to_string(count_of(run, "rung"))) +
+            cell(std::to_string(count_of(run, "checkpoint"))) + cell(losses[0]) + cell(losses[1]) + cell(losses[2]) + "</tr>";
+  }
+  return page + "</table></div>";
+}
+
+/// All events but the checkpoints and evaluations that went well, newest last.
+KEEL_BODY std::string events_of(run_history const& run) {
+  std::string rows;
+  constexpr std::size_t most_of_a_kind = 200;
+  std::size_t shown = 0;
+  for (run_event const* const one : chosen_events(run, most_of_a_kind)) {
+    run_event const& event = *one;
+    ++shown;
+    if (event.name == "checkpoint" || event.name == "evaluated") continue;
+    rows += "<tr><td class=\"number\">" + std::to_string(event.update) + "</td><td>" + utc(event.time) + "</td><td>" +
+            escaped(event.name) + "</td><td>" + escaped(words_of(event)) + "</td></tr>";
+  }
+  if (shown < run.events.size())
+    rows += "<tr><td></td><td></td><td></td><td>Of each kind the newest " + std::to_string(most_of_a_kind) +
+            "; all of them are in events.jsonl.</td></tr>";
+  return "<div class=\"scroll\"><table><tr><th class=\"number\">update</th><th>UTC</th><th>event</th><th></th></tr>" + rows +
+         "</table></div>";
+}
+
+KEEL_BODY std::string colours_of_styles() {
+  std::string rules;
+  for (std::size_t i = 0; i < report_colours; ++i) {
+    std::string const name = style_of_run(i);
+    rules += ".curve." + name + "{stroke:var(--" + name + ")}span." + name + "{color:var(--" + name + ")}";
+  }
+  return rules;
+}
+
+}  // namespace detail
+
+KEEL_BODY std::string verdict_of(run_history const& run) {
+  run_event const* const ending = detail::ending_of(run);
+  std::string words;
+  if (ending == nullptr) {
+    words = "This run has no end: it is under way, or was killed after update " + std::to_string(run.updates) + ".";
+  } else if (ending->name == "finished") {
+    words = "Finished after update " + std::to_string(run.updates) + ".";
+  } else if (ending->name == "stopped") {
+    bool const can_resume = detail::count_of(run, "checkpoint") > 0;
+    words = "Stopped after update " + std::to_string(run.updates) + (can_resume ? ", and can be resumed: " : ": ") +
+            detail::words_of(*ending) + ".";
+  } else if (ending->name == "gave_up") {
+    words = "Gave up at update " + std::to_string(ending->update) + ": " + detail::words_of(*ending) + ".";
+  } else {
+    words = "Failed at update " + std::to_string(ending->update) + ": " + detail::words_of(*ending);
+  }
+  auto const add = [&](std::int64_t count, char const* one, char const* many) {
+    if (count > 0) words += " " + detail::counted(count, one, many) + ".";
+  };
+  add(run.skipped, "update was skipped", "updates were skipped");
+  add(detail::count_of(run, "rolled_back"), "rollback", "rollbacks");
+  add(detail::count_of(run, "rung"), "rung was taken for memory", "rungs were taken for memory");
+  add(detail::count_of(run, "checkpoint_failed"), "checkpoint could not be written", "checkpoints could not be written");
+  add(detail::count_of(run, "memory_grows"), "warning that memory grows", "warnings that memory grows");
+  return words;
+}
+
+KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::size_t most_data) {
+  std::string names;
+  for (auto const& run : runs) names += (names.empty() ? "" : ", ") + escaped(run.name);
+  std::string page =
+      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+      "content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\"><title>" +
+      names + "</title><style>" + std::string(detail::style_of_reports) + detail::colours_of_styles() +
+      "</style></head><body>\n<h1>" + names + "</h1>\n";
+  for (auto const& run : runs) {
+    run_event const* const ending = detail::ending_of(run);
+    bool const is_bad = ending != nullptr && (ending->name == "failed" || ending->name == "gave_up");
+    page += "<p class=\"verdict" +
+            std::string(ending == nullptr ? " open"
+                        : is_bad          ? " bad"
+                                          : "") +
+            "\">" + (runs.size() > 1 ? "<b>" + escaped(run.name) + "</b>: " : "") + escaped(verdict_of(run)) + "</p>\n";
+  }
+  page +=
+      detail::table_of_runs(runs) + "<h2>Curves over updates</h2><div class=\"plots\">" + detail::plots_of(runs) + "</div>\n";
+  for (auto const& run : runs) {
+    std::string const of = runs.size() > 1 ? " of " + escaped(run.name) : "";
+    page += "<h2>Events" + of + "</h2>" + detail::events_of(run);
+    if (!run.recipe.is_null()) {
+      page += "<details><summary>Recipe" + of + "</summary><pre>" +
+              escaped(run.recipe.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "</pre></details>";
+    }
+    page += "<details><summary>Record" + of + " (metrics.jsonl)</summary><pre>" +
+            (run.bytes <= most_data && run.metrics.size() == run.bytes
+                 ? escaped(run.metrics)
+                 : "The record has " + std::to_string(run.bytes) +
+                       " bytes, which are too many for a page: see metrics.jsonl in the run directory.") +
+            "</pre></details>\n";
+    if (run.unreadable > 0)
+      page += "<p>" + detail::counted(run.unreadable, "line was", "lines were") + " not readable, as after a kill.</p>\n";
+  }
+  return page +
+         "<footer>Grey and dashed: what a rollback or a restart abandoned. Red dot: NaN or infinite.</footer></body></html>\n";
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,69 @@
+// What a run directory says of its run: the lines of metrics.jsonl as curves, with what a rollback or a restart abandoned apart, and
+// the events. For readers that a run does not need; a directory whose run is under way, was killed or lost a file is read as far as
+// it goes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// A value of a line, at the update that the line ends with; NaN and infinities as they were written. The time of an update, "ms", is
+/// the mean over those of the line.
+struct curve_point {
+  std::int64_t update;
+  double value;
+  std::int64_t attempt = 0;  ///< that the line ends with; 0: not known
+};
+
+/// A key of metrics.jsonl over the run; inner keys after a point, such as "memory.forward".
+struct run_curve {
+  std::vector<curve_point> kept;                    ///< the run as it is, by update
+  std::vector<std::vector<curve_point>> abandoned;  ///< futures that a rollback or a restart left, in their order
+};
+
+struct run_event {
+  std::string name;
+  std::int64_t update = 0;
+  double time = 0.0;       ///< seconds since 1970
+  nlohmann::json details;  ///< what else its line has
+};
+
+struct run_history {
+  std::string name;  ///< of the directory
+  std::map<std::string, run_curve> curves;
+  std::vector<run_event> events;  ///< since the last run in this directory began
+  nlohmann::json recipe;          ///< null where there is none
+  std::int64_t updates = 0;       ///< applied, at the last line
+  std::int64_t skipped = 0;       ///< at the last line
+  std::int64_t unreadable = 0;    ///< lines that are not JSON, as a kill leaves one
+  std::uint64_t bytes = 0;        ///< of metrics.jsonl
+  std::string metrics;            ///< the file as it is; empty where it has more than 8 MiB
+};
+
+namespace detail {
+
+/// A number, also one of those that JSON lacks; a truth is 1 or 0. Nothing for anything else.
+std::optional<double> number_in(nlohmann::json const& value);
+
+/// At most 2^53, up to where a double tells neighbours apart; 0 where there is none.
+std::int64_t integer_in(nlohmann::json const& object, char const* key);
+
+/// The points of updates above `update`, and of attempts above `attempt`, become a future that was left.
+void abandon_after(std::map<std::string, run_curve>& curves, std::int64_t update, std::int64_t attempt);
+
+}  // namespace detail
+
+/// Throws file_error (E02) for a directory without metrics.jsonl, or one that cannot be read.
+run_history read_run_history(std::filesystem::path const& run_directory);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/run_history.ipp>
+#endif

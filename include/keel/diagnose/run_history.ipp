@@ -1,0 +1,139 @@
+// The bodies of run_history.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/diagnose/run_history.hpp>
+#include <keel/json/text.hpp>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+/// Calls `use` with each object in a file of JSON lines; returns how many lines are not one.
+template <class Use>
+std::int64_t for_each_object(std::string_view content, Use const& use) {
+  std::int64_t unreadable = 0;
+  while (!content.empty()) {
+    std::size_t const end = content.find('\n');
+    std::string_view const line = content.substr(0, end);
+    content.remove_prefix(end == std::string_view::npos ? content.size() : end + 1);
+    if (line.empty()) continue;
+    try {
+      nlohmann::json read = parse_json(line);
+      if (read.is_object()) {
+        use(std::move(read));
+        continue;
+      }
+    } catch (json_text_error const&) {
+      // Counted below, and said in the report.
+    }
+    ++unreadable;
+  }
+  return unreadable;
+}
+
+KEEL_BODY std::optional<double> number_in(nlohmann::json const& value) {
+  if (value.is_number()) return value.get<double>();
+  if (value.is_boolean()) return value.get<bool>() ? 1.0 : 0.0;
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  return std::nullopt;
+}
+
+KEEL_BODY std::int64_t integer_in(nlohmann::json const& object, char const* key) {
+  auto const found = object.find(key);
+  if (found == object.end() || !found->is_number_integer()) return 0;
+  constexpr std::int64_t most = std::int64_t{1} << 53;
+  if (found->is_number_unsigned()) return static_cast<std::int64_t>(std::min<std::uint64_t>(found->get<std::uint64_t>(), most));
+  return std::max(found->get<std::int64_t>(), -most);
+}
+
+KEEL_BODY void abandon_after(std::map<std::string, run_curve>& curves, std::int64_t update, std::int64_t attempt) {
+  for (auto& [key, curve] : curves) {
+    std::size_t first = curve.kept.size();
+    while (first > 0 && (curve.kept[first - 1].update > update || curve.kept[first - 1].attempt > attempt)) --first;
+    if (first == curve.kept.size()) continue;
+    curve.abandoned.emplace_back(curve.kept.begin() + static_cast<std::ptrdiff_t>(first), curve.kept.end());
+    curve.kept.resize(first);
+  }
+}
+
+KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
+  std::int64_t const update = integer_in(line, "update");
+  if (line.contains("abandoned")) {
+    constexpr std::int64_t all = std::numeric_limits<std::int64_t>::max();
+    abandon_after(to.curves, update, line.contains("kept_attempt") ? integer_in(line, "kept_attempt") : all);
+    to.updates = update;
+    return;
+  }
+  to.updates = update;
+  to.skipped = integer_in(line, "skipped");
+  std::int64_t const attempt = integer_in(line, "attempt");
+  auto const updates = static_cast<double>(std::max<std::int64_t>(integer_in(line, "updates"), 1));
+  bool const none_applied = line.contains("skipped_because") && integer_in(line, "applied") == 0;
+  for (auto const& [key, value] : line.items()) {
+    if (key == "update" || key == "attempt") continue;
+    // A skipped update stands at the update before it, whose value it must not replace.
+    if (none_applied && key != "skipped") continue;
+    if (value.is_object()) {
+      for (auto const& [inner, number] : value.items()) {
+        if (auto const read = number_in(number)) to.curves[key + "." + inner].kept.push_back({update, *read, attempt});
+      }
+    } else if (auto const read = number_in(value)) {
+      to.curves[key].kept.push_back({update, key == "ms" ? *read / updates : *read, attempt});
+    }
+  }
+}
+
+}  // namespace detail
+
+KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
+  posix_files files;
+  if (!files.exists(run_directory / "metrics.jsonl")) {
+    throw file_error("E02",
+                     run_directory.string() +
+                         " has no metrics.jsonl. Name the directory that options.run_directory named, after its first update.");
+  }
+  run_history found;
+  auto const whole = std::filesystem::absolute(run_directory).lexically_normal();
+  found.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
+  constexpr std::size_t most_kept = 8 << 20;
+  std::string metrics = files.read(run_directory / "metrics.jsonl");
+  found.bytes = metrics.size();
+  found.unreadable = detail::for_each_object(metrics, [&](nlohmann::json const& line) { detail::add_line(found, line); });
+  if (metrics.size() <= most_kept) found.metrics = std::move(metrics);
+  if (files.exists(run_directory / "events.jsonl")) {
+    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl"), [&](nlohmann::json line) {
+      run_event event;
+      if (line.contains("event") && line["event"].is_string()) event.name = line["event"].get<std::string>();
+      event.update = detail::integer_in(line, "update");
+      if (line.contains("time") && line["time"].is_number()) event.time = line["time"].get<double>();
+      for (char const* const key : {"event", "update", "time"}) line.erase(key);
+      event.details = std::move(line);
+      if (event.name == "started") found.events.clear();
+      found.events.push_back(std::move(event));
+    });
+  }
+  if (files.exists(run_directory / "recipe.json")) {
+    try {
+      found.recipe = detail::parse_json(files.read(run_directory / "recipe.json"));
+    } catch (detail::json_text_error const&) {
+      ++found.unreadable;
+    }
+  }
+  return found;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

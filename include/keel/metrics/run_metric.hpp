@@ -1,0 +1,111 @@
+// The values that a run measures by itself, each a type: its name, its unit, how the values of micro-batches, of updates and of ranks
+// become one, and what the host pays to know it. A sink gets all of them; README.md in this folder lists them.
+#pragma once
+
+#include <keel/collective/world.hpp>
+#include <keel/metrics/metric.hpp>
+#include <keel/metrics/sink.hpp>
+#include <keel/metrics/unit.hpp>
+#include <keel/metrics/update_metrics.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+enum class reading_cost : unsigned char {
+  none,            ///< the host knows it anyway
+  with_the_update  ///< comes with the one look at the device that decides the update
+};
+
+template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>
+struct run_metric {
+  using unit = Unit;
+  using over_micro_batches = OverMicroBatches;
+  static constexpr keel::over_updates over_updates = OverUpdates;
+  using over_ranks = OverRanks;
+  static constexpr reading_cost cost = Cost;
+};
+
+namespace metrics {
+
+// `of` reads a line of the record; nothing where it has no such value, as after updates that were all skipped.
+
+struct loss : run_metric<units::one, reduce::mean, over_updates::mean, reduce::mean, reading_cost::with_the_update> {
+  static constexpr char const* name = "train/loss";
+  static std::optional<double> of(update_metrics const& m) { return m.applied > 0 ? std::optional(m.loss) : std::nullopt; }
+};
+/// Joint L2 norm before clipping, which ranks share.
+struct gradient_norm : run_metric<units::one, reduce::mean, over_updates::mean, reduce::max, reading_cost::with_the_update> {
+  static constexpr char const* name = "train/grad_norm";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.applied > 0 ? std::optional(m.gradient_norm) : std::nullopt;
+  }
+};
+/// Of the first parameter group.
+struct learning_rate : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "train/learning_rate";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.applied > 0 ? std::optional(m.learning_rate) : std::nullopt;
+  }
+};
+struct epoch : run_metric<units::epochs, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "train/epoch";
+  static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.epoch); }
+};
+struct tokens_per_second
+    : run_metric<units::tokens_per_second, reduce::sum, over_updates::mean, reduce::sum, reading_cost::none> {
+  static constexpr char const* name = "train/tokens_per_sec";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.milliseconds > 0.0 ? std::optional(static_cast<double>(m.tokens) * 1e3 / m.milliseconds) : std::nullopt;
+  }
+};
+/// The slowest rank's.
+struct update_time : run_metric<units::seconds, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "train/step_time_sec";
+  static std::optional<double> of(update_metrics const& m) { return m.milliseconds / 1e3 / static_cast<double>(m.updates); }
+};
+struct skipped : run_metric<units::updates, reduce::max, over_updates::last, reduce::max, reading_cost::with_the_update> {
+  static constexpr char const* name = "stability/skipped";
+  static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.skipped); }
+};
+struct clip_fraction : run_metric<units::share, reduce::max, over_updates::mean, reduce::max, reading_cost::with_the_update> {
+  static constexpr char const* name = "stability/clip_fraction";
+  static std::optional<double> of(update_metrics const& m) { return m.clip_fraction; }
+};
+struct loss_scale : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "stability/loss_scale";
+  static std::optional<double> of(update_metrics const& m) { return m.loss_scale; }
+};
+/// The highest peak of forward pass, backward pass and update.
+struct max_allocated : run_metric<units::bytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "memory/max_alloc";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.memory ? std::optional(static_cast<double>(m.memory->peak())) : std::nullopt;
+  }
+};
+/// Taken from the system at the end of the update.
+struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "memory/max_reserved";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.memory ? std::optional(static_cast<double>(m.memory->reserved)) : std::nullopt;
+  }
+};
+
+}  // namespace metrics
+
+template <class... Metrics>
+struct run_metric_list {};
+
+using run_metrics = run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch,
+                                    metrics::tokens_per_second, metrics::update_time, metrics::skipped, metrics::clip_fraction,
+                                    metrics::loss_scale, metrics::max_allocated, metrics::max_reserved>;
+
+/// A line of the record under the names that sinks know, and after them what the program logged.
+std::vector<named_value> named_values(update_metrics const& m);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/metrics/run_metric.ipp>
+#endif
