@@ -20,8 +20,8 @@ struct named_value {
   double value;
 };
 
-/// A run calls these on a thread that is the sink's alone, one at a time and in their order, so that a slow sink keeps nothing
-/// waiting. What one throws is said once and costs that call. A sink is of one run: its calls do not say of which.
+/// A run calls these on a thread that is the sink's alone, one at a time, in their order and within a second or so, so that a slow
+/// sink keeps nothing waiting. What one throws is said once and costs that call. A sink is of one run: its calls do not say of which.
 class metric_sink {
  public:
   metric_sink() = default;

@@ -25,6 +25,7 @@ struct sink_thread::shared {
     bool may_drop;
   };
   std::deque<posted> jobs;
+  bool is_urgent = false;  ///< the jobs are not to wait for more
   bool is_busy = false;
   bool hangs = false;  ///< it took longer than a drain waits
   bool is_closing = false;
@@ -36,6 +37,10 @@ struct sink_thread::shared {
   std::int64_t dropped = 0;
   std::string trouble;
   std::atomic<bool> has_trouble{false};
+
+  // A thread that is woken for every update takes time from training on a machine with few cores.
+  static constexpr std::size_t batch = 64;
+  bool has_work() const { return is_closing || is_urgent || jobs.size() >= std::min(batch, (most_jobs + 1) / 2); }
 };
 
 KEEL_BODY sink_thread::sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t most_jobs)
@@ -60,6 +65,7 @@ KEEL_BODY void sink_thread::say(shared& all, bool& was_said, std::string const& 
 }
 
 KEEL_BODY void sink_thread::post(job one, bool may_drop) {
+  bool wakes = false;
   {
     std::lock_guard<std::mutex> const lock(shared_->mutex);
     if (shared_->hangs) {
@@ -76,6 +82,8 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
       if (oldest != jobs.end()) jobs.erase(oldest);
     }
     jobs.push_back({std::move(one), may_drop});
+    if (!may_drop) shared_->is_urgent = true;
+    wakes = shared_->has_work();
   }
   if (!is_begun_) {
     try {
@@ -90,7 +98,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
       say(*shared_, shared_->was_broken, "the sink " + shared_->name + " has no thread: " + thrown.what());
     }
   }
-  shared_->wake.notify_all();
+  if (wakes) shared_->wake.notify_all();
 }
 
 KEEL_BODY std::string sink_thread::take_trouble() {
@@ -109,6 +117,7 @@ KEEL_BODY void sink_thread::drain(std::chrono::milliseconds limit) {
   std::unique_lock<std::mutex> lock(shared_->mutex);
   if (!is_begun_ || shared_->hangs) return;
   shared_->jobs.push_back({[](metric_sink& sink) { sink.flush(); }, true});
+  shared_->is_urgent = true;
   shared_->wake.notify_all();
   if (shared_->wake.wait_for(lock, limit, [this] { return shared_->jobs.empty() && !shared_->is_busy; })) return;
   shared_->hangs = true;
@@ -118,6 +127,7 @@ KEEL_BODY void sink_thread::drain(std::chrono::milliseconds limit) {
 }
 
 KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
+  constexpr std::chrono::seconds longest_wait{1};
   std::unique_lock<std::mutex> lock(all->mutex);
   auto const guarded = [&](job const& one) {
     lock.unlock();
@@ -134,15 +144,18 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
     if (!failure.empty()) say(*all, all->was_broken, "the sink " + all->name + " fails: " + failure);
   };
   for (;;) {
-    all->wake.wait(lock, [&] { return !all->jobs.empty() || all->is_closing; });
-    if (all->jobs.empty()) break;
-    job const next = std::move(all->jobs.front().what);
-    all->jobs.pop_front();
-    all->is_busy = true;
-    guarded(next);
-    all->is_busy = false;
-    // One that took longer than a drain and came back is used again.
-    all->hangs = false;
+    all->wake.wait_for(lock, longest_wait, [&] { return all->has_work(); });
+    if (all->jobs.empty() && all->is_closing) break;
+    while (!all->jobs.empty()) {
+      job const next = std::move(all->jobs.front().what);
+      all->jobs.pop_front();
+      all->is_busy = true;
+      guarded(next);
+      all->is_busy = false;
+      // One that took longer than a drain and came back is used again.
+      all->hangs = false;
+    }
+    all->is_urgent = false;
     all->wake.notify_all();
   }
   // The sink ends on its thread and before the run does.
