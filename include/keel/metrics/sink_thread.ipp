@@ -76,7 +76,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
     if (jobs.size() >= shared_->most_jobs) {
       say(*shared_, shared_->was_full, "the sink " + shared_->name + " is slower than the run, and misses values");
       // What must not be dropped takes the place of the oldest that may be.
-      auto const oldest = std::find_if(jobs.begin(), jobs.end(), [](auto const& job) { return job.may_drop; });
+      auto const oldest = std::find_if(jobs.begin(), jobs.end(), [](auto const& each) { return each.may_drop; });
       if (may_drop || oldest != jobs.end()) ++shared_->dropped;
       if (may_drop) return;
       if (oldest != jobs.end()) jobs.erase(oldest);
