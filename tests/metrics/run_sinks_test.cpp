@@ -18,8 +18,7 @@ struct saves_often : keel::recipe<keel::checkpoint::every<4_steps, keel::checkpo
 struct skips : keel::recipe<keel::nonfinite::skip<10>> {};
 struct rolls_back : keel::recipe<keel::nonfinite::rollback<3>, keel::checkpoint::every<4_steps, keel::checkpoint::keep<3>>> {};
 
-/// Trains on batches that rise by one. `bad`: batches with a NaN; `kill_after`: applied updates after which the run ends as by an
-/// exception that nothing saves for.
+/// Trains on batches that rise by one. `bad`: batches with a NaN; `kill_after`: applied updates after which a hook throws.
 template <class Recipe>
 void train(keel::trainer_options options, std::set<std::int64_t> const& bad = {}, std::int64_t kill_after = 1 << 20) {
   auto const model = make_small(2);
@@ -104,7 +103,7 @@ TEST_CASE("a skipped update leaves no loss in TensorBoard, and counts") {
   CHECK(board_in(directory / "run/tensorboard").scalars.at("stability/skipped").at(6) == 2.0f);
 }
 
-TEST_CASE("after a kill and a resume TensorBoard shows one run without a gap") {
+TEST_CASE("after an exception and a resume TensorBoard shows one run without a gap") {
   scratch_directory const directory;
   for (std::int64_t const kill : {3, 4, 7, 10}) {
     CHECK_THROWS(train<saves_often>(quiet({.run_directory = directory / "run", .updates = 14}), {}, kill));

@@ -81,7 +81,7 @@ TEST_CASE("a sink gets everything in its order, and is flushed when it is draine
   CHECK(written->ended);
 }
 
-TEST_CASE("a slow sink keeps nobody waiting, misses values and says so once") {
+TEST_CASE("a slow sink keeps no caller waiting, misses values and says so once") {
   auto const written = std::make_shared<notes>();
   written->hold();
   keel::sink_thread thread("notes", std::make_shared<noting_sink>(written), 8);

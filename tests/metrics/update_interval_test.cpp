@@ -89,7 +89,7 @@ TEST_CASE("a line of an interval is reduced from the lines of its updates") {
   CHECK(next == each.size());
 }
 
-TEST_CASE("a run with an interval that is killed anywhere ends with the lines of one that was not, and so does TensorBoard") {
+TEST_CASE("a run with an interval that an exception ends anywhere, and that is resumed, ends with the lines of one that was not, and so does TensorBoard") {
   scratch_directory const directory;
   std::set<std::int64_t> const bad{9};
   train<saves_often>(quiet({.run_directory = directory / "whole", .updates = 22, .record_every = 5}), bad);

@@ -41,7 +41,7 @@ class saver {
   checkpoint_cadence<Clock>& cadence() { return cadence_; }
   /// A save that is due now would be dropped, because the one before it is still being written. It waits for a requested one,
   /// which takes nothing away that a rollback may need.
-  bool drops_now() const { return settings_.drop_when_busy && !extra_ && task_.is_begun() && !task_.is_done(); }
+  bool drops_now() const { return settings_.drop_when_busy && !requested_ && task_.is_begun() && !task_.is_done(); }
   /// Leaves it out.
   void drop(std::int64_t update) {
     cadence_.restart();
@@ -60,7 +60,7 @@ class saver {
     wait();
     cadence_.began();
     begun_ = {update};
-    extra_ = keep.requested;
+    requested_ = keep.requested;
     try {
       prepare();
       // Lines that wait for a disk would be missing where the checkpoint counts them.
@@ -188,8 +188,8 @@ class saver {
   save_report begun_;
   long long in_a_row_ = 0;
   bool reporting_ = false;
-  bool extra_ = false;    ///< the save that began last is a requested one
-  background_task task_;  ///< last: it ends before what it works with
+  bool requested_ = false;  ///< the save that began last is a requested one
+  background_task task_;    ///< last: it ends before what it works with
 };
 
 }  // namespace keel

@@ -18,12 +18,11 @@ class appended_file {
   appended_file(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
 
   std::filesystem::path const& name() const { return name_; }
-  Files& files() { return files_; }
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
 
   /// For the next flush.
   void add(std::string_view bytes) { waiting_ += bytes; }
-  /// Before what is there and what waits, in the file's next free place.
+  /// Before what waits already.
   void add_first(std::string_view bytes) { waiting_.insert(0, bytes); }
   std::size_t waiting() const { return waiting_.size(); }
 

@@ -25,7 +25,7 @@ std::string version_record(double seconds);
 std::string scalar_record(double seconds, std::int64_t step, std::string_view tag, double value);
 std::string histogram_record(double seconds, std::int64_t step, std::string_view tag, histogram const& values);
 std::string text_record(double seconds, std::int64_t step, std::string_view tag, std::string_view words);
-/// What earlier records have of `step` and of later ones is no longer part of the run.
+/// Says that the run abandoned what earlier records have of `step` and of later steps.
 std::string restart_record(double seconds, std::int64_t step);
 
 }  // namespace detail

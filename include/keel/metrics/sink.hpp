@@ -34,7 +34,7 @@ class metric_sink {
   virtual void distribution(std::int64_t /*update*/, std::string_view /*name*/, histogram const& /*values*/) {}
   /// Markdown.
   virtual void text(std::int64_t /*update*/, std::string_view /*name*/, std::string_view /*words*/) {}
-  /// What it has of later updates is no longer part of the run, which rolled back or was resumed.
+  /// The run rolled back or was resumed, and abandoned what the sink has of later updates.
   virtual void restarted_after(std::int64_t /*update*/) {}
   /// At the end of a run, and from time to time.
   virtual void flush() {}

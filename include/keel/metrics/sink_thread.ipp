@@ -68,7 +68,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
   bool wakes = false;
   {
     std::lock_guard<std::mutex> const lock(shared_->mutex);
-    if (shared_->hangs) {
+    if (shared_->hangs && may_drop) {
       ++shared_->dropped;
       return;
     }
@@ -87,7 +87,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
   }
   if (!is_begun_) {
     try {
-      // Detached, because a sink that never returns must not keep the run from its end; end() waits for one that does.
+      // Detached, because a sink that never returns must not keep the run from its end; drain() waits for one that does.
       std::thread([all = shared_] { run(all); }).detach();
       is_begun_ = true;
     } catch (std::system_error const& thrown) {

@@ -40,8 +40,8 @@ class basic_tensorboard_writer {
   void histogram(std::string_view tag, keel::histogram const& values, std::int64_t step);
   /// Words are Markdown.
   void text(std::string_view tag, std::string_view words, std::int64_t step);
-  /// After a rollback or a resume: what was written of later steps than `step`, in any file of this directory, is no longer part of
-  /// the run. TensorBoard's reader in Python hides all of it; its faster one hides a tag's once the tag is written again.
+  /// After a rollback or a resume: says that the run abandoned what was written of later steps than `step`, in any file of this
+  /// directory. TensorBoard's reader in Python hides all of it; its faster one hides a tag's once the tag is written again.
   void restarted_after(std::int64_t step);
 
   void flush();

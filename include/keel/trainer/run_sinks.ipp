@@ -21,7 +21,10 @@ KEEL_BODY void run_sinks::scalars(std::int64_t update, std::vector<named_value> 
 }
 
 KEEL_BODY void run_sinks::update(update_metrics const& m) {
-  if (!threads_.empty()) scalars(m.update, named_values(m));
+  if (threads_.empty()) return;
+  // The names are put together on the sink's thread, and not between two updates.
+  auto const line = std::make_shared<update_metrics const>(m);
+  post([line](metric_sink& sink) { sink.scalars(line->update, named_values(*line)); });
 }
 
 KEEL_BODY void run_sinks::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result) {
