@@ -4,6 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/attention/attention.ipp>
+#include <keel/batch_guard/batch_watch.ipp>
 #include <keel/checkpoint/archive.ipp>
 #include <keel/checkpoint/load_weights.ipp>
 #include <keel/checkpoint/mapped_safetensors.ipp>
@@ -22,15 +23,20 @@
 #include <keel/ema/moving_average.ipp>
 #include <keel/gradients/gradient_norm.ipp>
 #include <keel/gradients/interference.ipp>
+#include <keel/health/alarm_watch.ipp>
 #include <keel/lora/lora.ipp>
 #include <keel/memory/recording.ipp>
 #include <keel/memory/statistics.ipp>
 #include <keel/memory/timeline.ipp>
 #include <keel/metrics/console.ipp>
+#include <keel/metrics/console_log.ipp>
 #include <keel/metrics/event_record.ipp>
 #include <keel/metrics/histogram.ipp>
+#include <keel/metrics/layer_watch.ipp>
+#include <keel/metrics/operation_count.ipp>
 #include <keel/metrics/run_metric.ipp>
 #include <keel/metrics/sink_thread.ipp>
+#include <keel/metrics/slowdown.ipp>
 #include <keel/metrics/tensorboard_writer.ipp>
 #include <keel/metrics/update_interval.ipp>
 #include <keel/metrics/update_metrics.ipp>
@@ -39,6 +45,8 @@
 #include <keel/optimizer/adam.ipp>
 #include <keel/optimizer/parameter_state.ipp>
 #include <keel/optimizer/sgd.ipp>
+#include <keel/profile/profile_recorder.ipp>
+#include <keel/profile/recorded_profile.ipp>
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/spike/spike_guard.ipp>
@@ -50,6 +58,7 @@
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
 #include <keel/trainer/run_log.ipp>
+#include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/signals.ipp>
 #include <keel/trainer/summary.ipp>

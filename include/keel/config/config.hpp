@@ -5,6 +5,7 @@
 #include <keel/policy/accept.hpp>
 #include <keel/policy/accumulate.hpp>
 #include <keel/policy/attention.hpp>
+#include <keel/policy/batch_guard.hpp>
 #include <keel/policy/checkpoint.hpp>
 #include <keel/policy/clip.hpp>
 #include <keel/policy/data.hpp>
@@ -39,7 +40,7 @@
 // clang-format off
 #define KEEL_SLOTS(EACH)                                                                                                      \
   EACH(precision) EACH(loss_scale) EACH(accumulate) EACH(clip) EACH(nonfinite) EACH(spike) EACH(schedule) EACH(checkpoint)   \
-  EACH(recompute) EACH(shard) EACH(offload) EACH(attention) EACH(oom) EACH(health) EACH(determinism) EACH(objective) EACH(ema) \
+  EACH(recompute) EACH(shard) EACH(offload) EACH(attention) EACH(oom) EACH(batch_guard) EACH(health) EACH(determinism) EACH(objective) EACH(ema) \
   EACH(evaluation) EACH(profile) EACH(timeout) EACH(model) EACH(optimizer) EACH(data) EACH(device) EACH(world)
 // clang-format on
 

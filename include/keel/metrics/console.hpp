@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <functional>
 #include <keel/metrics/update_metrics.hpp>
 #include <optional>
 #include <string>
@@ -57,6 +58,9 @@ class console {
     unit_ = unit;
   }
 
+  /// What gets every line that stays, also where nothing is printed; an empty function: nothing.
+  void log_to(std::function<void(std::string const&)> log) { log_ = std::move(log); }
+
   void show(update_metrics const& m);
 
   /// A separate line that stays, such as a rung taken or a checkpoint saved.
@@ -90,6 +94,7 @@ class console {
   console_mode mode_;
   std::int64_t total_ = 0;
   char const* unit_ = "tokens";
+  std::function<void(std::string const&)> log_;
   double smooth_ms_ = 0.0;
   std::string live_;
 };

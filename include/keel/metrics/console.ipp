@@ -27,29 +27,37 @@ KEEL_BODY std::string quantity(double value) {
 namespace keel {
 
 KEEL_BODY void console::show(update_metrics const& m) {
-  if (mode_ == console_mode::off) return;
+  bool const stays = m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty();
+  if (mode_ == console_mode::off && !(log_ && stays)) return;
   // The first few updates carry the warm-up of threads and allocator; a moving average soon forgets them.
   smooth_ms_ = smooth_ms_ == 0.0 ? m.milliseconds : 0.9 * smooth_ms_ + 0.1 * m.milliseconds;
+  std::string const words = line(m);
+  if (log_ && stays) log_(words);
   if (mode_ == console_mode::bar) {
-    live(bar(m.update) + line(m));
-  } else if (m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty()) {
-    print(line(m) + (total_ > 0 ? "  " + eta(m.update) : ""));
+    live(bar(m.update) + words);
+  } else if (mode_ == console_mode::lines && stays) {
+    print(words + (total_ > 0 ? "  " + eta(m.update) : ""));
   }
 }
 
 KEEL_BODY void console::notice(std::string const& words) {
+  if (log_) log_(words);
   if (mode_ == console_mode::off) return;
   clear_live();
   print(words);
 }
 
 KEEL_BODY void console::summary(std::vector<std::pair<std::string, std::string>> const& rows) {
+  auto const row = [](auto const& one) { return detail::formatted("  %-22s %s", one.first.c_str(), one.second.c_str()); };
+  if (log_) {
+    for (auto const& one : rows) log_(row(one));
+  }
   if (mode_ == console_mode::off) return;
   if (mode_ == console_mode::bar && !live_.empty()) {
     std::fputc('\n', out_);
     live_.clear();
   }
-  for (auto const& [name, value] : rows) print(detail::formatted("  %-22s %s", name.c_str(), value.c_str()));
+  for (auto const& one : rows) print(row(one));
 }
 
 KEEL_BODY std::string console::line(update_metrics const& m) const {

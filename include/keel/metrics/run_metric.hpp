@@ -77,6 +77,73 @@ struct loss_scale : run_metric<units::one, reduce::max, over_updates::last, redu
   static constexpr char const* name = "stability/loss_scale";
   static std::optional<double> of(update_metrics const& m) { return m.loss_scale; }
 };
+/// Rollbacks of the run.
+struct rollbacks : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "stability/rollbacks";
+  static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.rollbacks); }
+};
+/// Rungs of the ladder that the run took.
+struct oom_rung : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "stability/oom_rung";
+  static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.rungs); }
+};
+/// Share of the time in which a run waits for its data.
+struct data_wait : run_metric<units::share, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "stability/data_wait";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.times.total > 0.0 ? std::optional(m.times.share(run_phase::data)) : std::nullopt;
+  }
+};
+/// Share of the ids that fill rows, where keel::batch_guard::padding names that id.
+struct padding : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
+  static constexpr char const* name = "data/padding";
+  static std::optional<double> of(update_metrics const& m) { return m.padding; }
+};
+/// Share of the labels that count for nothing, where there are some.
+struct ignored_labels : run_metric<units::share, reduce::mean, over_updates::mean, reduce::mean, reading_cost::none> {
+  static constexpr char const* name = "data/ignored_labels";
+  static std::optional<double> of(update_metrics const& m) {
+    return m.ignored_labels.value_or(0.0) > 0.0 ? m.ignored_labels : std::nullopt;
+  }
+};
+/// Model FLOP utilisation, where the operations of a token are known.
+struct mfu : run_metric<units::share, reduce::sum, over_updates::mean, reduce::mean, reading_cost::none> {
+  static constexpr char const* name = "train/mfu";
+  static std::optional<double> of(update_metrics const& m) { return m.mfu; }
+};
+/// Means of the last 128 accepted updates.
+struct smoothed_loss : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::with_the_update> {
+  static constexpr char const* name = "smoothed/loss";
+  static std::optional<double> of(update_metrics const& m) { return m.smoothed_loss; }
+};
+struct smoothed_gradient_norm
+    : run_metric<units::one, reduce::mean, over_updates::last, reduce::max, reading_cost::with_the_update> {
+  static constexpr char const* name = "smoothed/grad_norm";
+  static std::optional<double> of(update_metrics const& m) { return m.smoothed_gradient_norm; }
+};
+/// Where the time of an update goes.
+template <run_phase Phase>
+struct time_of : run_metric<units::seconds, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
+  static std::optional<double> of(update_metrics const& m) { return m.times.of(Phase) / 1e3 / static_cast<double>(m.updates); }
+};
+struct time_of_data : time_of<run_phase::data> {
+  static constexpr char const* name = "time/data";
+};
+struct time_of_forward : time_of<run_phase::forward> {
+  static constexpr char const* name = "time/forward";
+};
+struct time_of_backward : time_of<run_phase::backward> {
+  static constexpr char const* name = "time/backward";
+};
+struct time_of_update : time_of<run_phase::update> {
+  static constexpr char const* name = "time/update";
+};
+struct time_of_saving : time_of<run_phase::saving> {
+  static constexpr char const* name = "time/saving";
+};
+struct time_of_evaluating : time_of<run_phase::evaluating> {
+  static constexpr char const* name = "time/evaluating";
+};
 /// The highest peak of forward pass, backward pass and update.
 struct max_allocated : run_metric<units::bytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "memory/max_alloc";
@@ -97,9 +164,13 @@ struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, r
 template <class... Metrics>
 struct run_metric_list {};
 
-using run_metrics = run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch,
-                                    metrics::tokens_per_second, metrics::update_time, metrics::skipped, metrics::clip_fraction,
-                                    metrics::loss_scale, metrics::max_allocated, metrics::max_reserved>;
+using run_metrics =
+    run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch, metrics::tokens_per_second,
+                    metrics::update_time, metrics::skipped, metrics::clip_fraction, metrics::loss_scale, metrics::rollbacks,
+                    metrics::oom_rung, metrics::data_wait, metrics::padding, metrics::ignored_labels, metrics::mfu,
+                    metrics::smoothed_loss, metrics::smoothed_gradient_norm, metrics::time_of_data, metrics::time_of_forward,
+                    metrics::time_of_backward, metrics::time_of_update, metrics::time_of_saving, metrics::time_of_evaluating,
+                    metrics::max_allocated, metrics::max_reserved>;
 
 /// A line of the record under the names that sinks know, and after them what the program logged.
 std::vector<named_value> named_values(update_metrics const& m);

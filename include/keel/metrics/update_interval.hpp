@@ -50,6 +50,12 @@ class update_interval {
     archive("milliseconds", milliseconds_);
     archive("skipped_because", skipped_because_);
     archive("own", own_);
+    archive.optional_field("rollbacks", last_.rollbacks);
+    archive.optional_field("rungs", last_.rungs);
+    archive.optional_field("padding", padding_);
+    archive.optional_field("ignored_labels", ignored_labels_);
+    archive.optional_field("utilised", utilised_);
+    archive.optional_field("times", times_);
   }
 
  private:
@@ -84,6 +90,10 @@ class update_interval {
   std::optional<double> gradient_norm_zscore_;
   std::int64_t tokens_ = 0;
   double milliseconds_ = 0.0;
+  phase_times times_;
+  double padding_ = 0.0;  ///< sums of shares, each times its update's tokens
+  double ignored_labels_ = 0.0;
+  double utilised_ = 0.0;        ///< milliseconds, each update's times its utilisation
   std::string skipped_because_;  ///< the last reason
   std::array<std::int64_t, memory::phases> peaks_{};
   std::int64_t reserved_ = 0;

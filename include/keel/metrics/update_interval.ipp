@@ -68,6 +68,11 @@ KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics cons
   detail::take_farther(gradient_norm_zscore_, one.gradient_norm_zscore);
   tokens_ += one.tokens;
   milliseconds_ += one.milliseconds;
+  times_ += one.times;
+  auto const tokens = static_cast<double>(one.tokens);
+  if (one.padding) padding_ += *one.padding * tokens;
+  if (one.ignored_labels) ignored_labels_ += *one.ignored_labels * tokens;
+  if (one.mfu) utilised_ += *one.mfu * one.milliseconds;
   if (one.memory) {
     reserved_ = std::max(reserved_, one.memory->reserved);
     for (std::size_t i = 0; i < peaks_.size(); ++i) peaks_[i] = std::max(peaks_[i], one.memory->peaks[i]);
@@ -97,6 +102,12 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
   line.gradient_norm_zscore = gradient_norm_zscore_;
   line.tokens = tokens_;
   line.milliseconds = milliseconds_;
+  line.times = times_;
+  auto const share = [&](double sum) { return tokens_ > 0 ? sum / static_cast<double>(tokens_) : 0.0; };
+  if (line.padding || padding_ > 0.0) line.padding = share(padding_);
+  if (line.ignored_labels || ignored_labels_ > 0.0) line.ignored_labels = share(ignored_labels_);
+  line.mfu.reset();
+  if (utilised_ > 0.0 && milliseconds_ > 0.0) line.mfu = utilised_ / milliseconds_;
   line.skipped_because = skipped_because_;
   if (line.memory) {
     line.memory->peaks = peaks_;

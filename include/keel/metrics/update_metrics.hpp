@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -26,10 +27,18 @@ struct update_metrics {
   std::optional<double> gradient_norm_zscore;
   double learning_rate = 0.0;
   double loss_scale = 1.0;
-  std::int64_t skipped = 0;     ///< in the whole run
-  std::string skipped_because;  ///< empty for an update that was applied
+  std::int64_t skipped = 0;                           ///< in the whole run
+  std::int64_t rollbacks = 0;                         ///< in the whole run
+  std::int64_t rungs = 0;                             ///< of the ladder, taken in the whole run
+  std::optional<double> smoothed_loss = {};           ///< mean of the last 128 accepted ones
+  std::optional<double> smoothed_gradient_norm = {};  ///< the same
+  std::string skipped_because;                        ///< empty for an update that was applied
   std::int64_t tokens = 0;
   double milliseconds = 0.0;
+  phase_times times;
+  std::optional<double> padding = {};               ///< share of the ids that fill rows
+  std::optional<double> ignored_labels = {};        ///< share of the labels that count for nothing
+  std::optional<double> mfu = {};                   ///< model FLOP utilisation (keel/metrics/operation_count.hpp), 1 at most
   std::optional<memory::usage> memory;              ///< where memory is counted
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order
 };

@@ -1,6 +1,7 @@
 // The bodies of update_metrics.hpp.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/metrics/update_metrics.hpp>
@@ -33,6 +34,8 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   line["skipped"] = m.skipped;
   if (!m.skipped_because.empty()) line["skipped_because"] = m.skipped_because;
   line["tokens"] = m.tokens;
+  if (m.padding) line["padding"] = *m.padding;
+  if (m.ignored_labels && *m.ignored_labels > 0.0) line["ignored_labels"] = *m.ignored_labels;
   if (m.memory) {
     auto& bytes = line["memory"];
     bytes["held"] = m.memory->held;
@@ -43,6 +46,12 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
     for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);
   }
   line["ms"] = m.milliseconds;
+  // Behind it, so that what depends on a clock stands at the end of a line.
+  auto const rounded = [](double milliseconds) { return std::round(milliseconds * 1e3) / 1e3; };
+  auto& time = line["time"];
+  for (std::size_t i = 0; i < run_phases; ++i) time[to_string(static_cast<run_phase>(i))] = rounded(m.times.spent[i]);
+  time["total"] = rounded(m.times.total);
+  if (m.mfu) line["mfu"] = detail::number_to_json(*m.mfu);
   return line;
 }
 

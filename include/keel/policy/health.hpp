@@ -1,12 +1,28 @@
-// health: which set of alarms watches the run's metrics.
+// health: which alarms watch the run's metrics. An alarm says what is seen, what causes it, and what to try, least invasive first.
 //   off            the default.
-//   sft            loss plateau, overfitting, gradient norms, for supervised fine-tuning.
+//   sft            supervised training and fine-tuning: loss, gradient norms, learning rate, evaluations, waiting for data; the list is in
+//                  policy/alarms_of_sft.hpp.
 //   grpo, ebft     rewards, entropy, divergence from the reference, for the two objectives of those names.
-//   watch<R..>     your own alarms.
-// Left out: alarms that end a run by themselves; that is nonfinite's and spike's decision.
+//   watch<E..>     what each entry says: an alarm of keel's or your own, a set as sft, or either with what the run then does:
+//                      watch<sft, then<loss_diverges, stop>, my_alarm>
+//                  A later entry takes the place of an earlier one about the same alarm.
+// Actions: log (all of them do), checkpoint (a requested one at the next update boundary), incident (a file of the values that raised it),
+// stop (the run ends at the next update boundary, with its checkpoint). An alarm of your own is a struct:
+//     struct too_confident {
+//       static constexpr keel::health::alarm configured{
+//           .name = "too_confident",
+//           .conditions = {{"entropy", keel::health::is::below, 0.01, 20}},
+//           .symptom = "the entropy of the predictions is below 0.01",
+//           .causes = {"labels stand in the inputs"},
+//           .fixes = {"look at a batch"}};
+//     };
+// Left out: alarms on single values, which cost more attention than they are worth; thresholds in seconds, which depend on the machine.
 #pragma once
 
+#include <keel/policy/alarm.hpp>
+#include <keel/policy/alarms_of_sft.hpp>
 #include <keel/policy/slot.hpp>
+#include <type_traits>
 
 namespace keel::slot {
 struct health;
@@ -27,6 +43,7 @@ struct off : fills<slot::health> {
 };
 struct sft : fills<slot::health> {
   static constexpr settings configured{kind::sft, 0};
+  using alarms = alarms_of_sft;
 };
 struct grpo : fills<slot::health> {
   static constexpr settings configured{kind::grpo, 0};
@@ -34,10 +51,77 @@ struct grpo : fills<slot::health> {
 struct ebft : fills<slot::health> {
   static constexpr settings configured{kind::ebft, 0};
 };
-template <class... Alarms>
+template <class... Entries>
 struct watch : fills<slot::health> {
-  static constexpr settings configured{kind::watch, static_cast<int>(sizeof...(Alarms))};
+  static constexpr settings configured{kind::watch, static_cast<int>(sizeof...(Entries))};
+  using alarms = alarm_list<Entries...>;
 };
+
+/// An alarm of a recipe, and what the run does when it is raised.
+struct watched_alarm {
+  health::alarm const* what = nullptr;
+  health::action does = action::log;
+};
+
+namespace detail {
+
+template <class Entry>
+struct is_then : std::false_type {};
+template <class Entry, class Action>
+struct is_then<then<Entry, Action>> : std::true_type {};
+
+/// True for an alarm, a set of alarms, and either with an action.
+template <class Entry>
+constexpr bool is_entry();
+template <class... Entries>
+constexpr bool are_entries(alarm_list<Entries...>) {
+  return (is_entry<Entries>() && ...);
+}
+template <class Entry>
+constexpr bool is_entry() {
+  if constexpr (is_then<Entry>::value) {
+    return is_entry<typename Entry::entry>();
+  } else if constexpr (alarm_set<Entry>) {
+    return are_entries(typename Entry::alarms{});
+  } else {
+    return alarm_type<Entry>;
+  }
+}
+
+template <class Visit, class... Entries>
+constexpr void visit_alarms(alarm_list<Entries...>, action does, Visit& visit);
+template <class Entry, class Visit>
+constexpr void visit_alarm(action does, Visit& visit) {
+  if constexpr (is_then<Entry>::value) {
+    visit_alarm<typename Entry::entry>(Entry::does, visit);
+  } else if constexpr (alarm_set<Entry>) {
+    visit_alarms(typename Entry::alarms{}, does, visit);
+  } else if constexpr (alarm_type<Entry>) {
+    visit(watched_alarm{&Entry::configured, does});
+  }
+}
+template <class Visit, class... Entries>
+constexpr void visit_alarms(alarm_list<Entries...>, action does, Visit& visit) {
+  (visit_alarm<Entries>(does, visit), ...);
+}
+
+}  // namespace detail
+
+/// False for a policy of this slot with an entry that is nothing of these.
+template <class Policy>
+constexpr bool has_alarms_only() {
+  if constexpr (alarm_set<Policy>) {
+    return detail::are_entries(typename Policy::alarms{});
+  } else {
+    return true;
+  }
+}
+
+/// Calls `visit(watched_alarm)` for each alarm of a policy of this slot, in the order of its entries.
+template <class Policy, class Visit>
+constexpr void for_each_alarm(Visit&& visit) {
+  if constexpr (alarm_set<Policy>) detail::visit_alarms(typename Policy::alarms{}, action::log, visit);
+}
 
 }  // namespace keel::health
 

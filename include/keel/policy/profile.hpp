@@ -1,8 +1,12 @@
-// profile: which updates are traced.
-//   off             the default.
-//   every<D, ..>    in each `1000_steps` the first warmup<N> updates run under the profiler and are thrown away, the next
-//                   active<N> are recorded.
-// Left out: tracing of every update, which slows the run by more than what it shows.
+// profile: which updates are traced, into `profiles` of the run directory: a trace for chrome://tracing or Perfetto, a summary, and where the
+// process counts memory, a recording of it.
+//   off               the default.
+//   every<D, ..>      in each `1000_steps` the first warmup<N> updates run under the profiler and are thrown away, the next
+//                     active<N> are recorded; and those after a symptom.
+//   on_symptom<..>    those after a symptom alone: an alarm, a lasting slowdown, memory that ran out.
+// Symptoms that follow each other within 100 updates make one profile. The newest 16 profiles stay.
+// Left out: tracing of every update, which slows the run by more than what it shows; kernels on a device, which the vendor's tools
+// show: the times here are those of the host.
 #pragma once
 
 #include <keel/policy/duration.hpp>
@@ -14,7 +18,7 @@ struct profile;
 
 namespace keel::profile {
 
-enum class kind : unsigned char { off, every };
+enum class kind : unsigned char { off, every, on_symptom };
 
 struct settings {
   profile::kind kind = kind::off;
@@ -37,6 +41,8 @@ struct off : fills<slot::profile> {
 };
 template <steps Period, option... Options>
 struct every : configures<slot::profile, settings{.kind = kind::every, .period = Period.count}, Options...> {};
+template <option... Options>
+struct on_symptom : configures<slot::profile, settings{.kind = kind::on_symptom}, Options...> {};
 
 }  // namespace keel::profile
 
@@ -47,8 +53,11 @@ struct slot::profile : slot_description {
   using default_policy = keel::profile::off;
   static constexpr char const* name = "profile";
   static constexpr char const* given_twice = "D16";
-  static constexpr policy_list<settings, 2> policies() {
-    return {{{"off", {}}, {"every", {.kind = keel::profile::kind::every}, "*", "period", true}}};
+  static constexpr policy_list<settings, 3> policies() {
+    using keel::profile::kind;
+    return {{{"off", {}},
+             {"every", {.kind = kind::every}, "*", "period", true},
+             {"on_symptom", {.kind = kind::on_symptom}, " warmup active "}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.updates("period", s.period);

@@ -49,8 +49,7 @@ concept function_block = requires(Block& block, Inputs const&... inputs) {
 };
 
 template <class Forward, class... Inputs>
-at::Tensor call_unit(Forward&& forward, Inputs const&... inputs) {
-  unit_scope::call const called;
+at::Tensor output_of_unit(Forward&& forward, Inputs const&... inputs) {
   switch (unit_scope::kind()) {
     case recompute_kind::non_reentrant:
       return recompute(std::forward<Forward>(forward), inputs...);
@@ -60,6 +59,15 @@ at::Tensor call_unit(Forward&& forward, Inputs const&... inputs) {
       break;
   }
   return forward(inputs...);
+}
+
+/// `module`: null for a function.
+template <class Forward, class... Inputs>
+at::Tensor call_unit(void const* module, Forward&& forward, Inputs const&... inputs) {
+  unit_scope::call const called;
+  at::Tensor output = output_of_unit(std::forward<Forward>(forward), inputs...);
+  called.returned(module, output);
+  return output;
 }
 
 }  // namespace detail
@@ -74,11 +82,13 @@ at::Tensor unit(Block&& block, Inputs const&... inputs) {
   using type = std::remove_cvref_t<Block>;
   if constexpr (detail::holder_block<type, Inputs...>) {
     auto const held = detail::held_module(block);
-    return detail::call_unit([held](auto const&... given) { return held->forward(given...); }, inputs...);
+    torch::nn::Module const* const module = held.get();
+    return detail::call_unit(module, [held](auto const&... given) { return held->forward(given...); }, inputs...);
   } else if constexpr (detail::module_block<type, Inputs...>) {
-    return detail::call_unit([&block](auto const&... given) { return block.forward(given...); }, inputs...);
+    torch::nn::Module const* const module = &block;
+    return detail::call_unit(module, [&block](auto const&... given) { return block.forward(given...); }, inputs...);
   } else {
-    return detail::call_unit(std::forward<Block>(block), inputs...);
+    return detail::call_unit(nullptr, std::forward<Block>(block), inputs...);
   }
 }
 

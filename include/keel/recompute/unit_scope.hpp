@@ -1,6 +1,10 @@
 // How units of this thread are treated for as long as a scope lives, and how many there were. keel::unit is the door to it.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/policy/recompute.hpp>
@@ -15,6 +19,8 @@ class unit_listener {
  public:
   virtual void begin_unit() = 0;
   virtual void end_unit() = 0;
+  /// `module`: the one that computed it; null for a function.
+  virtual void output_of_unit(void const* /*module*/, at::Tensor const& /*output*/) {}
 
  protected:
   ~unit_listener() = default;
@@ -51,6 +57,9 @@ class unit_scope {
     }
     call(call const&) = delete;
     call& operator=(call const&) = delete;
+    void returned(void const* module, at::Tensor const& output) const {
+      if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->output_of_unit(module, output);
+    }
     ~call() {
       if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->end_unit();
     }

@@ -13,16 +13,15 @@ struct U04 {
   static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
 };
 struct U08 {
-  KEEL_RULE_TEXT("U08", "", "health alarms are not implemented in this version of keel. Fix: keel::health::off.");
-  static constexpr bool broken(config const& c) { return c.health.kind != health::kind::off; }
+  KEEL_RULE_TEXT("U08", "",
+                 "the alarms of GRPO and EBFT are not implemented in this version of keel. Fix: keel::health::sft, or off.");
+  static constexpr bool broken(config const& c) {
+    return c.health.kind == health::kind::grpo || c.health.kind == health::kind::ebft;
+  }
 };
 struct U09 {
   KEEL_RULE_TEXT("U09", "", "GRPO and EBFT are not implemented in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
-};
-struct U25 {
-  KEEL_RULE_TEXT("U25", "", "profiling is not implemented in this version of keel. Fix: keel::profile::off.");
-  static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
 };
 struct U26 {
   KEEL_RULE_TEXT("U26", "",
@@ -49,7 +48,7 @@ struct U30 {
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using rules_not_implemented = list<U04, U08, U09, U25, U26, U27, U29, U30>;
+using rules_not_implemented = list<U04, U08, U09, U26, U27, U29, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -83,7 +82,26 @@ struct U38 {
   static constexpr bool broken(config const& c) { return c.timeout.grace > 0; }
 };
 
-using trainer_only_rules = list<U13, U22, U23, U36, U37, U38>;
+struct U41 {
+  KEEL_RULE_TEXT("U41", "", "a bare step watches no metrics. Fix: keel::trainer, or keel::health::off.");
+  static constexpr bool broken(config const& c) {
+    return c.health.kind == health::kind::sft || c.health.kind == health::kind::watch;
+  }
+};
+
+struct U43 {
+  KEEL_RULE_TEXT(
+      "U43", "",
+      "a bare step does not look at its batches. Fix: keel::trainer, or keel::batch_guard::on and keel::batch_watch.");
+  static constexpr bool broken(config const& c) { return c.batch_guard.kind == batch_guard::kind::check; }
+};
+
+struct U44 {
+  KEEL_RULE_TEXT("U44", "", "a bare step records no profile. Fix: keel::trainer, or keel::profile::off.");
+  static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
+};
+
+using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44>;
 
 /// Why a call of a step or trainer may be rejected.
 struct U14 {
@@ -170,7 +188,14 @@ struct U40 {
       "keel::trainer_options.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40>;
+struct U42 {
+  KEEL_RULE_TEXT(
+      "U42", "",
+      "an entry of keel::health::watch is not an alarm. Fix: static constexpr keel::health::alarm configured{..} in it, "
+      "or health::sft.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42>;
 
 }  // namespace keel::rule
 

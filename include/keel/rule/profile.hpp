@@ -12,7 +12,8 @@ struct X07 {
                  "active<3>>.");
   static constexpr bool broken(config const& c) {
     auto const& p = c.profile;
-    return p.kind == profile::kind::every && (p.active < 1 || p.warmup < 0 || p.period < sum(p.warmup, p.active));
+    if (p.kind == profile::kind::off) return false;
+    return p.active < 1 || p.warmup < 0 || (p.kind == profile::kind::every && p.period < sum(p.warmup, p.active));
   }
 };
 

@@ -71,7 +71,7 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"O07", decided::never, "LibTorch", "after the first update the ladder passes over rungs that change the experiment",
      "rungs that change the experiment are taken before the first update and never later"},
     {"O14", decided::later, "LibTorch, PyTorch, DeepSpeed (warns)",
-     "with a ladder, an allocator that keeps emptying its cache takes a rung; without one it waits for alarms (U08)", ""},
+     "with a ladder, an allocator that keeps emptying its cache takes a rung; without one nothing says so", ""},
     {"L05", decided::never, "Accelerate", "one update advances the schedule by one, and several ranks are rejected (U04)",
      "schedule_advances_by_applied_updates_only, whatever is skipped"},
     {"L08", decided::never, "PyTorch, Transformers, torchtitan",

@@ -7,16 +7,14 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cmath>
 #include <cstddef>
 #include <keel/core/outcome.hpp>
 #include <keel/gradients/gradient_norm.hpp>
+#include <keel/libtorch/device_reading.hpp>
 #include <keel/step/gradients.hpp>
 #include <optional>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -49,9 +47,7 @@ class device_result {
  private:
   at::Tensor squares_;
   std::vector<std::size_t> parameters_;
-  at::Tensor host_;
-  at::Tensor device_;  ///< lives until its copy has arrived
-  std::optional<c10::Event> arrived_;
+  device_reading values_;
 };
 
 /// Why an update did not take place. `bad_gradient`: what a norm that is not finite is called.

@@ -4,7 +4,6 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/TensorOperators.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -17,24 +16,10 @@
 namespace keel {
 
 KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
-    : squares_(std::move(squares)), parameters_(std::move(parameters)) {
-  if (values.device().is_cpu()) {
-    host_ = std::move(values);
-    return;
-  }
-  host_ = at::empty(values.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
-  host_.copy_(values, /*non_blocking=*/true);
-  c10::impl::VirtualGuardImpl const device(values.device().type());
-  arrived_.emplace(values.device().type());
-  arrived_->record(device.getStream(values.device()));
-  device_ = std::move(values);
-}
+    : squares_(std::move(squares)), parameters_(std::move(parameters)), values_(std::move(values)) {}
 
 KEEL_BODY device_result::figures device_result::read() {
-  // A query does not synchronise: work that came later goes on being launched and run.
-  while (arrived_ && !arrived_->query()) std::this_thread::yield();
-  arrived_.reset();
-  double const* const values = host_.data_ptr<double>();
+  double const* const values = values_.read().data_ptr<double>();
   return {values[0], values[1], values[2] != 0.0};
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <keel/metrics/layer_record.hpp>
 
 namespace keel::detail {
 
@@ -35,6 +36,16 @@ bool reads_gradients(Observer const& observer) {
     return observer.reads_gradients();
   } else {
     return !std::same_as<Observer, no_observer>;
+  }
+}
+
+/// How much of the layers it wants to know of the update that begins.
+template <class Observer>
+layer_detail watches_layers(Observer const& observer) {
+  if constexpr (requires { observer.watches_layers(); }) {
+    return observer.watches_layers();
+  } else {
+    return layer_detail::none;
   }
 }
 

@@ -149,6 +149,8 @@ class step {
     settled_.reset();
     pass_.drop();
   }
+  /// Tells the observer what was found in layers, and waits for what is on its way.
+  void finish_layers() { show_layers(true); }
   /// State of the program that an update which does not take place leaves as it was; it outlives the step.
   void restore_on_skip(program_state& state) { pass_.restore_on_skip(state); }
 
@@ -195,6 +197,8 @@ class step {
   torch::nn::Module& model() const { return model_; }
   run_facts const& facts() const { return context_.run(); }
   lr_schedule& schedule() { return schedule_; }
+  /// Where the time goes.
+  auto& phases() { return pass_.phases(); }
   update_guards& guards() { return guards_; }
   /// What the source of the batches says of itself; asked with the first batch.
   void add_facts(data::settings const& data) { context_.add_facts(data); }
@@ -295,6 +299,7 @@ class step {
       device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
     }
     bool const on_device = decides_on_device_ && device_scale_;
+    pass_.layers().begin(detail::watches_layers(observe_));
     losses_stay_on_device_ = decides_on_device_ || Environment::decides_on_device(parameters_.device);
     pass_.open(on_device ? 1.0 : scaler_.factor(), on_device ? device_scale_->factor() : at::Tensor(), losses_stay_on_device_);
   }
@@ -328,6 +333,7 @@ class step {
   detail::update_decision decide() {
     average_.require_parameters_in_place();
     pass_.memory().enter(memory::phase::update);
+    pass_.phases().enter(run_phase::update);
     detail::update_sums const& sums = pass_.sums();
     bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
     require_declared_update(configured.accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
@@ -345,6 +351,7 @@ class step {
                       norm_limit<clip_policy>(clip_state_)};
       found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
       if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
+      if (pass_.layers().is_on()) pass_.layers().gradients(gradients_now(), found.decided->unscaling);
       return found;
     }
     auto const is_finite = [&](double loss) {
@@ -368,6 +375,7 @@ class step {
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
     if (found.skip_reason) return found;
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
+    if (pass_.layers().is_on()) pass_.layers().gradients(checked.unscaled());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
     found.clipped->prepare(optimizer_);
@@ -396,6 +404,12 @@ class step {
     observe_(event::gradients_ready{begun(), norm, parameters_.tensors});
     watch.require_unchanged();
   }
+  std::vector<at::Tensor> gradients_now() const {
+    std::vector<at::Tensor> all;
+    all.reserve(parameters_.tensors.size());
+    for (at::Tensor const& parameter : parameters_.tensors) all.push_back(parameter.grad());
+    return all;
+  }
   /// Of an update that is decided on the device, and takes place: the host waits for it here.
   void show_gradients(device_decision const& decided) {
     if (Environment::host_value(decided.happens) == 0.0) return;
@@ -409,6 +423,10 @@ class step {
     show_gradients(Environment::host_value(decided.norm), unscaled);
   }
 
+  void show_layers(bool wait) {
+    while (auto const found = pass_.layers().take(wait)) observe_(event::layers_measured{found->update, *found});
+  }
+
   /// Applies the update, or skips it.
   step_outcome finish(detail::update_decision found) {
     if (found.skip_reason || !found.clipped) {
@@ -420,6 +438,7 @@ class step {
     std::swap(clip_state_, next_clip_state_);
     half_updated_ = true;
     step_optimizer([&] { std::move(*found.clipped).step(optimizer_); });
+    pass_.layers().after_update(updates_ + 1);
     repeated_.take(optimizer_, parameters_);
     return accept(found.facts, found.loss, found.norm, was_clipped);
   }
@@ -433,8 +452,11 @@ class step {
       if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
       pass_.buffers().restore_unless(found.decided->happens);
     });
+    pass_.layers().after_update(begun() + 1);
     repeated_.take(optimizer_, parameters_);
     found.facts.memory = pass_.memory().end();
+    pass_.phases().stop();
+    found.facts.times = pass_.phases().take();
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it, because the device decides
     pending_.emplace(detail::pending_update{found.facts, found.limits, std::move(found.decided->verdict)});
     half_updated_ = false;
@@ -451,6 +473,7 @@ class step {
   }
   template <class Update>
   void step_optimizer(Update const& update) {
+    pass_.layers().before_update();
     if (engine_ != nullptr) {
       detail::name_out_of_memory_inside_engine(updates_, update);
     } else {
@@ -483,6 +506,7 @@ class step {
   /// The update was skipped; the policy says whether the run tolerates it.
   step_outcome skip(detail::update_facts const& facts, reason why, std::string const& where, double loss, double norm) {
     ++skipped_;
+    pass_.layers().forget(updates_ + 1);
     // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
     if (why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor()) {
       scaler_.hold_at_floor();
@@ -497,9 +521,12 @@ class step {
   }
 
   step_outcome close(detail::update_facts const& facts, step_outcome result, double loss, double norm) {
+    if (!facts.late) pass_.phases().stop();
     // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
     observe_(event::update_end{updates_, result, loss, norm, facts.loss_scale, facts.tokens, facts.rows, facts.late,
-                               facts.late ? facts.memory : pass_.memory().end()});
+                               facts.late ? facts.memory : pass_.memory().end(),
+                               facts.late ? facts.times : pass_.phases().take()});
+    show_layers(false);
     if (!decides_on_device_) end_update();
     return result;
   }

@@ -9,6 +9,7 @@
 #include <keel/core/loss_accumulator.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
 #include <optional>
@@ -44,6 +45,7 @@ struct update_facts {
   std::int64_t rows;
   bool late = false;                         ///< its verdict is read one update later
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
+  phase_times times = {};                    ///< of a late one
 };
 
 /// What a complete update came to, before anything has changed: clipped gradients, or why they are skipped.

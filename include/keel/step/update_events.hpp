@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/metrics/layer_record.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -47,6 +49,12 @@ struct update_end {
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
   /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
+  phase_times times = {};  ///< since the update before
+};
+/// What was found in the layers of an applied update. On a device it may come some updates later.
+struct layers_measured {
+  std::int64_t update;  ///< updates applied, the measured one included
+  layer_record const& record;
 };
 /// Memory ran out, and the ladder took a rung; the update begins again with its first micro-batch. Or the allocator lost time
 /// in making room, and the rung was taken before an update began.

@@ -15,6 +15,8 @@
 #include <keel/gradients/mixed_dtypes.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/metrics/layer_watch.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/oom/cut_batch.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/recipe/config_of.hpp>
@@ -47,11 +49,14 @@ class update_pass {
         versions_(parameters.tensors),
         watch_(parameters),
         buffers_(model),
-        memory_(parameters.tensors.front().device()) {}
+        memory_(parameters.tensors.front().device()),
+        layers_(model, parameters) {}
   update_pass(update_pass const&) = delete;
   update_pass& operator=(update_pass const&) = delete;
 
   memory::phase_watch& memory() { return memory_; }
+  phase_clock<typename Environment::clock>& phases() { return phases_; }
+  layer_watch& layers() { return layers_; }
   update_sums const& sums() const { return sums_; }
   buffer_snapshot& buffers() { return buffers_; }
   /// State of the program that is put back with the buffers; it outlives this.
@@ -74,6 +79,7 @@ class update_pass {
 
   /// Puts everything back to where the update began, and closes it.
   void step_back() {
+    phases_.stop();
     clear_gradients(parameters_.tensors);
     if (gradients_) {
       random_.restore();
@@ -84,6 +90,8 @@ class update_pass {
   /// An exception, or the program, drops the update: of what its forward passes did nothing stays. Not once the optimizer
   /// began to step.
   void drop() {
+    phases_.stop();
+    layers_.drop();
     if (can_go_back_) put_back();
   }
   /// The update before this one is closed while this one is open, and its hooks may change parameters.
@@ -94,6 +102,7 @@ class update_pass {
   /// The update's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
   /// outlive the batch.
   void skip() {
+    layers_.drop();
     put_back();
     clear_gradients(parameters_.tensors);
   }
@@ -131,6 +140,7 @@ class update_pass {
     // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
     if (!left_.empty()) program_->leave_changes(left_, taken_);
     loss_accumulator const tally = run_shortened(whole, loss_of, relief);
+    phases_.stop();
     watch_.take(more_to_come);
     if (more_to_come && has_program_state()) left_ = program_->take_marks();
     return tally;
@@ -173,9 +183,10 @@ class update_pass {
     weighted_loss loss;
     versions_.take();
     memory_.enter(memory::phase::forward);
+    phases_.enter(run_phase::forward);
     {
       typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
-      unit_scope const units(relief.recompute);
+      unit_scope const units(relief.recompute, layers_.units());
       attention_scope const attention(relief.attention);
       loss = as_weighted_loss(loss_of(batch), rows);
       // Also what only a rung would turn on: better rejected now than after a week.
@@ -188,6 +199,7 @@ class update_pass {
     if (cut && loss.weight == 0.0) return;
     require_trainable(loss);
     memory_.enter(memory::phase::backward);
+    phases_.enter(run_phase::backward);
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
     if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
@@ -211,6 +223,8 @@ class update_pass {
   bool can_go_back_ = false;         ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
+  phase_clock<typename Environment::clock> phases_;
+  layer_watch layers_;
   bool losses_stay_on_device_ = false;
   std::optional<gradients<stage::scaled, accumulation::partial>> gradients_;
   update_sums sums_;

@@ -16,14 +16,20 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <keel/attention/attention_scope.hpp>
+#include <keel/core/batch.hpp>
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/loss.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/metrics/operation_count.hpp>
 #include <keel/optimizer/engine.hpp>
+#include <keel/recompute/unit_scope.hpp>
 #include <keel/schedule/lr_range_test.hpp>
 #include <keel/schedule/lr_schedule.hpp>
+#include <keel/step/gradients.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/registered_state.hpp>
@@ -175,6 +181,33 @@ class dry_run {
       });
     });
     return result;
+  }
+
+  /// Floating-point operations of a token of this micro-batch, forward and backward.
+  template <class Batch, class LossOf>
+  double count_operations(Batch const& batch, LossOf& loss_of) {
+    std::int64_t const tokens = batch_traits<Batch>::tokens(batch);
+    if (tokens < 1)
+      throw error("E12",
+                  "the operations of a token were asked for, and the batch has no tokens or rows. Give it at least one.");
+    deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
+    saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
+    clear_gradients(step_.parameters().tensors);
+    auto gradients = keel::begin_update(step_.parameters().tensors, 1.0, at::Tensor());
+    double const all = keel::count_operations([&] {
+      weighted_loss loss;
+      {
+        typename Environment::autocast autocast(step_.parameters().device, Step::configured.precision.kind);
+        // What is computed again does not count as the model's work.
+        unit_scope const units(recompute_kind::none);
+        attention_scope const attention(step_.relief().attention);
+        loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch));
+      }
+      require_trainable(loss);
+      gradients.add(loss.mean, loss.weight);
+    });
+    clear_gradients(step_.parameters().tensors);
+    return all / static_cast<double>(tokens);
   }
 
  private:

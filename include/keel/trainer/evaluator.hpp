@@ -9,9 +9,11 @@
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -26,7 +28,8 @@ class evaluator {
 
  public:
   /// All of them outlive this.
-  evaluator(Step& step, run_progress const& progress, log_type& log) : step_(step), progress_(progress), log_(log) {}
+  evaluator(Step& step, run_progress const& progress, log_type& log, hooks& hooks)
+      : step_(step), progress_(progress), log_(log), hooks_(hooks) {}
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
@@ -49,6 +52,8 @@ class evaluator {
   template <class Batches, class LossOf>
   evaluation_result evaluate(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
     step_.settle();
+    auto const began = clock::now();
+    [[maybe_unused]] auto const timed = evaluating();
     // At a boundary the gradients are of no more use: the next update begins without them.
     auto const make_room = [this] {
       if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
@@ -56,7 +61,8 @@ class evaluator {
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
     evaluation_result const result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
-    log_.evaluated(step_.updates(), name, result);
+    log_.evaluated(step_.updates(), name, result, std::chrono::duration<double, std::milli>(clock::now() - began).count());
+    hooks_(event::evaluated{step_.updates(), name, result});
     return result;
   }
 
@@ -109,6 +115,10 @@ class evaluator {
     std::function<evaluation_result()> run;
   };
 
+  auto evaluating() {
+    using phases = std::remove_reference_t<decltype(step_.phases())>;
+    return typename phases::scope(step_.phases(), run_phase::evaluating);
+  }
   auto swap_in_average() {
     if constexpr (configured.evaluation.averaged && Step::averages) {
       return step_.average().swap_in();
@@ -138,6 +148,7 @@ class evaluator {
   Step& step_;
   run_progress const& progress_;
   log_type& log_;
+  hooks& hooks_;
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
 };

@@ -55,8 +55,18 @@ struct trainer_options {
   std::int64_t console_every = 1;
   /// Updates of one line of metrics.jsonl and of one point in a sink, which stands for all of them: means, sums and extremes.
   std::int64_t record_every = 1;
+  /// Updates from one look at the layers to the next, for layers.jsonl and sinks: norms of gradients and parameters, how much the update
+  /// changes, activations of keel::unit. Each look holds a copy of the parameters for an update's length. 0: never.
+  std::int64_t layers_every = 100;
+  /// Updates from one histogram of gradients, weights and activations to the next, for sinks, each a look at the layers too. 0: never.
+  std::int64_t histograms_every = 0;
   /// Also write what TensorBoard reads, to `tensorboard` in the run directory.
   bool tensorboard = true;
+  /// For model FLOP utilisation (keel/metrics/operation_count.hpp): floating-point operations of a token, forward and backward; 0: not
+  /// known before trainer::count_operations.
+  double operations_per_token = 0.0;
+  /// What the device can do in this recipe's precision, in operations a second; 0: measured where it is needed.
+  double peak_operations_per_second = 0.0;
   /// Further places for the values of the run; each for this trainer alone, because its calls name no run.
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
 };
@@ -91,7 +101,11 @@ struct mistyped_options {
   any_value mode = {}, console_mode = {};
   any_value console_every = {}, log_every = {}, print_every = {}, every = {};
   any_value record_every = {}, record_interval = {}, metrics_every = {};
+  any_value layers_every = {}, layers = {}, layer_every = {};
+  any_value histograms_every = {}, histograms = {}, histogram_every = {};
   any_value tensorboard = {}, tensor_board = {};
+  any_value operations_per_token = {}, flops_per_token = {}, operations = {};
+  any_value peak_operations_per_second = {}, peak_flops = {}, peak = {};
   any_value sinks = {}, sink = {}, loggers = {}, logger = {};
 };
 

@@ -1,6 +1,7 @@
 // The bodies of options.hpp.
 #pragma once
 
+#include <cmath>
 #include <keel/trainer/options.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -24,6 +25,18 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
   if (options.record_every < 1) {
     throw error("E12", "options.record_every is " + std::to_string(options.record_every) +
                            ", and a line of the record is about one update or more. Leave it at 1 for a line an update.");
+  }
+  if (options.layers_every < 0 || options.histograms_every < 0) {
+    throw error(
+        "E12",
+        "options.layers_every and options.histograms_every are numbers of updates. Leave them at 0 for runs that do not "
+        "look at their layers.");
+  }
+  for (double const rate : {options.operations_per_token, options.peak_operations_per_second}) {
+    if (rate >= 0.0 && std::isfinite(rate)) continue;
+    throw error("E12",
+                "options.operations_per_token and options.peak_operations_per_second are counts of 0 or more. Leave them at 0 "
+                "where they are not known.");
   }
   if (!options.resume_from.empty() && (!saves || !options.resume || options.resume_at || !options.weights_from.empty())) {
     throw error(

@@ -4,9 +4,11 @@
 #include <cstdint>
 #include <keel/core/window_statistics.hpp>
 #include <keel/evaluation/early_stop.hpp>
+#include <keel/health/alarm_watch.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/metrics/update_interval.hpp>
 #include <string>
+#include <utility>
 
 namespace keel {
 
@@ -93,6 +95,7 @@ struct run_record {
   window_statistics loss;
   window_statistics gradient_norm;
   update_interval interval;  ///< whose line is not written yet
+  alarm_watch alarms;        ///< of the recipe
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -108,12 +111,15 @@ struct run_record {
     archive("loss", loss);
     archive("gradient_norm", gradient_norm);
     archive.optional_field("interval", interval);
+    if (!alarms.is_empty()) archive.optional_field("alarms", alarms);
   }
 };
 
 /// Where a run stands, apart from what its step knows.
 struct run_progress {
-  explicit run_progress(evaluation::settings const& settings) : evaluations(settings) {}
+  explicit run_progress(evaluation::settings const& settings, alarm_watch alarms = alarm_watch()) : evaluations(settings) {
+    record.alarms = std::move(alarms);
+  }
   data_cursor cursor;
   run_record record;
   early_stop evaluations;

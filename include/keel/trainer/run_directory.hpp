@@ -1,4 +1,4 @@
-// One run's directory: a lock against a second run in it, checkpoints, recipe.json, metrics.jsonl and events.jsonl.
+// One run's directory: a lock against a second run in it, checkpoints, recipe.json, metrics.jsonl, layers.jsonl and events.jsonl.
 #pragma once
 
 #include <unistd.h>
@@ -27,6 +27,7 @@ class run_directory {
         lock_(make_and_lock()),
         store_(root_ / "checkpoints", files_),
         metrics_(root_ / "metrics.jsonl", files_),
+        layers_(root_ / "layers.jsonl", files_),
         events_(root_ / "events.jsonl", files_) {
     sign_lock();
   }
@@ -34,6 +35,7 @@ class run_directory {
   std::filesystem::path const& root() const { return root_; }
   checkpoint_store<Files>& checkpoints() { return store_; }
   json_lines<Files>& metrics() { return metrics_; }
+  json_lines<Files>& layers() { return layers_; }
 
   /// Replaces a small file of the directory. Throws file_error (E02) if it cannot be written.
   void write(char const* name, std::string const& content) {
@@ -160,6 +162,7 @@ class run_directory {
   pid_t process_ = ::getpid();  ///< that took it
   checkpoint_store<Files> store_;
   json_lines<Files> metrics_;
+  json_lines<Files> layers_;
   json_lines<Files> events_;
 };
 

@@ -6,7 +6,10 @@
 //           micro_batch_begin, micro_batch_end      accumulate<N>: N times
 //           gradients_ready                         not in a skipped update
 //         update_end
+//         layers_measured                           in some updates, as options.layers_every says
+//         alarm_raised                              an alarm of the recipe; also after evaluated
 //         rolled_back                               where the recipe rolls back
+//         evaluated                                 one for each evaluation, when the recipe or the program evaluates
 //         checkpoint_saved, checkpoint_failed       when the cadence says so; of an asynchronous save a later update
 //       epoch_end
 //     run_end                                       with the outcome
@@ -24,6 +27,8 @@
 #include <boost/hana/type.hpp>
 #include <cstdint>
 #include <filesystem>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/health/alarm_watch.hpp>
 #include <keel/policy/nonfinite.hpp>
 #include <keel/step/update_events.hpp>
 #include <string>
@@ -61,12 +66,24 @@ struct rolled_back {
   std::string why;
   nonfinite::change change;
 };
+/// An alarm of the recipe is raised; what the recipe binds to it follows.
+struct alarm_raised {
+  std::int64_t update;
+  raised_alarm const& alarm;
+};
+/// An evaluation found its values; one without a name is a loss.
+struct evaluated {
+  std::int64_t update;
+  std::string const& name;  ///< as evaluate_on was given it; empty where it was given none
+  evaluation_result const& result;
+};
 struct run_end {
   outcome const& result;
 };
 
 inline constexpr auto all =
     boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
-                         out_of_memory, rung_released, rolled_back, checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
+                         layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised, checkpoint_saved,
+                         checkpoint_failed, epoch_end, run_end>;
 
 }  // namespace keel::event

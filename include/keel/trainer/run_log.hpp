@@ -4,18 +4,26 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <keel/batch_guard/batch_watch.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/evaluation/evaluate.hpp>
+#include <keel/health/alarm_watch.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
+#include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/metric.hpp>
+#include <keel/metrics/sink_thread.hpp>
+#include <keel/metrics/slowdown.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/run_sinks.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace keel {
@@ -34,10 +42,16 @@ class run_log {
     double learning_rate;  ///< of the next update
     std::int64_t skipped;
     double milliseconds;
+    std::int64_t rollbacks;
+    double operations_per_token;  ///< 0: not known
+    double peak;                  ///< operations a second of the device; 0: not known
   };
 
   /// All of them outlive the log; `directory` may be null.
   run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options);
+  run_log(run_log const&) = delete;
+  run_log& operator=(run_log const&) = delete;
+  ~run_log() { console_.log_to(nullptr); }
 
   /// For the console alone.
   void notice(std::string const& words) { console_.notice(words); }
@@ -52,11 +66,21 @@ class run_log {
   /// The line of an interval that the run ends in, or rolls back from.
   void write_rest();
 
+  /// Batches are made of token ids, so that a loss without a name is taken for a cross-entropy.
+  void counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
+
   /// For the next line of the record.
   void log(reduced_value const& value) { own_.push_back(value); }
 
   /// `warns`: a skipped update is printed on the console too.
   void update(event::update_end const& event, figures const& known, bool warns);
+
+  /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known.
+  void batch(std::optional<double> const& padding, std::optional<double> const& ignored_labels);
+  void found(std::int64_t update, batch_finding const& finding);
+
+  /// Alarms that were raised since the last call.
+  std::vector<raised_alarm> take_alarms() { return std::exchange(raised_, {}); }
 
   /// Once for each sentence: why promises of the run directory are weaker than usual.
   void weaker_promises(std::int64_t update);
@@ -84,8 +108,8 @@ class run_log {
   /// The run ends with an exception, which goes on.
   void failed(std::int64_t update, std::string const& words);
 
-  /// A value without a name is a loss.
-  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result);
+  /// A value without a name is a loss. `milliseconds`: that it took.
+  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result, double milliseconds);
 
   /// For each checkpoint that is damaged and skipped.
   void damaged(std::int64_t update, std::string const& words);
@@ -99,6 +123,16 @@ class run_log {
 
   void out_of_memory(event::out_of_memory const& event);
 
+  /// What an update found in the layers.
+  void layers(layer_record const& record);
+
+  void profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why);
+  /// The last slowdown in words, once.
+  std::string take_slowdown() { return std::exchange(slowdown_, {}); }
+
+  /// Updates take longer than they did.
+  void slower(std::int64_t update, slowdown const& found);
+
  private:
   /// A line of the record, and for the sinks.
   void write(update_metrics const& line);
@@ -106,6 +140,10 @@ class run_log {
   void say_what_waits();
   /// The sinks go on behind the last line that stays.
   void restart_sinks_after(std::int64_t update);
+  /// With what to do about it, for a person and for the record.
+  void raise(raised_alarm const& alarm);
+  /// The file `incident-ALARM-UPDATE.json`: what the event has, and the values that raised the alarm.
+  void write_incident(raised_alarm const& alarm, nlohmann::ordered_json details);
   /// Once for each sink and what is wrong with it.
   void say_what_sinks_miss(std::int64_t update);
 
@@ -115,7 +153,28 @@ class run_log {
   run_sinks sinks_;
   std::int64_t every_;  ///< updates of a line
   std::vector<reduced_value> own_;
+  std::vector<raised_alarm> raised_;
+  /// A mean over the micro-batches since the last update.
+  struct share {
+    double sum = 0.0;
+    std::int64_t count = 0;
+    void add(std::optional<double> const& one) {
+      if (!one) return;
+      sum += *one;
+      ++count;
+    }
+    std::optional<double> take() {
+      auto const mean = count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
+      *this = {};
+      return mean;
+    }
+  };
+  share padding_;
+  share ignored_labels_;
   memory::timeline timeline_;
+  slowdown_watch slowdowns_;
+  std::string slowdown_;
+  std::optional<sink_thread> console_log_;
   bool warned_ = false;
   bool lines_wait_ = false;
   std::set<std::string> warnings_;  ///< that were said

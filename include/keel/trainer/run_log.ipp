@@ -6,7 +6,9 @@
 #include <keel/checkpoint/saver.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/version.hpp>
 #include <keel/json/write_config.hpp>
+#include <keel/metrics/console_log.hpp>
 #include <keel/metrics/tensorboard_sink.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/oom/ladder_position.hpp>
@@ -25,8 +27,15 @@ namespace keel {
 template <class Files>
 run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options)
     : directory_(directory), console_(console), record_(record), every_(options.record_every) {
-  // Its thread writes to the system's files, and not to those that a test counts.
-  if (std::is_same_v<Files, posix_files> && directory_ && options.tensorboard)
+  // Their threads write to the system's files, and not to those that a test counts.
+  constexpr bool are_real = std::is_same_v<Files, posix_files>;
+  if (are_real && directory_) {
+    console_log_.emplace("console.log", std::make_shared<console_log>(directory_->root() / "console.log"));
+    console_.log_to([this](std::string const& line) {
+      console_log_->post([dated = console_log::dated(line)](metric_sink& log) { log.text(0, "", dated); });
+    });
+  }
+  if (are_real && directory_ && options.tensorboard)
     sinks_.add("tensorboard", std::make_shared<tensorboard_sink>(directory_->root() / "tensorboard"));
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
     if (options.sinks[i]) sinks_.add("options.sinks[" + std::to_string(i) + "]", options.sinks[i]);
@@ -41,6 +50,7 @@ void run_log<Files>::begin(config const& recipe) {
   record_.lines = 0;
   auto const earlier = directory_->metrics().set_aside();
   if (!earlier.empty()) {
+    directory_->layers().set_aside();
     console_.notice("an earlier run left a record without checkpoints: it is now " + earlier.string());
     directory_->event("record_set_aside", 0, {{"path", earlier.string()}});
   }
@@ -76,14 +86,25 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   m.loss_scale = event.loss_scale;
   m.skipped = known.skipped;
   m.milliseconds = known.milliseconds;
+  m.rollbacks = known.rollbacks;
+  m.padding = padding_.take();
+  m.ignored_labels = ignored_labels_.take();
+  if (known.operations_per_token > 0.0 && known.peak > 0.0 && m.milliseconds > 0.0)
+    m.mfu = known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
   bool const skipped = !m.skipped_because.empty();
-  if (auto const line = record_.interval.add(m, std::exchange(own_, {}), every_)) write(*line);
+  auto const own = std::exchange(own_, {});
+  if (auto const line = record_.interval.add(m, own, every_)) write(*line);
+  if (!record_.alarms.is_empty()) {
+    for (reduced_value const& value : own) m.own.emplace_back(value.name(), value.value());
+    for (raised_alarm const& one : record_.alarms.update(m)) raise(one);
+  }
   if (skipped && directory_) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
   if (skipped && warns) {
     console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
   }
   console_.show(m);
   if (m.memory) memory(m.update, *m.memory);
+  if (auto const found = slowdowns_.add(m.times, m.tokens)) slower(m.update, *found);
   say_what_sinks_miss(m.update);
 }
 
@@ -215,6 +236,7 @@ void run_log<Files>::ended(outcome const& result, std::int64_t update, std::stri
   // Last, because a sink may hang, and a preempted process has little time.
   sinks_.drain();
   say_what_sinks_miss(update);
+  if (console_log_) console_log_->drain();
 }
 
 template <class Files>
@@ -227,10 +249,12 @@ void run_log<Files>::failed(std::int64_t update, std::string const& words) {
     // A full disk is often what failed; the first exception says so better.
   }
   sinks_.drain();
+  if (console_log_) console_log_->drain();
 }
 
 template <class Files>
-void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result) {
+void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
+                               double milliseconds) {
   nlohmann::ordered_json details;
   if (!evaluation.empty()) details["name"] = evaluation;
   std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
@@ -240,9 +264,21 @@ void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluatio
     if (shown == "loss") details["loss"] = detail::number_to_json(value);
     words += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
   }
-  if (directory_) directory_->event("evaluated", update, details);
+  if (directory_) {
+    directory_->event("evaluated", update, details);
+    nlohmann::ordered_json line;
+    line["evaluated"] = evaluation;
+    line["update"] = update;
+    line["attempt"] = record_.attempts;
+    line["values"] = details["values"];
+    line["ms"] = milliseconds;
+    directory_->metrics().add(line);
+    ++record_.lines;
+    say_what_waits();
+  }
   console_.notice(words);
   sinks_.evaluated(update, evaluation, result);
+  for (raised_alarm const& one : record_.alarms.evaluated(update, evaluation, result.values)) raise(one);
 }
 
 template <class Files>
@@ -283,6 +319,115 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
 }
 
 template <class Files>
+void run_log<Files>::batch(std::optional<double> const& padding, std::optional<double> const& ignored_labels) {
+  padding_.add(padding);
+  ignored_labels_.add(ignored_labels);
+}
+
+template <class Files>
+void run_log<Files>::found(std::int64_t update, batch_finding const& finding) {
+  console_.notice("warning: " + finding.words);
+  if (!directory_) return;
+  directory_->event(
+      "batch_finding", update,
+      {{"what", to_string(finding.what)}, {"micro_batch", finding.batch}, {"row", finding.row}, {"message", finding.words}});
+}
+
+template <class Files>
+void run_log<Files>::layers(layer_record const& record) {
+  sinks_.layers(record);
+  if (!directory_) return;
+  nlohmann::ordered_json line;
+  line["update"] = record.update;
+  for (layer_figures const& one : record.layers) {
+    auto& layer = line["layers"][one.name];
+    layer["grad_norm"] = detail::number_to_json(one.gradient_norm);
+    layer["param_norm"] = detail::number_to_json(one.parameter_norm);
+    layer["update_ratio"] = detail::number_to_json(one.update_ratio);
+  }
+  for (activation_figures const& one : record.activations) {
+    auto& unit = line["activations"][one.name];
+    unit["mean"] = detail::number_to_json(one.mean);
+    unit["std"] = detail::number_to_json(one.deviation);
+  }
+  directory_->layers().add(line);
+}
+
+template <class Files>
+void run_log<Files>::profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why) {
+  console_.notice("profile: " + (path / "summary.md").string());
+  if (directory_) directory_->event("profile", update, {{"path", path.string()}, {"message", why}});
+}
+
+template <class Files>
+void run_log<Files>::raise(raised_alarm const& alarm) {
+  raised_.push_back(alarm);
+  health::alarm const& what = *alarm.what;
+  auto const listed = [](auto const& words) {
+    auto all = nlohmann::ordered_json::array();
+    for (char const* const one : words) {
+      if (one != nullptr) all.push_back(one);
+    }
+    return all;
+  };
+  std::string shown = std::string("alarm ") + what.name + " (" + health::to_string(what.severity) + ") after update " +
+                      std::to_string(alarm.update) + ": " + what.symptom;
+  nlohmann::ordered_json details = {{"alarm", what.name},
+                                    {"severity", health::to_string(what.severity)},
+                                    {"action", health::to_string(alarm.does)},
+                                    {"message", what.symptom},
+                                    {"causes", listed(what.causes)},
+                                    {"fixes", listed(what.fixes)}};
+  for (auto const& [name, value] : alarm.values) {
+    details["values"][name] = detail::number_to_json(value);
+    shown += (&name == &alarm.values.front().first ? " (" : ", ") + name + detail::formatted(" %.4g", value);
+  }
+  if (!alarm.values.empty()) shown += ")";
+  if (what.causes[0] != nullptr) shown += std::string(". Likely: ") + what.causes[0];
+  if (what.fixes[0] != nullptr) shown += std::string(". First try: ") + what.fixes[0];
+  console_.notice(shown);
+  sinks_.text(alarm.update, "alarms", shown);
+  if (!directory_) return;
+  directory_->event("alarm", alarm.update, details);
+  if (alarm.does == health::action::incident) write_incident(alarm, details);
+}
+
+template <class Files>
+void run_log<Files>::write_incident(raised_alarm const& alarm, nlohmann::ordered_json details) {
+  std::string const name = "incident-" + std::string(alarm.what->name) + "-" + std::to_string(alarm.update) + ".json";
+  details["update"] = alarm.update;
+  details["attempt"] = record_.attempts;
+  details["keel"] = version;
+  auto& windows = details["windows"];
+  for (health::condition const& condition : alarm.what->conditions) {
+    if (condition.metric == nullptr) continue;
+    auto& values = windows[condition.metric];
+    values = nlohmann::ordered_json::array();
+    for (double const value : record_.alarms.window(condition))
+      values.push_back(nlohmann::ordered_json(detail::number_to_json(value)));
+  }
+  try {
+    directory_->write(name.c_str(), details.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+  } catch (file_error const& thrown) {
+    // The event says the same without the values.
+    console_.notice(std::string("warning: the incident could not be written: ") + thrown.what());
+  }
+}
+
+template <class Files>
+void run_log<Files>::slower(std::int64_t update, slowdown const& found) {
+  std::string const words = words_of(found);
+  slowdown_ = words;
+  console_.notice("warning: slower at update " + std::to_string(update) + ": " + words);
+  if (!directory_) return;
+  directory_->event("slowdown", update,
+                    {{"before_ms", found.before},
+                     {"now_ms", found.now},
+                     {"phase", found.phase ? to_string(*found.phase) : "none"},
+                     {"message", words}});
+}
+
+template <class Files>
 void run_log<Files>::write(update_metrics const& line) {
   sinks_.update(line);
   if (!directory_) return;
@@ -299,11 +444,17 @@ void run_log<Files>::write_rest() {
 template <class Files>
 void run_log<Files>::restart_sinks_after(std::int64_t update) {
   sinks_.restarted_after(record_.interval.is_open() ? record_.interval.begins_after_update() : update);
+  // Its lines are never cut; a reader drops what it has of later updates.
+  if (directory_ && directory_->layers().size() > 0) directory_->layers().add({{"restarted_after", update}});
 }
 
 template <class Files>
 void run_log<Files>::say_what_sinks_miss(std::int64_t update) {
-  for (std::string const& words : sinks_.take_troubles()) {
+  auto troubles = sinks_.take_troubles();
+  if (console_log_) {
+    if (std::string words = console_log_->take_trouble(); !words.empty()) troubles.push_back(std::move(words));
+  }
+  for (std::string const& words : troubles) {
     console_.notice("warning: " + words);
     if (directory_) directory_->event("sink_trouble", update, {{"message", words}});
   }

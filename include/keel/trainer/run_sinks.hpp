@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/evaluation/evaluate.hpp>
+#include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/sink.hpp>
 #include <keel/metrics/sink_thread.hpp>
 #include <keel/metrics/update_metrics.hpp>
@@ -22,6 +23,9 @@ class run_sinks {
   void update(update_metrics const& m);
   /// A value without a name is a loss.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result);
+  /// Beside a loss without a name, exp of it stands as perplexity, which it is for a mean cross-entropy in nats.
+  void show_perplexity(bool is_shown) { shows_perplexity_ = is_shown; }
+  void layers(layer_record const& record);
   void text(std::int64_t update, std::string const& name, std::string const& words);
   /// The run goes on from here, after a rollback or a resume.
   void restarted_after(std::int64_t update);
@@ -45,6 +49,7 @@ class run_sinks {
 
   std::list<sink_thread> threads_;
   bool has_posted_ = false;
+  bool shows_perplexity_ = false;
 };
 
 }  // namespace keel

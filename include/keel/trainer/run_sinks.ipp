@@ -1,6 +1,7 @@
 // The bodies of run_sinks.hpp.
 #pragma once
 
+#include <cmath>
 #include <keel/metrics/run_metric.hpp>
 #include <keel/trainer/run_sinks.hpp>
 
@@ -31,8 +32,31 @@ KEEL_BODY void run_sinks::evaluated(std::int64_t update, std::string const& eval
   std::string const group = evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
   std::vector<named_value> values;
   values.reserve(result.values.size());
-  for (auto const& [name, value] : result.values) values.push_back({group + (name.empty() ? "loss" : name), value});
+  for (auto const& [name, value] : result.values) {
+    values.push_back({group + (name.empty() ? "loss" : name), value});
+    if (name.empty() && shows_perplexity_) values.push_back({group + "perplexity", std::exp(value)});
+  }
   scalars(update, std::move(values));
+}
+
+KEEL_BODY void run_sinks::layers(layer_record const& record) {
+  if (threads_.empty()) return;
+  auto const all = std::make_shared<layer_record const>(record);
+  post([all](metric_sink& sink) {
+    std::vector<named_value> values;
+    values.reserve(3 * all->layers.size() + 2 * all->activations.size());
+    for (layer_figures const& one : all->layers) {
+      values.push_back({"grad_norm/" + one.name, one.gradient_norm});
+      values.push_back({"param_norm/" + one.name, one.parameter_norm});
+      values.push_back({"update_ratio/" + one.name, one.update_ratio});
+    }
+    for (activation_figures const& one : all->activations) {
+      values.push_back({"activation_mean/" + one.name, one.mean});
+      values.push_back({"activation_std/" + one.name, one.deviation});
+    }
+    sink.scalars(all->update, values);
+    for (auto const& [name, distribution] : all->distributions) sink.distribution(all->update, name, distribution);
+  });
 }
 
 KEEL_BODY void run_sinks::text(std::int64_t update, std::string const& name, std::string const& words) {

@@ -17,8 +17,10 @@
 #include <keel/data/batch_source.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
+#include <keel/health/alarm_watch.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/dry_run.hpp>
@@ -30,6 +32,7 @@
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_observer.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
 #include <memory>
@@ -61,6 +64,7 @@ class trainer {
         directory_(detail::open_directory(options_, saves, file_system)) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
+    if constexpr (!health::has_alarms_only<policy_of<recipe, slot::health>>()) detail::reject_call<rule::U42, Recipe>();
   }
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
@@ -157,6 +161,7 @@ class trainer {
     ++progress_.cursor.epoch;
     progress_.cursor.position = 0;
     progress_.cursor.in_epoch = false;
+    observer_.end_epoch();
     if (!step_.at_boundary()) return;  // both come after the update that spans two epochs
     after_epoch();
     checkpoints_.note_random();
@@ -282,6 +287,13 @@ class trainer {
     return dry_run().overfit_one_batch(batch, loss_of, updates);
   }
 
+  /// The floating-point operations of a token of this micro-batch, forward and backward; from here on the record has the
+  /// utilisation of the device. Throws error (E12) inside an update, and where the batch has no tokens.
+  template <class Batch, class LossOf>
+  double count_operations(Batch const& batch, LossOf&& loss_of) {
+    return observer_.use_operations(dry_run().count_operations(batch, loss_of));
+  }
+
   // What the run has come to so far.
 
   /// Updates that were applied.
@@ -310,11 +322,20 @@ class trainer {
     bool reads_losses() const { return to->hooks_.template has_hook_for<event::micro_batch_end>(); }
     bool reads_gradients() const { return to->hooks_.template has_hook_for<event::gradients_ready>(); }
     bool watches_memory() const { return to->options_.watch_memory; }
+    layer_detail watches_layers() const {
+      return to->observer_.layers_due(to->directory_ || to->hooks_.template has_hook_for<event::layers_measured>());
+    }
   };
   friend forward_events;
 
   using clock = typename Environment::clock;
   using step_type = keel::step<recipe, Environment, forward_events>;
+  using phase_scope = typename phase_clock<clock>::scope;
+  /// What follows, until the next micro-batch, is waiting for it.
+  struct waits_for_data {
+    phase_clock<clock>& phases;
+    ~waits_for_data() { phases.enter(run_phase::data); }
+  };
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
@@ -350,7 +371,10 @@ class trainer {
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
       log_.no_fused_attention(step_.updates());
     if (directory_) log_.weaker_promises(step_.updates());
+    if (options_.operations_per_token > 0.0) observer_.use_operations(options_.operations_per_token);
     started_ = clock::now();
+    step_.phases().restart();
+    if (resumed) observer_.data_moved();
     timer_.begin_run();
     tokens_before_ = progress_.record.tokens;
     evaluator_.require_any();
@@ -358,6 +382,7 @@ class trainer {
     checkpoints_.begin();
     checkpoints_.note_random();
     begun_ = true;
+    step_.phases().enter(run_phase::data);
   }
 
   template <class Batches, class LossOf, class Listener>
@@ -426,17 +451,25 @@ class trainer {
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf&& loss_of) {
+    step_.phases().stop();
     if (step_.at_boundary()) {
+      observer_.before_update(progress_.record.attempts);
       timer_.begin_update(progress_.cursor.epoch);
       cursor_.begin();
     }
     if constexpr (countable_batch<Batch>) {
       if (!console_begun_) {
         console_begun_ = true;
-        console_.begin(length(), batch_traits<Batch>::tokens(batch) == batch_traits<Batch>::rows(batch) ? "rows" : "tokens");
+        bool const has_tokens = batch_traits<Batch>::tokens(batch) != batch_traits<Batch>::rows(batch);
+        console_.begin(length(), has_tokens ? "tokens" : "rows");
+        log_.counts_tokens(has_tokens);
       }
     }
-    step_outcome taken = cursor_.taking([&] { return step_(batch, loss_of); });
+    step_outcome taken = cursor_.taking([&] {
+      observer_.look_at(batch);
+      return step_(batch, loss_of);
+    });
+    waits_for_data const waits{step_.phases()};
     // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
     if (taken.gave_up()) {
       cursor_.rewind();
@@ -462,7 +495,10 @@ class trainer {
   void after_update(step_outcome const& last) {
     bool const updated = last.updated() != nullptr;
     if ((updated && evaluator_.is_due(step_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
-    if (checkpoints_.at_boundary(updated, save_signal_.take_request(), [this] { return slowest_update(); })) data_moved_ = true;
+    {
+      phase_scope const saving(step_.phases(), run_phase::saving);
+      if (checkpoints_.at_boundary(updated, save_signal_.take_request(), [this] { return slowest_update(); })) move_data();
+    }
     checkpoints_.note_random();
   }
   void after_epoch() {
@@ -473,7 +509,8 @@ class trainer {
     if constexpr (saves) {
       // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
       if (!evaluates && configured.checkpoint.kind != checkpoint::kind::every_epochs) return;
-      if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) data_moved_ = true;
+      phase_scope const saving(step_.phases(), run_phase::saving);
+      if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) move_data();
     }
   }
   /// Seconds of an update and the evaluation that may follow it.
@@ -489,13 +526,18 @@ class trainer {
     checkpoints_.mark_incomplete(false);
     bool const ends = progress_.evaluations.evaluated(value, step_.updates());
     progress_.record.evaluated_epochs = progress_.cursor.epoch;
+    act_on_alarms();
     if (ends) log_.stopped_early(step_.updates(), progress_.evaluations.why());
   }
 
   template <class Event>
   void on_event(Event const& event) {
-    if constexpr (std::is_same_v<Event, event::out_of_memory>) log_.out_of_memory(event);
+    if constexpr (std::is_same_v<Event, event::out_of_memory>) {
+      log_.out_of_memory(event);
+      observer_.symptom("memory ran out, and the ladder took " + event.rung);
+    }
     if constexpr (std::is_same_v<Event, event::rung_released>) log_.rung_released(event);
+    if constexpr (std::is_same_v<Event, event::layers_measured>) log_.layers(event.record);
     if constexpr (std::is_same_v<Event, event::update_end>) {
       cursor_.close(event.late);
       if (event.result.updated()) checkpoints_.updated(event.loss);
@@ -513,7 +555,26 @@ class trainer {
     auto const time = timer_.end_update(event.late && step_.has_open_update());
     // skip<N> counts silently, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
-    log_.update(event, {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds}, warns);
+    log_.update(event,
+                {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds, checkpoints_.rollbacks(),
+                 observer_.operations_per_token(), observer_.peak()},
+                warns);
+    act_on_alarms();
+    if (auto const words = log_.take_slowdown(); !words.empty()) observer_.symptom(words);
+  }
+
+  /// The run rolled back, and its data with it.
+  void move_data() { data_moved_ = true, observer_.data_moved(); }
+
+  void act_on_alarms() {
+    if constexpr (configured.health.kind != health::kind::off) {
+      for (raised_alarm const& one : log_.take_alarms()) {
+        hooks_(event::alarm_raised{step_.updates(), one});
+        observer_.symptom(std::string("alarm ") + one.what->name);
+        if (one.does == health::action::stop) request_stop();
+        if (saves && one.does == health::action::checkpoint) checkpoints_.request_save();
+      }
+    }
   }
 
   void drop_open_update() {
@@ -526,13 +587,16 @@ class trainer {
 
   outcome end_run(outcome const& ended) {
     step_.settle();
+    step_.phases().stop();
+    step_.finish_layers();
     checkpoints_.end();
+    observer_.end();
     std::string const words = ending(ended);
-    log_.ended(ended, step_.updates(), words);
     double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
     console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), progress_.record,
                                   progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                   step_.relief(), log_.timeline()));
+    log_.ended(ended, step_.updates(), words);
     hooks_(event::run_end{ended});
     begun_ = false;
     ended_ = true;
@@ -544,6 +608,7 @@ class trainer {
   void record_failure(std::exception const& thrown) {
     begun_ = false;
     try {
+      observer_.end();
       step_.settle();
     } catch (std::exception const&) {
       // What ends the run is the exception that is on its way.
@@ -561,15 +626,18 @@ class trainer {
   step_type step_;
   console console_;
   detail::opened_directory<files> directory_;
-  run_progress progress_{configured.evaluation};
+  run_progress progress_{configured.evaluation, alarm_watch(detail::alarms_of<policy_of<recipe, slot::health>>(),
+                                                            schedule::warmup_updates(configured.schedule, length()))};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
   run_log<files> log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_};
+  detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_};
   detail::checkpointed<step_type> checkpointed_{step_};
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
       configured, options_, &Environment::new_run_id, directory_.get(), checkpointed_, progress_, log_, hooks_};
   update_timer<clock> timer_;
+  detail::run_observer<recipe, Environment, step_type> observer_{
+      step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end

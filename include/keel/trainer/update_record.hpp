@@ -22,6 +22,7 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   m.gradient_norm_zscore = record.gradient_norm.zscore(as_finite(event.gradient_norm));
   m.tokens = event.tokens;
   m.memory = event.memory;
+  m.times = event.times;
   record.tokens += event.tokens;
   if (event.result.is<result::updated>()) {
     m.clipped = event.result.get<result::updated>().clipped;
@@ -36,6 +37,9 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
     m.skipped_because = to_string(skipped.why);
     if (!skipped.where.empty()) m.skipped_because += " in " + skipped.where;
   }
+  m.smoothed_loss = record.loss.mean();
+  m.smoothed_gradient_norm = record.gradient_norm.mean();
+  m.rungs = record.rungs;
   return m;
 }
 

@@ -1,4 +1,4 @@
-// expect: U04 U04 U08 U09 U13 U13 U13 U22 U23 U25 U26 U27 U30 U36 U37 U38
+// expect: U04 U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U30 U36 U37 U38 U41 U43 U44
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -9,6 +9,8 @@ using namespace keel::literals;
 #ifdef KEEL_TWIN
 using shards = keel::shard::none;
 using watches = keel::health::off;
+using watches_rewards = keel::health::off;
+using looks = keel::batch_guard::on;
 using aims = keel::objective::supervised;
 using saves = keel::checkpoint::never;
 using repeats = keel::determinism::off;
@@ -23,6 +25,8 @@ using ranks = keel::world::size<1>;
 #else
 using shards = keel::shard::replicate;
 using watches = keel::health::sft;
+using watches_rewards = keel::health::grpo;
+using looks = keel::batch_guard::check<>;
 using aims = keel::objective::grpo<8>;
 using saves = keel::checkpoint::every<500_steps>;
 using repeats = keel::determinism::seeded<1>;
@@ -38,7 +42,9 @@ using ranks = keel::world::size<2>;
 
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<shards>> u04{model, optimizer};
-  keel::step<keel::recipe<watches>> u08{model, optimizer};
+  keel::step<keel::recipe<watches_rewards, aims>> u08{model, optimizer};
+  keel::step<keel::recipe<watches>> u41{model, optimizer};
+  keel::step<keel::recipe<looks>> u43{model, optimizer};
   keel::step<keel::recipe<aims>> u09{model, optimizer};
   keel::step<keel::recipe<repeats>> u22{model, optimizer};
   keel::step<keel::recipe<skips>> u23{model, optimizer};
@@ -46,7 +52,7 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<evaluates>> u37{model, optimizer};
   keel::step<goes_back> u36{model, optimizer};
   keel::step<keel::recipe<saves, has_grace>> u38{model, optimizer};
-  keel::step<keel::recipe<profiles>> u25{model, optimizer};
+  keel::step<keel::recipe<profiles>> u44{model, optimizer};
   keel::step<keel::recipe<times_out>> u26{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};
   keel::step<keel::recipe<shards, ranks>> u30{model, optimizer};

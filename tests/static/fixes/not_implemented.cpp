@@ -11,11 +11,9 @@ namespace fixed {
 template <>
 inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::none", keel::shard::none));
 template <>
-inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::off", keel::health::off));
+inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::sft", keel::health::sft), FIX("off", keel::health::off));
 template <>
 inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised", keel::objective::supervised));
-template <>
-inline constexpr auto fixes<rule::U25> = said(FIX("keel::profile::off", keel::profile::off));
 template <>
 inline constexpr auto fixes<rule::U26> =
     said(FIX("remove the others", keel::checkpoint::every<500_steps>,
@@ -48,6 +46,17 @@ template <>
 inline constexpr auto fixes<rule::U38> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>, timeout::set<timeout::grace<60_s>>),
          FIX("keel::timeout::none", keel::timeout::none));
+
+template <>
+inline constexpr auto fixes<rule::U41> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::health::sft), FIX("keel::health::off", keel::health::off));
+template <>
+inline constexpr auto fixes<rule::U43> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::batch_guard::check<>),
+         FIX_BESIDE("keel::batch_guard::on and keel::batch_watch", "keel::batch_watch", keel::batch_guard::on));
+template <>
+inline constexpr auto fixes<rule::U44> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::profile::every<500_steps>),
+                                              FIX("keel::profile::off", keel::profile::off));
 
 template struct each_followed<rule::rules_not_implemented>;
 template struct each_followed<rule::trainer_only_rules>;

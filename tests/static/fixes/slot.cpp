@@ -94,6 +94,10 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::device>> =
     said(FIX("keep one of keel::device::{any, cpu, cuda, cuda_with}", keel::device::any), FIX("keep one of keel::device::", keel::device::cpu),
          FIX("keep one of keel::device::", keel::device::cuda), FIX("keep one of keel::device::", keel::device::cuda_with<keel::device::device_assert>));
 template <>
+inline constexpr auto fixes<rule::given_twice<keel::slot::batch_guard>> =
+    said(FIX("keep one of keel::batch_guard::{on, check, off}", keel::batch_guard::on),
+         FIX("keep one of keel::batch_guard::", keel::batch_guard::check<>), FIX("keep one of keel::batch_guard::", keel::batch_guard::off));
+template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::world>> =
     said(FIX("keep one of keel::world::{any, size}", keel::world::any), FIX("keep one of keel::world::", keel::world::size<1>));
 template <>

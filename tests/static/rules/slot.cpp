@@ -151,6 +151,9 @@ struct example<rule::given_twice<keel::slot::data>> : recipes<recipe<keel::data:
 template <>
 struct example<rule::given_twice<keel::slot::device>> : recipes<recipe<keel::device::any, keel::device::cpu>, recipe<keel::device::cpu>> {};
 template <>
+struct example<rule::given_twice<keel::slot::batch_guard>>
+    : recipes<recipe<keel::batch_guard::on, keel::batch_guard::check<>>, recipe<keel::batch_guard::check<>>> {};
+template <>
 struct example<rule::given_twice<keel::slot::world>> : recipes<recipe<keel::world::any, keel::world::size<1>>, recipe<keel::world::size<1>>> {};
 
 // Two slots that are given twice are two errors, and one that is given three times is one.

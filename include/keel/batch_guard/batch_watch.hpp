@@ -1,0 +1,145 @@
+// Looks at a batch before it trains, for what would waste the update or the run. Usable without a trainer:
+//     keel::batch_watch watch({.vocabulary = 50257, .padding = 0});
+//     for (auto const& batch : batches)
+//       for (keel::batch_finding const& found : watch.look(batch)) std::puts(found.words.c_str());
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <keel/core/batch.hpp>
+#include <keel/policy/batch_guard.hpp>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+enum class batch_problem : unsigned char {
+  nothing_in_it,
+  not_finite,
+  rows_differ,
+  id_below_zero,
+  all_labels_ignored,
+  rows_repeat,
+  batch_repeats,
+  labels_equal_inputs,
+  row_too_long,
+  ids_never_seen
+};
+inline constexpr std::size_t batch_problems = 10;
+char const* to_string(batch_problem which);
+
+struct batch_finding {
+  batch_problem what;
+  std::int64_t batch;  ///< micro-batches before it
+  std::int64_t row;    ///< the first; -1: of the whole batch
+  std::string words;   ///< one sentence with both
+};
+
+/// What of a batch goes into the model, and what it is compared with.
+struct batch_contents {
+  std::vector<at::Tensor> inputs;
+  std::vector<at::Tensor> labels;
+};
+
+namespace detail {
+
+template <class Part>
+void add_tensors(std::vector<at::Tensor>& to, Part const& part) {
+  if constexpr (std::is_same_v<Part, at::Tensor>) {
+    if (part.defined()) to.push_back(part);
+  } else if constexpr (requires { std::tuple_size<Part>::value; }) {
+    std::apply([&](auto const&... one) { (add_tensors(to, one), ...); }, part);
+  } else if constexpr (std::is_same_v<Part, std::vector<at::Tensor>>) {
+    for (at::Tensor const& one : part) add_tensors(to, one);
+  }
+}
+
+}  // namespace detail
+
+/// Of pairs, tuples, arrays and vectors the last member has the labels, where there is more than one; of LibTorch's Example the target.
+/// A batch of your own says so by `inputs()` and `labels()`, each a tensor or a vector of tensors; of one that does not, nothing is
+/// looked at.
+template <class Batch>
+batch_contents contents_of(Batch const& batch) {
+  batch_contents found;
+  if constexpr (std::is_same_v<Batch, at::Tensor>) {
+    detail::add_tensors(found.inputs, batch);
+  } else if constexpr (requires { batch.inputs(), batch.labels(); }) {
+    detail::add_tensors(found.inputs, batch.inputs());
+    detail::add_tensors(found.labels, batch.labels());
+  } else if constexpr (requires { at::Tensor(batch.data), at::Tensor(batch.target); }) {
+    detail::add_tensors(found.inputs, at::Tensor(batch.data));
+    detail::add_tensors(found.labels, at::Tensor(batch.target));
+  } else {
+    detail::add_tensors(found.inputs, batch);
+    if (found.inputs.size() > 1) {
+      found.labels.push_back(std::move(found.inputs.back()));
+      found.inputs.pop_back();
+    }
+  }
+  return found;
+}
+
+class batch_watch {
+ public:
+  explicit batch_watch(batch_guard::settings const& settings) : settings_(settings) {}
+
+  bool is_on() const { return settings_.kind != batch_guard::kind::off; }
+
+  /// Of a tensor of floating-point numbers, integers of 32 or 64 bits as token ids or labels, and 8-bit integers as pixels, whose values are
+  /// not looked at. Tensors on a device, sparse and quantized ones count as looked at. Throws data_error (E06) for an id or label that the settings
+  /// exclude, with its row.
+  template <class Batch>
+  std::vector<batch_finding> look(Batch const& batch) {
+    if (!is_on()) return {};
+    return look_at(contents_of(batch));
+  }
+  std::vector<batch_finding> look_at(batch_contents const& batch);
+
+  /// The data has come to its end: what comes again from here on does not count as a repetition. Says what the epoch lacked.
+  std::vector<batch_finding> end_epoch();
+  /// The data went back, as after a rollback, or begins in the middle of an epoch.
+  void data_moved();
+
+  /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
+  std::optional<double> padding() const { return padding_; }
+  std::optional<double> ignored_labels() const { return ignored_; }
+
+  /// True for the first finding of a kind in a run, and for each tenfold: what is said to a person.
+  bool is_news(batch_problem which);
+
+ private:
+  void look_at_numbers(at::Tensor const& numbers, char const* name, std::vector<batch_finding>& found);
+  void look_at_ids(at::Tensor const& ids, std::vector<batch_finding>& found);
+  void look_at_labels(at::Tensor const& labels, std::vector<batch_finding>& found);
+  void look_for_repeats(at::Tensor const& inputs, std::vector<batch_finding>& found);
+  void add(std::vector<batch_finding>& to, batch_problem what, std::int64_t row, std::string const& words) const;
+
+  batch_guard::settings settings_;
+  std::int64_t seen_ = 0;
+  std::optional<double> padding_;
+  std::optional<double> ignored_;
+  static constexpr std::size_t remembered = 64;
+  std::vector<std::uint64_t> last_;  ///< checksums of the last batches, a ring
+  std::size_t next_ = 0;
+  std::int64_t alike_ = 0;  ///< batches in a row that were all the same, from the first of the epoch on
+  bool all_alike_ = true;
+  std::vector<bool> occurred_;  ///< ids of the vocabulary
+  bool whole_epoch_ = true;     ///< all of the present one was looked at
+  std::array<std::int64_t, batch_problems> counts_{};
+};
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/batch_guard/batch_watch.ipp>
+#endif

@@ -1,0 +1,136 @@
+// Watches the metrics of a run for a recipe's alarms. What it remembers is part of a checkpoint, so that a resumed run raises the same
+// alarms, and one that rolled back forgets what it left.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <keel/metrics/update_metrics.hpp>
+#include <keel/policy/health.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// An alarm that holds since this update.
+struct raised_alarm {
+  health::alarm const* what = nullptr;
+  health::action does = health::action::log;
+  std::int64_t update = 0;
+  std::vector<std::pair<std::string, double>> values;  ///< of the metrics that it watches, the newest ones
+};
+
+/// The last values of a metric, and what is remembered of those before.
+class metric_series {
+ public:
+  /// Keeps as many as the longest window that looks at it.
+  void look_back(int window) { longest_ = window > longest_ ? window : longest_; }
+  int longest() const { return longest_; }
+  void push(double value);
+  /// The warm-up has ended: what was before belongs to no window.
+  void forget_window() { last_.clear(); }
+  bool holds(health::condition const& of) const;
+  /// The newest values that a window of this length has.
+  std::vector<double> newest(int window) const;
+  std::optional<double> newest() const { return last_.empty() ? std::nullopt : std::optional(last_.back()); }
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    std::vector<double> last(last_.begin(), last_.end());
+    archive("last", last);
+    archive("first", first_);
+    archive("lowest", lowest_);
+    if constexpr (requires { Archive::reads; }) last_.assign(last.begin(), last.end());
+  }
+
+ private:
+  double median(std::size_t begin, std::size_t end) const;
+  bool is_jumping(std::size_t begin, double factor) const;
+
+  int longest_ = 1;
+  std::deque<double> last_;
+  std::vector<double> first_;   ///< the first eight of the run
+  std::vector<double> lowest_;  ///< before the window: nothing, or one value
+};
+
+class alarm_watch {
+ public:
+  /// `warmup`: updates of the schedule's. Throws error (E12) for an alarm whose conditions no run can meet.
+  explicit alarm_watch(std::vector<health::watched_alarm> const& alarms = {}, std::int64_t warmup = 0);
+
+  bool is_empty() const { return alarms_.empty(); }
+
+  /// The values that a condition looks at.
+  std::vector<double> window(health::condition const& of) const;
+
+  /// After an update, applied or skipped. Returns the alarms that are raised by it.
+  std::vector<raised_alarm> update(update_metrics const& m);
+  /// After an evaluation; values as they stand in the record, "loss" under the name of its evaluation.
+  std::vector<raised_alarm> evaluated(std::int64_t update, std::string const& evaluation,
+                                      std::vector<std::pair<std::string, double>> const& values);
+
+  template <class Archive>
+  void visit(Archive& archive) {
+    std::map<std::string, metric_series> metrics(series_.begin(), series_.end());
+    archive("metrics", metrics);
+    std::map<std::string, std::int64_t> raised;
+    for (watched const& one : alarms_) {
+      if (one.raised_at >= 0) raised[one.what->name] = one.raised_at;
+    }
+    archive("raised", raised);
+    archive("warm", warm_);
+    archive("main_evaluation", main_evaluation_);
+    if constexpr (requires { Archive::reads; }) take(std::move(metrics), raised);
+  }
+
+ private:
+  struct watched {
+    health::alarm const* what;
+    health::action does;
+    std::int64_t raised_at = -1;  ///< attempts, the last time that it held; -1: it may be raised
+    int longest = 1;
+  };
+
+  /// Of another recipe's alarms what they have in common.
+  void take(std::map<std::string, metric_series> metrics, std::map<std::string, std::int64_t> const& raised);
+  void push(std::string_view metric, double value);
+  void push_evaluation(std::string const& group, std::string const& name, double value);
+  std::vector<raised_alarm> judge(std::int64_t update, bool of_evaluations);
+
+  std::vector<watched> alarms_;
+  std::map<std::string, metric_series, std::less<>> series_;
+  std::int64_t warmup_;
+  std::int64_t seen_ = 0;                     ///< updates, the skipped ones included
+  bool warm_ = false;                         ///< the warm-up has ended
+  std::vector<std::string> main_evaluation_;  ///< the first one's name, whose values stand under "eval/" for alarms
+};
+
+namespace detail {
+
+/// All alarms of a policy of the slot health; of those with one name the last.
+template <class Policy>
+std::vector<health::watched_alarm> alarms_of() {
+  std::vector<health::watched_alarm> all;
+  health::for_each_alarm<Policy>([&](health::watched_alarm const& one) {
+    for (health::watched_alarm& other : all) {
+      if (std::string_view(other.what->name) == one.what->name) {
+        other = one;
+        return;
+      }
+    }
+    all.push_back(one);
+  });
+  return all;
+}
+
+}  // namespace detail
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/health/alarm_watch.ipp>
+#endif

@@ -1,0 +1,259 @@
+// The bodies of alarm_watch.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <keel/core/error.hpp>
+#include <keel/health/alarm_watch.hpp>
+#include <keel/metrics/run_metric.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY void metric_series::push(double value) {
+  constexpr std::size_t of_the_start = 8;
+  if (first_.size() < of_the_start) first_.push_back(value);
+  last_.push_back(value);
+  while (last_.size() > static_cast<std::size_t>(longest_)) {
+    double const left = last_.front();
+    last_.pop_front();
+    if (std::isnan(left)) continue;
+    if (lowest_.empty()) {
+      lowest_.push_back(left);
+    } else {
+      lowest_.front() = std::min(lowest_.front(), left);
+    }
+  }
+}
+
+KEEL_BODY double metric_series::median(std::size_t begin, std::size_t end) const {
+  std::vector<double> values(last_.begin() + static_cast<std::ptrdiff_t>(begin),
+                             last_.begin() + static_cast<std::ptrdiff_t>(end));
+  auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+/// The value before the last four stands alone above its neighbours. Deviations are those of logarithms, because the noise of a loss is by
+/// factors, and by the median of distances, which one value does not change.
+KEEL_BODY bool metric_series::is_jumping(std::size_t begin, double factor) const {
+  constexpr std::size_t after = 4;
+  constexpr double deviations = 6.0;
+  // So that the median of distances is that of a normal distribution's deviation.
+  constexpr double to_deviation = 1.4826;
+  if (last_.size() - begin < 4 * after) return false;
+  std::size_t const at = last_.size() - 1 - after;
+  double const value = last_[at];
+  double const before = median(begin, at);
+  if (!(before > 0.0 && value >= factor * before && value >= factor * median(at + 1, last_.size()))) return false;
+  std::vector<double> distances;
+  distances.reserve(at - begin);
+  for (std::size_t i = begin; i < at; ++i) distances.push_back(last_[i] > 0.0 ? std::abs(std::log(last_[i] / before)) : INFINITY);
+  auto const middle = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
+  std::nth_element(distances.begin(), middle, distances.end());
+  return std::log(value / before) >= deviations * to_deviation * *middle;
+}
+
+KEEL_BODY bool metric_series::holds(health::condition const& of) const {
+  auto const window = static_cast<std::size_t>(of.window);
+  bool const is_jump = of.is == health::is::jumping;
+  if (last_.size() < (is_jump ? window / 2 : window) || last_.empty()) return false;
+  std::size_t const begin = last_.size() > window ? last_.size() - window : 0;
+  std::size_t const quarter = std::max<std::size_t>(window / 4, 1);
+  auto const count = [&](auto const& is_counted) {
+    return static_cast<std::size_t>(std::count_if(last_.begin() + static_cast<std::ptrdiff_t>(begin), last_.end(), is_counted));
+  };
+  auto const newest = [&] { return median(last_.size() - quarter, last_.size()); };
+  auto const oldest = [&] { return median(begin, begin + quarter); };
+  switch (of.is) {
+    case health::is::above:
+      return count([&](double value) { return value > of.threshold; }) == window;
+    case health::is::below:
+      return count([&](double value) { return value < of.threshold; }) == window;
+    case health::is::often_above:
+      return 2 * count([&](double value) { return value > of.threshold; }) >= window;
+    case health::is::jumping:
+      return is_jumping(begin, of.threshold);
+    case health::is::oscillating: {
+      std::size_t changes = 0;
+      for (std::size_t i = begin + 1; i < last_.size(); ++i) {
+        double const one = std::abs(last_[i]);
+        double const before = std::abs(last_[i - 1]);
+        if (std::max(one, before) >= of.threshold * std::min(one, before) && one != before) ++changes;
+      }
+      return 2 * changes >= window - 1 && window > 1;
+    }
+    case health::is::rising:
+      return oldest() > 0.0 && newest() >= of.threshold * oldest() && newest() > oldest();
+    case health::is::falling:
+      return oldest() > 0.0 && newest() <= of.threshold * oldest() && newest() < oldest();
+    case health::is::flat: {
+      double lowest = oldest();
+      double highest = lowest;
+      for (std::size_t part = 1; part < 4; ++part) {
+        std::size_t const from = begin + part * window / 4;
+        double const one = median(from, std::max(from + 1, begin + (part + 1) * window / 4));
+        lowest = std::min(lowest, one);
+        highest = std::max(highest, one);
+      }
+      return highest - lowest <= of.threshold * std::abs(highest);
+    }
+    case health::is::constant: {
+      auto const [low, high] = std::minmax_element(last_.begin() + static_cast<std::ptrdiff_t>(begin), last_.end());
+      return *high - *low <= of.threshold * std::max(std::abs(*high), std::abs(*low));
+    }
+    case health::is::gaining:
+      return last_.back() - last_[begin] >= of.threshold;
+    case health::is::above_lowest: {
+      double lowest = lowest_.empty() ? INFINITY : lowest_.front();
+      for (std::size_t i = 0; i < begin; ++i) lowest = std::min(lowest, last_[i]);
+      return std::isfinite(lowest) && lowest > 0.0 &&
+             count([&](double value) { return value > of.threshold * lowest; }) == window;
+    }
+    case health::is::above_start: {
+      if (first_.empty()) return false;
+      std::vector<double> start = first_;
+      auto const middle = start.begin() + static_cast<std::ptrdiff_t>(start.size() / 2);
+      std::nth_element(start.begin(), middle, start.end());
+      return *middle > 0.0 && newest() > of.threshold * *middle;
+    }
+  }
+  return false;
+}
+
+KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& alarms, std::int64_t warmup)
+    : warmup_(std::max<std::int64_t>(warmup, 20)) {
+  constexpr int longest_window = 4096;
+  for (health::watched_alarm const& given : alarms) {
+    watched one{given.what, given.does};
+    int conditions = 0;
+    for (health::condition const& condition : given.what->conditions) {
+      if (condition.metric == nullptr) continue;
+      ++conditions;
+      if (condition.window < 1 || condition.window > longest_window || std::isnan(condition.threshold))
+        throw error("E12", std::string("the alarm ") + given.what->name + " looks at " + std::to_string(condition.window) +
+                               " values of " + condition.metric +
+                               ". Give it a window of 1 to 4096 values, and a threshold that is a number.");
+      series_[condition.metric].look_back(condition.window);
+      one.longest = std::max(one.longest, condition.window);
+    }
+    if (conditions == 0)
+      throw error("E12", std::string("the alarm ") + given.what->name +
+                             " has no condition, so that it would never be raised. Give it one, as {\"train/loss\", "
+                             "keel::health::is::above, 10.0, 5}.");
+    alarms_.push_back(one);
+  }
+}
+
+KEEL_BODY void alarm_watch::take(std::map<std::string, metric_series> metrics,
+                                 std::map<std::string, std::int64_t> const& raised) {
+  for (auto& [name, series] : series_) {
+    auto const found = metrics.find(name);
+    if (found == metrics.end()) continue;
+    int const longest = series.longest();
+    series = std::move(found->second);
+    series.look_back(longest);
+  }
+  for (watched& one : alarms_) {
+    auto const found = raised.find(one.what->name);
+    one.raised_at = found != raised.end() ? found->second : -1;
+  }
+}
+
+KEEL_BODY std::vector<double> metric_series::newest(int window) const {
+  std::size_t const count = std::min(last_.size(), static_cast<std::size_t>(window));
+  return {last_.end() - static_cast<std::ptrdiff_t>(count), last_.end()};
+}
+
+KEEL_BODY std::vector<double> alarm_watch::window(health::condition const& of) const {
+  auto const found = series_.find(std::string_view(of.metric));
+  return found != series_.end() ? found->second.newest(of.window) : std::vector<double>();
+}
+
+KEEL_BODY void alarm_watch::push(std::string_view metric, double value) {
+  auto const found = series_.find(metric);
+  if (found != series_.end()) found->second.push(value);
+}
+
+namespace detail {
+
+template <class Push, class... Metrics>
+void push_metrics(run_metric_list<Metrics...>, update_metrics const& m, Push const& push) {
+  auto const one = [&](char const* name, std::optional<double> const& value) {
+    if (value) push(name, *value);
+  };
+  (one(Metrics::name, Metrics::of(m)), ...);
+}
+
+}  // namespace detail
+
+KEEL_BODY std::vector<raised_alarm> alarm_watch::update(update_metrics const& m) {
+  if (alarms_.empty()) return {};
+  seen_ = m.attempt;
+  if (!warm_ && m.update > warmup_) {
+    warm_ = true;
+    for (auto& [name, series] : series_) series.forget_window();
+  }
+  detail::push_metrics(run_metrics{}, m, [&](char const* name, double value) { push(name, value); });
+  for (auto const& [name, value] : m.own) push(name, value);
+  return judge(m.update, false);
+}
+
+KEEL_BODY std::vector<raised_alarm> alarm_watch::evaluated(std::int64_t update, std::string const& evaluation,
+                                                           std::vector<std::pair<std::string, double>> const& values) {
+  if (alarms_.empty()) return {};
+  if (main_evaluation_.empty()) main_evaluation_.push_back(evaluation);
+  std::string const group = evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
+  for (auto const& [given, value] : values) {
+    std::string const name = given.empty() ? "loss" : given;
+    push_evaluation(group, name, value);
+    if (group != "eval/" && evaluation == main_evaluation_.front()) push_evaluation("eval/", name, value);
+  }
+  return judge(update, true);
+}
+
+KEEL_BODY void alarm_watch::push_evaluation(std::string const& group, std::string const& name, double value) {
+  push(group + name, value);
+  if (name != "loss") return;
+  auto const trained = series_.find("smoothed/loss");
+  auto const mean = trained != series_.end() ? trained->second.newest() : std::nullopt;
+  if (mean && *mean > 0.0) push(group + "loss_ratio", value / *mean);
+}
+
+KEEL_BODY std::vector<raised_alarm> alarm_watch::judge(std::int64_t update, bool of_evaluations) {
+  std::vector<raised_alarm> raised;
+  for (watched& one : alarms_) {
+    if ((one.what->part == health::part::after_warmup) != warm_) continue;
+    bool const looks_at_evaluations = std::string_view(one.what->conditions[0].metric).starts_with("eval/");
+    if (looks_at_evaluations != of_evaluations) continue;
+    // A long window hardly changes with one value, and medians cost.
+    constexpr int short_window = 64;
+    if (!of_evaluations && one.longest > short_window && seen_ % (one.longest / 32) != 0) continue;
+    bool holds = true;
+    for (health::condition const& condition : one.what->conditions) {
+      if (condition.metric == nullptr || !holds) continue;
+      holds = series_.find(std::string_view(condition.metric))->second.holds(condition);
+    }
+    bool const was_raised = one.raised_at >= 0;
+    if (holds) {
+      one.raised_at = seen_;
+    } else if (was_raised && seen_ - one.raised_at > std::max(50, one.longest)) {
+      // It may be raised again.
+      one.raised_at = -1;
+    }
+    if (!holds || was_raised) continue;
+    raised_alarm now{one.what, one.does, update, {}};
+    for (health::condition const& condition : one.what->conditions) {
+      if (condition.metric == nullptr) continue;
+      auto const value = series_.find(std::string_view(condition.metric))->second.newest();
+      if (value) now.values.emplace_back(condition.metric, *value);
+    }
+    raised.push_back(std::move(now));
+  }
+  return raised;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

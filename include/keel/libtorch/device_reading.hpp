@@ -1,0 +1,49 @@
+// Numbers on their way from a device to the host, which goes on meanwhile.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/Event.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace keel {
+
+class device_reading {
+ public:
+  /// `values`: doubles of any shape. What lies on the CPU has arrived.
+  explicit device_reading(at::Tensor values) {
+    if (values.device().is_cpu()) {
+      host_ = std::move(values);
+      return;
+    }
+    host_ = at::empty(values.sizes(), at::TensorOptions().dtype(at::kDouble).pinned_memory(true));
+    host_.copy_(values, /*non_blocking=*/true);
+    c10::impl::VirtualGuardImpl const device(values.device().type());
+    arrived_.emplace(values.device().type());
+    arrived_->record(device.getStream(values.device()));
+    device_ = std::move(values);
+  }
+
+  bool has_arrived() const { return !arrived_ || arrived_->query(); }
+
+  /// Waits for them, and for nothing that was asked of the device later.
+  at::Tensor const& read() {
+    // A query does not synchronise: work that came later goes on being launched and run.
+    while (arrived_ && !arrived_->query()) std::this_thread::yield();
+    arrived_.reset();
+    return host_;
+  }
+
+ private:
+  at::Tensor host_;
+  at::Tensor device_;  ///< lives until its copy has arrived
+  std::optional<c10::Event> arrived_;
+};
+
+}  // namespace keel

@@ -1,0 +1,122 @@
+// Is called for every operation that LibTorch runs for a thread, the backward passes that it starts on other threads included.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/record_function.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <keel/core/error.hpp>
+#include <memory>
+#include <utility>
+
+namespace keel {
+
+class operation_observer {
+ public:
+  /// Both are called on the thread that runs the operation; several may run at once. Its name is the operator's, as "aten::mm".
+  /// Nothing may be thrown.
+  /// Returns what the end gets, or nothing where the end is of no interest.
+  virtual std::unique_ptr<at::ObserverContext> began(at::RecordFunction const& operation) = 0;
+  virtual void ended(at::RecordFunction const& operation, at::ObserverContext& context) = 0;
+
+  class scope;
+
+ protected:
+  ~operation_observer() = default;
+};
+
+namespace detail {
+
+// LibTorch's callbacks are plain functions without an argument of their user, and a backward pass takes them along to its threads, but
+// no variable of the thread. So each place has a function.
+inline constexpr std::size_t most_observers = 8;
+
+inline std::array<std::atomic<operation_observer*>, most_observers>& observers() {
+  static std::array<std::atomic<operation_observer*>, most_observers> all{};
+  return all;
+}
+
+struct observed_operation : at::ObserverContext {
+  explicit observed_operation(std::unique_ptr<at::ObserverContext> what) : inner(std::move(what)) {}
+  std::unique_ptr<at::ObserverContext> inner;
+};
+
+template <std::size_t Place>
+std::unique_ptr<at::ObserverContext> operation_began(at::RecordFunction const& operation) {
+  operation_observer* const observer = observers()[Place].load(std::memory_order_acquire);
+  if (observer == nullptr) return nullptr;
+  auto context = observer->began(operation);
+  if (!context) return nullptr;
+  return std::make_unique<observed_operation>(std::move(context));
+}
+template <std::size_t Place>
+void operation_ended(at::RecordFunction const& operation, at::ObserverContext* context) {
+  auto* const observed = static_cast<observed_operation*>(context);
+  operation_observer* const observer = observers()[Place].load(std::memory_order_acquire);
+  if (observer != nullptr && observed != nullptr && observed->inner) observer->ended(operation, *observed->inner);
+}
+
+template <std::size_t... Place>
+at::RecordFunctionCallback callback_of(std::size_t place, std::index_sequence<Place...>) {
+  constexpr std::array<at::RecordFunctionCallback::StartCallback, most_observers> starts{&operation_began<Place>...};
+  constexpr std::array<at::RecordFunctionCallback::EndCallback, most_observers> ends{&operation_ended<Place>...};
+  return at::RecordFunctionCallback(starts[place], ends[place]);
+}
+
+}  // namespace detail
+
+namespace detail {
+
+using operation_inputs = c10::ArrayRef<c10::IValue const>;
+struct inputs_of_operations {
+  friend operation_inputs at::RecordFunction::* member_of(inputs_of_operations);
+};
+template <class Name, auto Member>
+struct revealed {
+  friend decltype(Member) member_of(Name) { return Member; }
+};
+template struct revealed<inputs_of_operations, &at::RecordFunction::inputs_>;
+
+}  // namespace detail
+
+/// Where an observer's scope asked for them, while the operation begins. In place of operation.inputs(), which, in a program without
+/// NDEBUG, asserts with a flag that a LibTorch with NDEBUG never sets; the member lies at the same place in both.
+inline detail::operation_inputs inputs_of(at::RecordFunction const& operation) {
+  return operation.*member_of(detail::inputs_of_operations());
+}
+
+/// Observes what this thread runs for as long as it lives, and ends on the thread on which it began. Throws error (E12) where eight
+/// others observe in this process.
+class operation_observer::scope {
+ public:
+  scope(operation_observer& observer, bool needs_inputs) {
+    while (place_ < detail::most_observers) {
+      operation_observer* free = nullptr;
+      if (detail::observers()[place_].compare_exchange_strong(free, &observer)) break;
+      ++place_;
+    }
+    if (place_ == detail::most_observers)
+      throw error(
+          "E12",
+          "eight profiles or counts of operations are under way in this process, which are all that it can have. End one "
+          "of them first.");
+    handle_ = at::addThreadLocalCallback(detail::callback_of(place_, std::make_index_sequence<detail::most_observers>())
+                                             .needsInputs(needs_inputs)
+                                             .scopes({at::RecordScope::FUNCTION}));
+  }
+  scope(scope const&) = delete;
+  scope& operator=(scope const&) = delete;
+  ~scope() {
+    at::removeCallback(handle_);
+    detail::observers()[place_].store(nullptr, std::memory_order_release);
+  }
+
+ private:
+  std::size_t place_ = 0;
+  at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
+};
+
+}  // namespace keel

@@ -1,0 +1,35 @@
+// The file console.log: what the console says, each line with its time, also where there is no console.
+#pragma once
+
+#include <filesystem>
+#include <keel/core/appended_file.hpp>
+#include <keel/core/files.hpp>
+#include <keel/metrics/sink.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace keel {
+
+/// A sink of lines alone.
+class console_log : public metric_sink {
+ public:
+  /// Makes nothing before its first line.
+  explicit console_log(std::filesystem::path name) : file_(std::move(name), posix_files()) {}
+
+  void scalars(std::int64_t, std::span<named_value const>) override {}
+  void text(std::int64_t, std::string_view /*name*/, std::string_view line) override { file_.add(std::string(line) + "\n"); }
+  void flush() override { file_.flush(); }
+
+  /// The line behind its UTC time, such as "2026-11-23 20:11:05".
+  static std::string dated(std::string_view line);
+
+ private:
+  appended_file<posix_files> file_;
+};
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/metrics/console_log.ipp>
+#endif

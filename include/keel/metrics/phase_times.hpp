@@ -1,0 +1,129 @@
+// Where the time of an update goes: waiting for data, forward, backward, update, saving, evaluating. On a device the first ones are
+// the host's, which launches a pass and goes on; what the device still has to do then shows where the host next waits for it.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstddef>
+#include <optional>
+#include <utility>
+
+namespace keel {
+
+enum class run_phase : unsigned char {
+  data,  ///< from the end of one micro-batch to the next: in your own loop everything that stands between two calls
+  forward,
+  backward,
+  update,
+  saving,
+  evaluating
+};
+inline constexpr std::size_t run_phases = 6;
+
+inline char const* to_string(run_phase which) {
+  constexpr char const* names[] = {"data", "forward", "backward", "update", "saving", "evaluating"};
+  return names[static_cast<std::size_t>(which)];
+}
+
+/// Milliseconds of wall-clock time.
+struct phase_times {
+  std::array<double, run_phases> spent{};
+  double total = 0.0;  ///< from the end of the update before to the end of this one, with what belongs to no phase
+
+  double of(run_phase which) const { return spent[static_cast<std::size_t>(which)]; }
+  /// The share of all time; 0 where no time went by.
+  double share(run_phase which) const { return total > 0.0 ? of(which) / total : 0.0; }
+  /// Of the update itself, without saves and evaluations.
+  double training() const { return total - of(run_phase::saving) - of(run_phase::evaluating); }
+  template <class Archive>
+  void visit(Archive& archive) {
+    archive("spent", spent);
+    archive("total", total);
+  }
+  phase_times& operator+=(phase_times const& other) {
+    for (std::size_t i = 0; i < run_phases; ++i) spent[i] += other.spent[i];
+    total += other.total;
+    return *this;
+  }
+};
+
+/// Is called for every phase, as a profile is.
+class phase_listener {
+ public:
+  virtual void phase_began(run_phase which) = 0;
+  virtual void phase_ended(run_phase which) = 0;
+
+ protected:
+  ~phase_listener() = default;
+};
+
+/// Phases follow each other; one that begins inside another takes its place for as long as it lasts.
+template <class Clock>
+class phase_clock {
+ public:
+  /// Time before counts for no update.
+  void restart() {
+    stop();
+    times_ = {};
+    taken_ = Clock::now();
+  }
+  void enter(run_phase next) {
+    auto const now = Clock::now();
+    close(now);
+    now_ = next;
+    since_ = now;
+    if (listener_ != nullptr) listener_->phase_began(next);
+  }
+  void stop() {
+    if (now_) close(Clock::now());
+  }
+  /// What was spent since the last call. A phase that has not ended goes on.
+  phase_times take() {
+    auto const now = Clock::now();
+    if (now_) {
+      add(now);
+      since_ = now;
+    }
+    times_.total = milliseconds(now - taken_);
+    taken_ = now;
+    return std::exchange(times_, {});
+  }
+  std::optional<run_phase> now() const { return now_; }
+  /// Outlives this, or is taken away with nullptr.
+  void listen(phase_listener* listener) { listener_ = listener; }
+
+  /// A phase for as long as it lives; then the one before goes on.
+  class scope {
+   public:
+    scope(phase_clock& clock, run_phase phase) : clock_(clock), outer_(clock.now()) { clock_.enter(phase); }
+    scope(scope const&) = delete;
+    scope& operator=(scope const&) = delete;
+    ~scope() { outer_ ? clock_.enter(*outer_) : clock_.stop(); }
+
+   private:
+    phase_clock& clock_;
+    std::optional<run_phase> outer_;
+  };
+
+ private:
+  using time_point = typename Clock::time_point;
+  static double milliseconds(typename Clock::duration taken) {
+    return std::chrono::duration<double, std::milli>(taken).count();
+  }
+  void add(time_point now) { times_.spent[static_cast<std::size_t>(*now_)] += milliseconds(now - since_); }
+  void close(time_point now) {
+    if (!now_) return;
+    add(now);
+    run_phase const ended = *now_;
+    now_.reset();
+    if (listener_ != nullptr) listener_->phase_ended(ended);
+  }
+
+  std::optional<run_phase> now_;
+  time_point since_{};
+  time_point taken_ = Clock::now();
+  phase_times times_;
+  phase_listener* listener_ = nullptr;
+};
+
+}  // namespace keel

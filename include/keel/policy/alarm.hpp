@@ -1,0 +1,93 @@
+// What an alarm is: conditions on metrics, and the words for a person who has to do something about them.
+#pragma once
+
+#include <type_traits>
+
+namespace keel::health {
+
+/// What the last values of a metric are, beside a threshold. A quarter's median is that of the oldest or newest quarter of the window.
+enum class is : unsigned char {
+  above,         ///< all of them
+  below,         ///< all of them
+  often_above,   ///< at least half of them
+  jumping,       ///< one is the threshold times the median before it and that of the four after it, and six deviations above
+  oscillating,   ///< at least half of the changes from one to the next are by this factor, up or down
+  rising,        ///< the newest quarter's median is at least the threshold times the oldest's
+  falling,       ///< the newest quarter's median is at most the threshold times the oldest's
+  flat,          ///< the medians of the four quarters are within this share of each other
+  constant,      ///< the highest and the lowest are within this share of each other
+  gaining,       ///< the newest is above the oldest by the threshold at least
+  above_lowest,  ///< all are above the threshold times the lowest that came before them
+  above_start    ///< the newest quarter's median is above the threshold times the median of the run's first eight
+};
+
+/// Of a metric by the name that sinks know (keel/metrics/README.md), or that the program logs. "eval/loss" has a value an evaluation;
+/// "eval/loss_ratio" is that over the mean of the last training losses.
+struct condition {
+  char const* metric = nullptr;
+  health::is is = is::above;
+  double threshold = 0.0;
+  int window = 1;  ///< values, at most 4096
+};
+
+enum class severity : unsigned char { notice, warning, critical };
+
+/// Of which part of a run an alarm is. The warm-up is the schedule's, and the first 20 updates of every run.
+enum class part : unsigned char { after_warmup, warmup };
+
+inline constexpr int most_conditions = 3;
+inline constexpr int most_words = 6;
+
+struct alarm {
+  char const* name;
+  condition conditions[most_conditions] = {};  ///< all of them hold, where the alarm is raised
+  health::severity severity = severity::warning;
+  health::part part = part::after_warmup;
+  char const* symptom = "";             ///< what is seen
+  char const* causes[most_words] = {};  ///< likely ones first
+  char const* fixes[most_words] = {};   ///< least invasive first
+};
+
+enum class action : unsigned char { log, checkpoint, incident, stop };
+
+constexpr char const* to_string(severity which) {
+  constexpr char const* names[] = {"notice", "warning", "critical"};
+  return names[static_cast<int>(which)];
+}
+constexpr char const* to_string(action which) {
+  constexpr char const* names[] = {"log", "checkpoint", "incident", "stop"};
+  return names[static_cast<int>(which)];
+}
+
+// Actions as they are typed.
+struct log {
+  static constexpr health::action does = action::log;
+};
+struct checkpoint {
+  static constexpr health::action does = action::checkpoint;
+};
+struct incident {
+  static constexpr health::action does = action::incident;
+};
+struct stop {
+  static constexpr health::action does = action::stop;
+};
+
+template <class Type>
+concept alarm_type = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Type::configured)>, alarm>; };
+
+template <class... Alarms>
+struct alarm_list {};
+
+template <class Type>
+concept alarm_set = requires { typename Type::alarms; };
+
+/// An alarm, or a set of them, with what the run does.
+template <class Entry, class Action>
+  requires requires { action(Action::does); }
+struct then {
+  using entry = Entry;
+  static constexpr action does = Action::does;
+};
+
+}  // namespace keel::health

@@ -1,0 +1,51 @@
+// What a profile holds, as a trace that chrome://tracing, Perfetto and Speedscope open, and as a summary for a person.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace keel {
+
+/// What an operation is mostly about, by the whole words of its name: "aten::softmax" has no "max" in it.
+enum class operation_kind : unsigned char { matrix_product, communication, memory, other };
+inline constexpr std::size_t operation_kinds = 4;
+char const* to_string(operation_kind which);
+operation_kind kind_of_operation(std::string_view name);
+
+/// Nanoseconds since the profile began.
+struct recorded_range {
+  std::string name;
+  std::uint64_t thread = 0;  ///< LibTorch's number of it; 0: a phase of the run
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+struct recorded_memory {
+  std::int64_t at = 0;
+  std::int64_t bytes = 0;  ///< allocated
+};
+
+/// Ranges of one thread nest.
+struct recorded_profile {
+  std::int64_t first_update = 0;  ///< applied before the first of them
+  std::int64_t updates = 0;
+  std::string why;                ///< one line
+  std::int64_t length = 0;        ///< nanoseconds
+  std::uint64_t main_thread = 0;  ///< that trains
+  std::vector<recorded_range> ranges;
+  std::vector<recorded_memory> memory;
+  std::int64_t left_out = 0;  ///< ranges that found no place
+};
+
+/// Trace Event Format (Google, 2016): complete events and counters, microseconds.
+std::string chrome_trace(recorded_profile const& of);
+
+/// Markdown: where the time of the training thread goes by kind, with idle, by phase, and the operations and gaps that take most.
+std::string summary_of(recorded_profile const& of);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/profile/recorded_profile.ipp>
+#endif

@@ -1,0 +1,121 @@
+// What a trainer looks at beside the update itself: each batch before it trains, what a token costs, and the profiles of updates.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/batch_guard/batch_watch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/metrics/operation_count.hpp>
+#include <keel/recipe/config_of.hpp>
+#include <keel/trainer/options.hpp>
+#include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_profiles.hpp>
+#include <string>
+#include <utility>
+
+namespace keel::detail {
+
+/// A trainer's part.
+template <class Recipe, class Environment, class Step>
+class run_observer {
+  static constexpr config configured = config_of<Recipe>;
+  static constexpr bool records_profiles = configured.profile.kind != profile::kind::off;
+
+ public:
+  /// All of them outlive this. `profiles`: where they go. Throws error (E12) for a recipe with profiles and no place for them.
+  run_observer(Step& step, run_log<typename Environment::files>& log, trainer_options const& options,
+               std::filesystem::path profiles)
+      : step_(step),
+        log_(log),
+        options_(options),
+        profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {}
+
+  // Batches.
+
+  /// Says what is odd about a batch. Throws data_error (E06) where it cannot train, and drops the update then.
+  template <class Batch>
+  void look_at([[maybe_unused]] Batch const& batch) {
+    if constexpr (configured.batch_guard.kind != batch_guard::kind::off) {
+      try {
+        for (batch_finding const& found : batches_.look(batch)) say(found);
+      } catch (data_error const&) {
+        step_.drop_update();
+        throw;
+      }
+      log_.batch(batches_.padding(), batches_.ignored_labels());
+    }
+  }
+  void end_epoch() {
+    for (batch_finding const& found : batches_.end_epoch()) say(found);
+  }
+  /// A resume or a rollback moved the data.
+  void data_moved() { batches_.data_moved(); }
+
+  // Utilisation.
+
+  /// Measures what the device can do where nothing says it. Returns its argument.
+  double use_operations(double per_token) {
+    operations_per_token_ = per_token;
+    if (options_.peak_operations_per_second > 0.0) peak_ = options_.peak_operations_per_second;
+    if (peak_ > 0.0) return per_token;
+    using precision::kind;
+    constexpr auto dtype = configured.precision.kind == kind::fp32   ? at::kFloat
+                           : configured.precision.kind == kind::bf16 ? at::kBFloat16
+                                                                     : at::kHalf;
+    peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
+    return per_token;
+  }
+  /// 0: not known.
+  double operations_per_token() const { return operations_per_token_; }
+  /// Operations a second; 0: not known.
+  double peak() const { return peak_; }
+
+  // Layers.
+
+  /// What the update that begins now looks at. Nothing where the figures would have no place: `has_place`, apart from sinks.
+  layer_detail layers_due(bool has_place) const {
+    if (!has_place && options_.sinks.empty()) return layer_detail::none;
+    std::int64_t const next = step_.updates() + (step_.is_pending() ? 2 : 1);
+    auto const is_due = [&](std::int64_t every) { return every > 0 && next % every == 0; };
+    if (is_due(options_.histograms_every)) return layer_detail::distributions;
+    return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
+  }
+
+  // Profiles.
+
+  void before_update(std::int64_t attempt) {
+    if constexpr (records_profiles) {
+      profiles_.before_update(step_.updates(), attempt, step_.phases());
+      say_what_is_written();
+    }
+  }
+  /// Something that a profile would explain.
+  void symptom(std::string const& why) {
+    if constexpr (records_profiles) profiles_.symptom(why);
+  }
+  void end() {
+    if constexpr (records_profiles) {
+      profiles_.end(step_.phases());
+      say_what_is_written();
+    }
+  }
+
+ private:
+  void say(batch_finding const& found) {
+    if (batches_.is_news(found.what)) log_.found(step_.updates(), found);
+  }
+  void say_what_is_written() {
+    if (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
+    if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
+  }
+
+  Step& step_;
+  run_log<typename Environment::files>& log_;
+  trainer_options const& options_;
+  batch_watch batches_{configured.batch_guard};
+  double operations_per_token_ = 0.0;
+  double peak_ = 0.0;
+  run_profiles profiles_;
+};
+
+}  // namespace keel::detail

@@ -1,0 +1,90 @@
+// The profiles of a run: which updates are recorded, and the files that come of it, which a thread writes.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/memory/recording.hpp>
+#include <keel/metrics/phase_times.hpp>
+#include <keel/metrics/sink_thread.hpp>
+#include <keel/policy/profile.hpp>
+#include <keel/profile/profile_recorder.hpp>
+#include <optional>
+#include <string>
+
+namespace keel {
+
+class run_profiles final : private phase_listener {
+ public:
+  /// Of a run whose recipe has no profile it does nothing. `directory`: `profiles` of the run directory.
+  run_profiles(profile::settings const& settings, std::filesystem::path directory, c10::Device device);
+  run_profiles(run_profiles const&) = delete;
+  run_profiles& operator=(run_profiles const&) = delete;
+
+  /// Something that a profile of the next updates would explain.
+  void symptom(std::string const& why) {
+    if (settings_.kind != profile::kind::off && symptom_.empty()) symptom_ = why;
+  }
+
+  /// An update is about to begin: `update` were applied, `attempt` ended.
+  template <class Clock>
+  void before_update(std::int64_t update, std::int64_t attempt, phase_clock<Clock>& phases) {
+    if (settings_.kind == profile::kind::off) return;
+    if (is_recording()) {
+      if (goes_on()) return;
+      phases.listen(nullptr);
+      finish();
+    }
+    if (begin(update, attempt)) phases.listen(this);
+  }
+  /// The run ends, or is about to end by an exception; what is recorded is written.
+  template <class Clock>
+  void end(phase_clock<Clock>& phases) {
+    phases.listen(nullptr);
+    if (is_recording()) finish();
+    if (writer_) writer_->drain();
+  }
+
+  struct written {
+    std::filesystem::path path;
+    std::int64_t first_update;
+    std::string why;
+  };
+  /// Once for each profile that was recorded.
+  std::optional<written> take_written() { return std::exchange(written_, std::nullopt); }
+  /// Why one could not be written; empty: nothing new.
+  std::string take_trouble() { return writer_ ? writer_->take_trouble() : std::string(); }
+
+ private:
+  static constexpr std::size_t most_profiles = 16;
+  static constexpr std::int64_t between_symptoms = 100;  ///< updates
+
+  bool is_recording() const { return recorder_.has_value(); }
+  bool begin(std::int64_t update, std::int64_t attempt);
+  /// Another update belongs to the profile.
+  bool goes_on();
+  void finish();
+
+  void phase_began(run_phase which) override;
+  void phase_ended(run_phase which) override;
+
+  profile::settings settings_;
+  std::filesystem::path directory_;
+  c10::Device device_;
+  std::string symptom_;                            ///< that has no profile yet
+  std::int64_t last_symptom_ = -between_symptoms;  ///< attempts
+  std::int64_t ended_ = 0;                         ///< updates of the open profile, those that are thrown away included
+  std::int64_t first_update_ = 0;
+  std::string why_;
+  std::optional<profile_recorder> recorder_;
+  std::optional<memory::recording> memory_;
+  std::optional<written> written_;
+  std::optional<sink_thread> writer_;
+};
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/run_profiles.ipp>
+#endif

@@ -1,0 +1,133 @@
+// The bodies of run_profiles.hpp.
+#pragma once
+
+#include <algorithm>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/core/replace_file.hpp>
+#include <keel/memory/statistics.hpp>
+#include <keel/metrics/console.hpp>
+#include <keel/metrics/sink.hpp>
+#include <keel/trainer/run_profiles.hpp>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+/// The thread that writes profiles has no values to write.
+struct no_sink : metric_sink {
+  void scalars(std::int64_t, std::span<named_value const>) override {}
+};
+
+/// Makes the folder and removes the oldest ones of this name.
+KEEL_BODY void make_room(std::filesystem::path const& folder, std::size_t most) {
+  std::filesystem::create_directories(folder);
+  std::vector<std::filesystem::path> all;
+  for (auto const& entry : std::filesystem::directory_iterator(folder.parent_path())) {
+    if (entry.is_directory() && entry.path().filename().string().starts_with("update-")) all.push_back(entry.path());
+  }
+  std::sort(all.begin(), all.end());
+  for (std::size_t i = 0; i + most < all.size(); ++i) {
+    if (all[i] != folder) std::filesystem::remove_all(all[i]);
+  }
+}
+
+}  // namespace detail
+
+KEEL_BODY run_profiles::run_profiles(profile::settings const& settings, std::filesystem::path directory, c10::Device device)
+    : settings_(settings), directory_(std::move(directory)), device_(device) {
+  if (settings_.kind == profile::kind::off) return;
+  if (directory_.empty())
+    throw error("E12",
+                "the recipe records profiles but options.run_directory is empty. Name a directory, or use keel::profile::off.");
+  writer_.emplace("profiles", std::make_shared<detail::no_sink>());
+}
+
+KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
+  bool const is_due = settings_.kind == profile::kind::every && attempt % settings_.period == 0;
+  bool const has_symptom = !symptom_.empty() && attempt - last_symptom_ >= between_symptoms;
+  if (!is_due && !has_symptom) {
+    // Of one that follows another too soon the next profile will tell as much.
+    symptom_.clear();
+    return false;
+  }
+  if (has_symptom) last_symptom_ = attempt;
+  why_ = has_symptom ? "Recorded after a symptom: " + symptom_ + "." : "Recorded by keel::profile::every.";
+  symptom_.clear();
+  ended_ = 0;
+  first_update_ = update + settings_.warmup;
+  recorder_.emplace();
+  // Where the process counts memory, and nothing else records it.
+  if (settings_.warmup == 0 && device_.is_cpu() && memory::statistics_of(device_)) {
+    try {
+      memory_.emplace();
+    } catch (std::logic_error const&) {
+      // The program records it.
+    }
+  }
+  return true;
+}
+
+KEEL_BODY bool run_profiles::goes_on() {
+  ++ended_;
+  if (ended_ == settings_.warmup) {
+    recorder_->restart();
+    if (device_.is_cpu() && memory::statistics_of(device_)) {
+      try {
+        memory_.emplace();
+      } catch (std::logic_error const&) {
+        // The program records it.
+      }
+    }
+  }
+  return ended_ < settings_.warmup + settings_.active;
+}
+
+KEEL_BODY void run_profiles::finish() {
+  auto const all = std::make_shared<recorded_profile>(recorder_->finish());
+  recorder_.reset();
+  std::string recording;
+  if (memory_) {
+    recording = memory_->pickle();
+    memory_.reset();
+  }
+  all->first_update = first_update_;
+  all->updates = std::max<std::int64_t>(ended_ - settings_.warmup, 0);
+  all->why = why_;
+  if (all->updates == 0) return;
+  auto const folder = directory_ / detail::formatted("update-%09lld", static_cast<long long>(first_update_ + 1));
+  written_ = written{folder, first_update_, why_};
+  writer_->post(
+      [all, folder, recording = std::move(recording)](metric_sink&) {
+        detail::make_room(folder, most_profiles);
+        posix_files files;
+        auto const write = [&](char const* name, std::string const& content) {
+          detail::replace_file(files, folder / name, [&](auto const& sink) { sink(content.data(), content.size()); });
+        };
+        write("trace.json", chrome_trace(*all));
+        write("summary.md", summary_of(*all));
+        if (!recording.empty()) write("memory.pickle", recording);
+      },
+      /*may_drop=*/false);
+}
+
+KEEL_BODY void run_profiles::phase_began(run_phase which) {
+  if (recorder_) recorder_->phase_began(which);
+  if (memory_) memory_->set_phase(to_string(which));
+}
+
+KEEL_BODY void run_profiles::phase_ended(run_phase which) {
+  if (!recorder_) return;
+  recorder_->phase_ended(which);
+  if (auto const all = memory::statistics_of(device_)) recorder_->memory(all->allocated);
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>
