@@ -1,5 +1,5 @@
 // What a program trains with. What reads or writes JSON, or looks into a checkpoint, it includes by name: json/load_config.hpp,
-// json/write_config.hpp, checkpoint/read_checkpoint.hpp, checkpoint/verify.hpp, checkpoint/optimizer_state.hpp.
+// json/write_config.hpp, checkpoint/read_checkpoint.hpp, checkpoint/verify.hpp, checkpoint/optimizer_state.hpp, profile/profile_recorder.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -7,6 +7,7 @@
 #include <keel/recipe.hpp>
 
 #include <keel/attention/attention.hpp>
+#include <keel/batch_guard/batch_watch.hpp>
 #include <keel/checkpoint/best_so_far.hpp>
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
@@ -27,6 +28,7 @@
 #include <keel/diagnose/estimate.hpp>
 #include <keel/ema/moving_average.hpp>
 #include <keel/evaluation/predict.hpp>
+#include <keel/health/alarm_watch.hpp>
 #include <keel/lora/lora.hpp>
 #include <keel/memory/budget.hpp>
 #include <keel/memory/recording.hpp>
@@ -36,7 +38,10 @@
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/histogram.hpp>
+#include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/metric.hpp>
+#include <keel/metrics/operation_count.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/metrics/run_metric.hpp>
 #include <keel/metrics/sink.hpp>
 #include <keel/metrics/tensorboard_writer.hpp>

@@ -52,7 +52,7 @@ TEST_CASE("NaN and infinity are found in inputs and labels, with their row") {
       REQUIRE(found.size() == 1);
       CHECK(found[0].what == batch_problem::not_finite);
       CHECK(found[0].row == 5);
-      CHECK(found[0].words.find("micro-batch 0, row 5: 1 of its inputs") == 0);
+      CHECK(found[0].words.find("micro-batch 0, row 5: 1 values of its inputs") == 0);
     }
   }
   auto const [x, y] = make_pair_batch(1);
@@ -86,10 +86,21 @@ TEST_CASE("each oddity of a batch is found, and its neighbour is not") {
   auto const x = at::rand({4, 3});
   CHECK(found_in(std::pair(x, at::full({4}, -100, at::kLong))) == std::set<std::string>{"all_labels_ignored"});
   CHECK(found_in(std::pair(x, ids({{-100}, {-100}, {-100}, {1}}))).empty());
-  CHECK(found_in(std::pair(x, at::full({3}, 1, at::kLong))) == std::set<std::string>{"rows_differ"});
-  CHECK(found_in(std::pair(x, ids({{-7}, {1}, {2}, {3}}))) == std::set<std::string>{"id_below_zero"});
-  CHECK(found_in(ids({{-7, 1}, {2, 3}})) == std::set<std::string>{"id_below_zero"});
-  CHECK(found_in(ids({{-7, 1}, {2, 3}}), {.padding = -7}).empty());
+  CHECK(found_in(std::pair(x, at::full({5}, 1, at::kLong))) == std::set<std::string>{"rows_differ"});
+  keel::batch_guard::settings const checks{.kind = keel::batch_guard::kind::check};
+  CHECK(found_in(std::pair(x, ids({{-7}, {1}, {2}, {3}})), checks) == std::set<std::string>{"id_below_zero"});
+  CHECK(found_in(std::pair(x, ids({{-7}, {1}, {2}, {3}}))).empty());
+  CHECK(found_in(ids({{-7, 1}, {2, 3}}), checks) == std::set<std::string>{"id_below_zero"});
+  // Features that are integers, masks and positions beside the ids, flattened labels, numbers of users.
+  CHECK(found_in(ids({{-7, 1}, {2, 3}})).empty());
+  auto const three = std::tuple(ids({{1, 2}, {3, 4}}), ids({{0, 500}, {0, -1}}), ids({{2, -100}, {4, 1}}));
+  CHECK(found_in(three, {.kind = keel::batch_guard::kind::check, .vocabulary = 10}).empty());
+  CHECK(found_in(std::pair(ids({{1, 2}, {3, 4}}), at::arange(4))).empty());
+  CHECK(found_in(std::pair(at::full({8}, 3, at::kLong), at::rand({8}))).empty());
+  auto const masked = std::tuple(at::rand({2, 2}), at::full({2, 2}, -INFINITY), at::rand({2, 1}));
+  CHECK(found_in(masked).empty());
+  CHECK(found_in(std::pair(x, x.clone())).empty());
+  CHECK(found_in(ids({{-7, 1}, {2, 3}}), {.kind = keel::batch_guard::kind::check, .padding = -7}).empty());
   CHECK(found_in(std::pair(at::rand({0, 3}), at::rand({0, 1}))).count("nothing_in_it") == 1);
   CHECK(found_in(at::ones({4, 3})) == std::set<std::string>{"rows_repeat"});
   CHECK(found_in(at::ones({3, 3})).empty());
@@ -106,11 +117,14 @@ TEST_CASE("a batch that comes again is found, but not in the next epoch, and one
   for (std::uint64_t i = 0; i < 10; ++i) CHECK(found_in(watch, batch(i)).empty());
   auto const found = watch.look(batch(7));
   REQUIRE(found.size() == 1);
-  CHECK(found[0].words.find("3 micro-batches before it") != std::string::npos);
+  CHECK(found[0].words.find("the same as the one 3 micro-batches before it") != std::string::npos);
   watch.end_epoch();
   for (std::uint64_t i = 0; i < 10; ++i) CHECK(found_in(watch, batch(i)).empty());
   keel::batch_watch single({});
   for (int i = 0; i < 500; ++i) CHECK(found_in(single, batch(1)).empty());
+  // A loop that goes over its data again without saying so.
+  keel::batch_watch cycles({});
+  for (std::uint64_t i = 0; i < 100; ++i) CHECK(found_in(cycles, batch(i % 7)).empty());
 }
 
 TEST_CASE("padding and ignored labels are shares, and ids that never came are counted once") {
@@ -121,7 +135,16 @@ TEST_CASE("padding and ignored labels are shares, and ids that never came are co
   auto const found = watch.end_epoch();
   REQUIRE(found.size() == 1);
   CHECK(found[0].words.find("6 of the 10 ids") == 0);
-  CHECK(watch.end_epoch().empty());
+  watch.look(ids({{1, 2}, {3, 4}}));
+  CHECK(watch.end_epoch().size() == 1);
+}
+
+TEST_CASE("a finding says where the batch stands") {
+  keel::batch_watch watch({});
+  watch.at(2, 17);
+  auto const found = watch.look(at::full({1, 2}, NAN));
+  REQUIRE(found.size() == 1);
+  CHECK(found[0].words.find("epoch 2, micro-batch 17, row 0: 2 values") == 0);
 }
 
 namespace {

@@ -96,7 +96,7 @@ std::vector<tried_alarm> all_tried() {
   }, 0.0012, 0.0003, 2500);
   pair("loss_is_stuck", [](double end) -> set_update {
     return [=](std::int64_t n, M& m) { m.loss = (1.0 + ripple(n)) * (end + (1.0 - end) * std::exp(-static_cast<double>(n) / 50.0)); };
-  }, 0.95, 0.85);
+  }, 0.98, 0.9);
   pair("loss_is_constant", [](double change) -> set_update {
     return [=](std::int64_t n, M& m) { m.loss = 1.0 - change * static_cast<double>(n % 7); };
   }, 0.0, 1e-5);
@@ -132,6 +132,12 @@ std::vector<tried_alarm> all_tried() {
   pair("gradient_norm_rises_in_warmup", [](double norm) -> set_update {
     return [=](std::int64_t n, M& m) { if (n > 40 && n <= 60) m.gradient_norm = norm; };
   }, 120.0, 90.0);
+  pair("gpu_is_hot", [](double degrees) -> set_update {
+    return [=](std::int64_t, M& m) {
+      m.gpu.emplace();
+      m.gpu->temperature = degrees;
+    };
+  }, 88.0, 86.0);
   // Of evaluations.
   for (double const rise : {1.06, 1.04}) {
     imagined_run run = run_with([](std::int64_t n, M& m) { m.loss = std::exp(-static_cast<double>(n) / 800.0) * (1.0 + ripple(n)); });
@@ -139,6 +145,16 @@ std::vector<tried_alarm> all_tried() {
     run.evaluation = [=](std::int64_t n) { return n <= 800 ? 2.0 - static_cast<double>(n) / 800.0 : 1.0 * rise; };
     if (rise > 1.05) {
       all.push_back({"overfits", run, {}});
+    } else {
+      all.back().stays_below = run;
+    }
+  }
+  for (double const value : {static_cast<double>(NAN), 1.0}) {
+    imagined_run run = run_with([](std::int64_t, M&) {}, 1000);
+    run.evaluate_every = 100;
+    run.evaluation = [=](std::int64_t n) { return n > 500 ? value : 1.0; };
+    if (std::isnan(value)) {
+      all.push_back({"evaluation_is_not_finite", run, {}});
     } else {
       all.back().stays_below = run;
     }
@@ -218,12 +234,12 @@ std::vector<std::pair<std::string, imagined_run>> healthy_runs() {
   for (auto& [name, run] : all) {
     run.evaluation = [update = run.update](std::int64_t n) {
       double sum = 0.0;
-      for (int i = 0; i < 50; ++i) {
+      for (int i = 0; i < 400; ++i) {
         keel::update_metrics m;
         update(n, m);
         sum += m.loss;
       }
-      return 1.1 * sum / 50.0;
+      return 1.1 * sum / 400.0;
     };
     // What a curriculum is judged by stays the same.
     if (name == "a curriculum") run.evaluation = [falls](std::int64_t n) { return falls(n, 3.5, 1.0, 2000.0); };
@@ -267,6 +283,38 @@ TEST_CASE("no alarm on ten kinds of runs that are well") {
       CHECK(raised.empty());
     }
   }
+}
+
+TEST_CASE("what is learned by heart raises nothing, nor does a loss below 0") {
+  auto chance = std::make_shared<std::mt19937_64>(3);
+  for (double const sign : {1.0, -1.0}) {
+    imagined_run const run = run_with(
+        [=](std::int64_t n, keel::update_metrics& m) {
+          double const noise = std::exp(std::normal_distribution<double>(0.0, 1.5)(*chance));
+          m.loss = sign * (2.0 * std::exp(-static_cast<double>(n) / 50.0) + 1e-5 * noise);
+        },
+        3000);
+    auto const raised = alarms_in(run);
+    CAPTURE(sign, names_of(raised));
+    CHECK(raised.empty());
+  }
+}
+
+TEST_CASE("an alarm alone has what its conditions need, and one about a value that never comes says so") {
+  keel::alarm_watch watch({{&keel::health::evaluation_is_far_off::configured, keel::health::action::log}}, 0);
+  std::mt19937_64 chance(1);
+  bool is_raised = false;
+  for (std::int64_t n = 1; n <= 3000; ++n) {
+    keel::update_metrics m = ordinary(n, chance);
+    m.smoothed_loss = 1.0;
+    watch.update(m);
+    if (n % 100 == 0) is_raised = is_raised || !watch.evaluated(n, "validation", {{"", 1.0 + static_cast<double>(n) / 1000.0}}).empty();
+  }
+  CHECK(is_raised);
+  static constexpr keel::health::alarm mistyped{.name = "mistyped", .conditions = {{"train/los", keel::health::is::above, 1.0, 5}}};
+  keel::alarm_watch other({{&mistyped, keel::health::action::log}}, 0);
+  REQUIRE(other.never_seen().size() == 1);
+  CHECK(other.never_seen()[0].second == "train/los");
 }
 
 TEST_CASE("before the end of the warm-up only alarms about the warm-up are raised") {
@@ -397,7 +445,12 @@ TEST_CASE("an alarm about a value of the program's is raised, and saves a checkp
   scratch_directory const directory;
   train<saves>(directory / "run");
   CHECK(alarm_event(directory / "run")["update"] == 3);
-  CHECK(std::filesystem::exists(directory / "run/checkpoints/step-000000003"));
+  bool is_saved = false;
+  for (std::string const& line : read_lines(directory / "run/events.jsonl")) {
+    auto const event = nlohmann::json::parse(line);
+    is_saved = is_saved || (event["event"] == "checkpoint" && event["update"] == 3);
+  }
+  CHECK(is_saved);
 }
 
 TEST_CASE("an incident has the values that raised its alarm") {

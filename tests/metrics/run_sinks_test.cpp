@@ -1,11 +1,18 @@
 // What a run's sinks get: TensorBoard by itself, and the program's own.
 #include "../support.hpp"
 
+#include <sys/wait.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
 #include <keel/data/shuffled_batches.hpp>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
+#include <sstream>
+#include <thread>
 
 #include "event_reader.hpp"
 
@@ -113,6 +120,43 @@ TEST_CASE("after an exception and a resume TensorBoard shows one run without a g
   auto const board = board_in(directory / "run/tensorboard");
   CHECK(board.scalars.at("train/loss").size() == 14);
   CHECK(board.files == 5);
+}
+
+// Run by the test below, as a process: KEEL_VICTIM names the directory, and the update after which it is killed.
+TEST_CASE("a run that is killed", "[.victim]") {
+  std::istringstream given(std::getenv("KEEL_VICTIM"));
+  std::string directory;
+  std::int64_t update = 0;
+  given >> update >> directory;
+  auto const model = make_small(2);
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  keel::trainer<saves_often> run{model, optimizer, quiet({.run_directory = directory, .updates = 14})};
+  run.on([&](keel::event::update_end const& e) {
+    if (e.update != update) return;
+    // What the last save flushed is on its way; what came later goes with the process.
+    std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+    std::raise(SIGKILL);
+  });
+  std::vector<keel::row_numbers> batches;
+  for (std::int64_t i = 0; i < 14; ++i) batches.push_back({i});
+  run.fit(batches, [&](keel::row_numbers const& rows) {
+    return mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(rows[0])));
+  });
+}
+
+TEST_CASE("after SIGKILL and a resume event files read, and TensorBoard shows one run") {
+  scratch_directory const directory;
+  for (std::int64_t const kill : {6, 9, 11}) {
+    ::setenv("KEEL_VICTIM", (std::to_string(kill) + " " + (directory / "run").string()).c_str(), 1);
+    // The shell ends as its process did, with a signal's number above 128.
+    int const ended = std::system("\"$(readlink /proc/$PPID/exe)\" 'a run that is killed' >/dev/null 2>&1; exit $?");
+    CHECK(WEXITSTATUS(ended) == 128 + SIGKILL);
+  }
+  train<saves_often>(quiet({.run_directory = directory / "run", .updates = 14}));
+  check_same_losses(directory / "run");
+  auto const board = board_in(directory / "run/tensorboard");
+  CHECK(board.files == 4);
+  CHECK(board.scalars.at("train/loss").size() == 14);
 }
 
 TEST_CASE("after a rollback TensorBoard shows the run as it is") {

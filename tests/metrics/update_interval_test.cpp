@@ -217,8 +217,14 @@ TEST_CASE("every metric of a run has a name, a unit, its reductions and its cost
   keel::update_metrics all;
   all.milliseconds = 1.0;
   all.memory.emplace();
+  all.times.total = 1.0;
+  all.mfu = all.padding = all.ignored_labels = all.smoothed_loss = all.smoothed_gradient_norm = 0.5;
+  keel::gpu_state gpu;
+  gpu.memory_used = gpu.memory_total = gpu.temperature = gpu.utilization = 1.0;
+  all.gpu = gpu;
+  all.memory->is_on_gpu = true;
   auto const values = keel::named_values(all);
-  CHECK(values.size() == 11);
+  CHECK(values.size() == 31);
   for (auto const& [name, value] : values) {
     INFO(name);
     CHECK(readme.find("`" + name + "`") != std::string::npos);

@@ -39,7 +39,8 @@ char const* to_string(batch_problem which);
 
 struct batch_finding {
   batch_problem what;
-  std::int64_t batch;  ///< micro-batches before it
+  std::int64_t epoch;  ///< 0 where the program does not say it
+  std::int64_t batch;  ///< micro-batches of the epoch before it
   std::int64_t row;    ///< the first; -1: of the whole batch
   std::string words;   ///< one sentence with both
 };
@@ -95,8 +96,11 @@ class batch_watch {
 
   bool is_on() const { return settings_.kind != batch_guard::kind::off; }
 
-  /// Of a tensor of floating-point numbers, integers of 32 or 64 bits as token ids or labels, and 8-bit integers as pixels, whose values are
-  /// not looked at. Tensors on a device, sparse and quantized ones count as looked at. Throws data_error (E06) for an id or label that the settings
+  /// Where the next batch stands; without it batches are counted.
+  void at(std::int64_t epoch, std::int64_t position) { epoch_ = epoch, position_ = position, is_placed_ = true; }
+
+  /// Token ids are the first input of 32 or 64-bit integers with two dimensions or more. Tensors on a device, sparse and quantized ones are
+  /// not looked at. Throws data_error (E06) for an id or label that the settings
   /// exclude, with its row.
   template <class Batch>
   std::vector<batch_finding> look(Batch const& batch) {
@@ -118,18 +122,25 @@ class batch_watch {
   bool is_news(batch_problem which);
 
  private:
-  void look_at_numbers(at::Tensor const& numbers, char const* name, std::vector<batch_finding>& found);
+  void look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity, std::vector<batch_finding>& found);
   void look_at_ids(at::Tensor const& ids, std::vector<batch_finding>& found);
   void look_at_labels(at::Tensor const& labels, std::vector<batch_finding>& found);
-  void look_for_repeats(at::Tensor const& inputs, std::vector<batch_finding>& found);
+  /// Returns a checksum of the tensor.
+  std::uint64_t look_for_repeated_rows(at::Tensor const& inputs, std::vector<batch_finding>& found) const;
+  void look_for_repeats(std::uint64_t checksum, std::vector<batch_finding>& found);
   void add(std::vector<batch_finding>& to, batch_problem what, std::int64_t row, std::string const& words) const;
+  std::string place(std::int64_t row) const;
 
   batch_guard::settings settings_;
+  std::int64_t epoch_ = 0;
+  std::int64_t position_ = -1;  ///< of the last batch
+  bool is_placed_ = false;      ///< the program says where it stands
   std::int64_t seen_ = 0;
   std::optional<double> padding_;
   std::optional<double> ignored_;
   static constexpr std::size_t remembered = 64;
   std::vector<std::uint64_t> last_;  ///< checksums of the last batches, a ring
+  std::uint64_t first_ = 0;          ///< since the data began
   std::size_t next_ = 0;
   std::int64_t alike_ = 0;  ///< batches in a row that were all the same, from the first of the epoch on
   bool all_alike_ = true;

@@ -3,8 +3,10 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/isnan.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -13,6 +15,7 @@
 #include <keel/core/error.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -64,23 +67,29 @@ KEEL_BODY bool batch_watch::is_news(batch_problem which) {
   return count == 1;
 }
 
-KEEL_BODY void batch_watch::add(std::vector<batch_finding>& to, batch_problem what, std::int64_t row,
-                                std::string const& words) const {
-  to.push_back({what, seen_ - 1, row,
-                "micro-batch " + std::to_string(seen_ - 1) + (row >= 0 ? ", row " + std::to_string(row) : "") + ": " + words});
+KEEL_BODY std::string batch_watch::place(std::int64_t row) const {
+  return (epoch_ > 0 ? "epoch " + std::to_string(epoch_) + ", " : "") + "micro-batch " + std::to_string(position_) +
+         (row >= 0 ? ", row " + std::to_string(row) : "") + ": ";
 }
 
-KEEL_BODY void batch_watch::look_at_numbers(at::Tensor const& numbers, char const* name, std::vector<batch_finding>& found) {
+KEEL_BODY void batch_watch::add(std::vector<batch_finding>& to, batch_problem what, std::int64_t row,
+                                std::string const& words) const {
+  to.push_back({what, epoch_, position_, row, place(row) + words});
+}
+
+KEEL_BODY void batch_watch::look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity,
+                                            std::vector<batch_finding>& found) {
   // One pass; a sum that overflows is looked at again.
   if (std::isfinite(host_value(numbers.sum(at::kFloat)))) return;
-  at::Tensor const is_finite = at::isfinite(numbers).contiguous();
-  bool const* const finite = is_finite.data_ptr<bool>();
-  bool const* const end = finite + is_finite.numel();
-  bool const* const first = std::find(finite, end, false);
+  at::Tensor const is_sound = (allows_infinity ? at::isnan(numbers).logical_not() : at::isfinite(numbers)).contiguous();
+  bool const* const sound = is_sound.data_ptr<bool>();
+  bool const* const end = sound + is_sound.numel();
+  bool const* const first = std::find(sound, end, false);
   if (first == end) return;
-  add(found, batch_problem::not_finite, detail::row_of(numbers, first - finite),
-      std::to_string(std::count(first, end, false)) + " of its " + name +
-          " are NaN or infinite, which every parameter would become. Look at the sample, and how it is normalised.");
+  add(found, batch_problem::not_finite, detail::row_of(numbers, first - sound),
+      std::to_string(std::count(first, end, false)) + " values of its " + name +
+          " are NaN or infinite; one update would spread them to every parameter. Look at the sample, and how it is "
+          "normalised.");
 }
 
 KEEL_BODY void batch_watch::look_at_ids(at::Tensor const& ids, std::vector<batch_finding>& found) {
@@ -103,13 +112,13 @@ KEEL_BODY void batch_watch::look_at_ids(at::Tensor const& ids, std::vector<batch
     return false;
   });
   if (outside >= 0)
-    throw data_error("E06", "micro-batch " + std::to_string(seen_ - 1) + ", row " +
-                                std::to_string(detail::row_of(ids, outside)) + ": token " + std::to_string(value_outside) +
+    throw data_error("E06", place(detail::row_of(ids, outside)) + "token " + std::to_string(value_outside) +
                                 " is outside the vocabulary of " + std::to_string(vocabulary) +
                                 ". Tokenise the data with the model's own vocabulary.");
-  if (below >= 0)
+  bool const checks = settings_.kind == batch_guard::kind::check;
+  if (checks && below >= 0)
     add(found, batch_problem::id_below_zero, detail::row_of(ids, below),
-        "an id is below 0, for which an embedding has no row. Name it with keel::batch_guard::padding if it fills rows.");
+        "an id is below 0, and an embedding has no row for it. Replace it where the data is prepared.");
   if (settings_.padding != -1) padding_ = static_cast<double>(padded) / static_cast<double>(ids.numel());
   if (settings_.longest > 0 && ids.dim() > 1 && ids.size(1) > settings_.longest)
     add(found, batch_problem::row_too_long, 0,
@@ -137,8 +146,7 @@ KEEL_BODY void batch_watch::look_at_labels(at::Tensor const& labels, std::vector
     return false;
   });
   if (outside >= 0)
-    throw data_error("E06", "micro-batch " + std::to_string(seen_ - 1) + ", row " +
-                                std::to_string(detail::row_of(labels, outside)) + ": label " + std::to_string(value_outside) +
+    throw data_error("E06", place(detail::row_of(labels, outside)) + "label " + std::to_string(value_outside) +
                                 " is outside the " + std::to_string(classes) +
                                 " classes. Look at how labels are numbered: from 0 on, and " +
                                 std::to_string(settings_.ignored) + " for what does not count.");
@@ -147,85 +155,118 @@ KEEL_BODY void batch_watch::look_at_labels(at::Tensor const& labels, std::vector
     add(found, batch_problem::all_labels_ignored, -1,
         "all of its labels are " + std::to_string(settings_.ignored) +
             ", so that its mean loss is 0 / 0. Look at how prompts are masked, and leave such batches out.");
-  else if (below >= 0)
+  else if (settings_.kind == batch_guard::kind::check && below >= 0)
     add(found, batch_problem::id_below_zero, detail::row_of(labels, below),
         "a label is below 0 and is not " + std::to_string(settings_.ignored) +
             ". Name it with keel::batch_guard::ignored if it counts for nothing.");
 }
 
-KEEL_BODY void batch_watch::look_for_repeats(at::Tensor const& inputs, std::vector<batch_finding>& found) {
-  at::Tensor const flat = inputs.contiguous();
-  std::int64_t const rows = flat.dim() > 0 ? flat.size(0) : 0;
-  if (rows < 1) return;
-  auto const* const bytes = static_cast<char const*>(flat.data_ptr());
-  std::size_t const size = flat.nbytes() / static_cast<std::size_t>(rows);
-  std::uint64_t all = 0;
+KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& inputs, std::vector<batch_finding>& found) const {
+  // A copy of what is strided otherwise would cost more than it says.
+  if (!inputs.is_contiguous() || inputs.dim() < 1) return static_cast<std::uint64_t>(inputs.numel());
+  std::int64_t const rows = inputs.size(0);
+  auto const* const bytes = static_cast<char const*>(inputs.data_ptr());
+  std::size_t const size = inputs.nbytes() / static_cast<std::size_t>(rows);
+  // Of a large row its beginning and its end stand for it.
+  constexpr std::size_t most = 4096;
+  std::uint64_t all = static_cast<std::uint64_t>(inputs.numel());
   std::unordered_map<std::uint64_t, std::int64_t> first_with;
   std::int64_t repeated = 0;
   std::int64_t first_repeated = -1;
   for (std::int64_t row = 0; row < rows; ++row) {
-    std::uint64_t const one = XXH3_64bits(bytes + static_cast<std::size_t>(row) * size, size);
+    char const* const begin = bytes + static_cast<std::size_t>(row) * size;
+    std::uint64_t one = XXH3_64bits(begin, std::min(size, most));
+    if (size > most) one = XXH3_64bits_withSeed(begin + size - std::min(size - most, most), std::min(size - most, most), one);
     all = XXH3_64bits_withSeed(&one, sizeof one, all);
     if (!first_with.emplace(one, row).second) {
       if (first_repeated < 0) first_repeated = row;
       ++repeated;
     }
   }
-  // A few short rows are often alike; half of a batch is not.
+  // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
   constexpr std::int64_t least_rows = 4;
-  if (rows >= least_rows && 2 * repeated >= rows)
+  if (inputs.dim() > 1 && rows >= least_rows && 2 * repeated >= rows)
     add(found, batch_problem::rows_repeat, first_repeated,
         std::to_string(repeated) + " of its " + std::to_string(rows) +
             " rows are copies of others in it. Look at how samples are drawn.");
+  return all;
+}
 
+KEEL_BODY void batch_watch::look_for_repeats(std::uint64_t checksum, std::vector<batch_finding>& found) {
+  bool const all_alike = all_alike_ && (last_.empty() || last_.front() == checksum);
+  // The first batch comes again behind others: the data begins again in a loop that does not say where epochs end.
+  if (!all_alike && !last_.empty() && first_ == checksum) data_moved();
   std::size_t ago = 1;
-  while (ago <= last_.size() && last_[(next_ + last_.size() - ago) % last_.size()] != all) ++ago;
+  while (ago <= last_.size() && last_[(next_ + last_.size() - ago) % last_.size()] != checksum) ++ago;
   bool const is_known = ago <= last_.size();
-  all_alike_ = all_alike_ && (last_.empty() || last_.front() == all);
+  if (last_.empty()) first_ = checksum;
+  all_alike_ = all_alike;
   alike_ = all_alike_ ? alike_ + 1 : 0;
   // One batch again and again is what a test of the model does, until it is what a broken loader does.
   constexpr std::int64_t many = 1000;
-  if (all_alike_ ? alike_ == many : is_known) {
+  if (all_alike_ ? alike_ == many : is_known)
     add(found, batch_problem::batch_repeats, -1,
-        "its inputs are those of " + std::to_string(ago) +
-            (ago == 1 ? " micro-batch before it. " : " micro-batches before it. ") + "Look at how the loader goes on.");
-  }
+        (ago == 1 ? std::string("it is the same as the micro-batch before it. ")
+                  : "it is the same as the one " + std::to_string(ago) + " micro-batches before it. ") +
+            "Look at how the loader advances.");
   if (last_.size() < remembered) {
-    last_.push_back(all);
+    last_.push_back(checksum);
   } else {
-    last_[next_] = all;
+    last_[next_] = checksum;
   }
   next_ = (next_ + 1) % remembered;
 }
 
 KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& batch) {
   std::vector<batch_finding> found;
+  if (!is_placed_) position_ = seen_;
   ++seen_;
   padding_.reset();
   ignored_.reset();
   at::NoGradGuard const no_grad;
+  bool has_ids = false;
+  std::uint64_t checksum = 0;
+  bool is_read = false;
+  auto const add_checksum = [&](std::uint64_t one) {
+    checksum = XXH3_64bits_withSeed(&one, sizeof one, checksum);
+    is_read = true;
+  };
+  std::vector<batch_finding> unused;
   for (at::Tensor const& one : batch.inputs) {
+    bool const is_first = &one == &batch.inputs.front();
     if (one.numel() == 0) add(found, batch_problem::nothing_in_it, -1, "an input has no element. Leave such batches out.");
     if (!detail::can_be_read(one)) continue;
-    if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "inputs", found);
-    if (detail::has_ids(one) && one.dim() > 1) look_at_ids(one, found);
+    // Masks are often made of minus infinity.
+    if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "inputs", !is_first, found);
+    if (detail::has_ids(one) && one.dim() > 1 && !std::exchange(has_ids, true)) look_at_ids(one, found);
+    add_checksum(look_for_repeated_rows(one, is_first ? found : unused));
   }
   for (at::Tensor const& one : batch.labels) {
-    if (!batch.inputs.empty() && one.dim() > 0 && batch.inputs.front().dim() > 0 && one.size(0) != batch.inputs.front().size(0))
-      add(found, batch_problem::rows_differ, -1,
-          "its inputs have " + std::to_string(batch.inputs.front().size(0)) + " rows and its labels " +
-              std::to_string(one.size(0)) + ". Look at how batches are put together.");
+    if (one.numel() == 0) add(found, batch_problem::nothing_in_it, -1, "it has no label. Leave such batches out.");
+    auto const rows_of = [](at::Tensor const& tensor) { return tensor.dim() > 0 ? tensor.size(0) : 1; };
+    if (!batch.inputs.empty() && one.numel() > 0) {
+      at::Tensor const& input = batch.inputs.front();
+      std::int64_t const rows = rows_of(input);
+      std::int64_t const labels = rows_of(one);
+      // Flattened tokens, one label for several views, and sequences whose first dimension is time are as they should be.
+      bool const fits = rows == 0 || labels % rows == 0 || rows % labels == 0 || (input.dim() > 1 && input.size(1) == labels);
+      if (!fits)
+        add(found, batch_problem::rows_differ, -1,
+            "its inputs have " + std::to_string(rows) + " rows and its labels " + std::to_string(labels) +
+                ". Look at how batches are put together.");
+    }
     if (!detail::can_be_read(one)) continue;
-    if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "labels", found);
+    if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "labels", false, found);
     if (detail::has_ids(one)) look_at_labels(one, found);
     for (at::Tensor const& input : batch.inputs) {
-      if (!detail::can_be_read(input) || input.sizes() != one.sizes() || input.scalar_type() != one.scalar_type()) continue;
-      if (!input.equal(one)) continue;
+      bool const are_ids = detail::can_be_read(input) && detail::has_ids(input) && input.scalar_type() == one.scalar_type();
+      if (!are_ids || input.sizes() != one.sizes() || one.dim() < 2 || !input.equal(one)) continue;
       add(found, batch_problem::labels_equal_inputs, -1,
-          "its labels are its inputs. Where the loss does not shift them, the model learns to copy: shift the labels by one.");
+          "its labels equal its inputs. If the loss does not shift them by one, the model learns to copy: shift the labels.");
     }
+    add_checksum(look_for_repeated_rows(one, unused));
   }
-  if (!batch.inputs.empty() && detail::can_be_read(batch.inputs.front())) look_for_repeats(batch.inputs.front(), found);
+  if (is_read) look_for_repeats(checksum, found);
   return found;
 }
 
@@ -233,11 +274,13 @@ KEEL_BODY std::vector<batch_finding> batch_watch::end_epoch() {
   std::vector<batch_finding> found;
   auto const missing = std::count(occurred_.begin(), occurred_.end(), false);
   if (whole_epoch_ && seen_ > 0 && missing > 0) {
-    found.push_back({batch_problem::ids_never_seen, seen_, -1,
+    found.push_back({batch_problem::ids_never_seen, epoch_, position_, -1,
                      std::to_string(missing) + " of the " + std::to_string(settings_.vocabulary) +
-                         " ids of the vocabulary never occurred in this epoch, so that their embeddings are not trained."});
+                         " ids of the vocabulary did not occur in this epoch; their input embeddings get no gradient."});
   }
   data_moved();
+  whole_epoch_ = true;
+  occurred_.clear();
   return found;
 }
 

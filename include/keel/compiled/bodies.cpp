@@ -17,6 +17,7 @@
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
 #include <keel/core/parameters.ipp>
+#include <keel/diagnose/heat_strip.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/report.ipp>
 #include <keel/diagnose/run_history.ipp>
@@ -31,6 +32,7 @@
 #include <keel/metrics/console.ipp>
 #include <keel/metrics/console_log.ipp>
 #include <keel/metrics/event_record.ipp>
+#include <keel/metrics/gpu_state.ipp>
 #include <keel/metrics/histogram.ipp>
 #include <keel/metrics/layer_watch.ipp>
 #include <keel/metrics/operation_count.ipp>

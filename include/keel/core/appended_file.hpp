@@ -25,6 +25,15 @@ class appended_file {
   /// Before what waits already.
   void add_first(std::string_view bytes) { waiting_.insert(0, bytes); }
   std::size_t waiting() const { return waiting_.size(); }
+  /// Gives up what waits.
+  void drop() { waiting_.clear(); }
+  /// The file was renamed or cut by someone else: the next flush opens it again.
+  void close() {
+    is_open_.store(false, std::memory_order_release);
+    file_ = file_handle();
+    size_ = 0;
+    torn_ = false;
+  }
 
   /// Writes what waits. Throws file_error (E02); it waits on then.
   void flush() {

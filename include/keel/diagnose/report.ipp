@@ -7,8 +7,11 @@
 #include <cstddef>
 #include <cstdio>
 #include <ctime>
+#include <keel/diagnose/heat_strip.hpp>
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
+#include <keel/json/load_config.hpp>
+#include <keel/recipe/check.hpp>
 #include <limits>
 #include <map>
 #include <set>
@@ -42,6 +45,7 @@ svg text{fill:var(--faint);font:11px system-ui,sans-serif}
 .abandoned{stroke:var(--grey);stroke-dasharray:3 2}.bad{fill:var(--bad)}
 .mark{stroke-width:1.2;stroke:var(--faint);stroke-dasharray:1 3}.mark.back{stroke:var(--bad);stroke-dasharray:none}
 .mark.warn{stroke:var(--warn);stroke-dasharray:none}
+.heat{fill:var(--s0)}.gone{fill:var(--warn)}
 )css"
                                                      R"css(.legend{margin:.2rem 0 0;font-size:.85rem}
 .scroll{overflow-x:auto}
@@ -105,8 +109,8 @@ KEEL_BODY std::string utc(double seconds) {
 
 KEEL_BODY std::string style_of_event(std::string_view name) {
   if (name == "rolled_back" || name == "restarted" || name == "failed" || name == "gave_up") return "back";
-  constexpr std::array warns{"skipped",      "rung",    "checkpoint_failed", "checkpoint_dropped",
-                             "memory_grows", "damaged", "sink_trouble"};
+  constexpr std::array warns{"skipped",      "rung",  "checkpoint_failed", "checkpoint_dropped", "memory_grows", "damaged",
+                             "sink_trouble", "alarm", "slowdown",          "batch_finding"};
   return std::find(warns.begin(), warns.end(), name) != warns.end() ? "warn" : "plain";
 }
 
@@ -187,6 +191,90 @@ KEEL_BODY std::map<std::string, run_curve> evaluations_of(run_history const& run
   return curves;
 }
 
+/// Milliseconds of an update by phase.
+KEEL_BODY std::string time_plot(run_history const& run) {
+  std::vector<plotted_curve> curves;
+  std::size_t style = 0;
+  for (char const* const phase : {"data", "forward", "backward", "update", "saving", "evaluating"}) {
+    auto const found = run.curves.find(std::string("time.") + phase);
+    bool const is_used = found != run.curves.end() && std::any_of(found->second.kept.begin(), found->second.kept.end(),
+                                                                  [](auto const& p) { return p.value > 0.0; });
+    if (is_used) curves.push_back({phase, style_of_run(style), &found->second});
+    ++style;
+  }
+  return plot("where the time of " + run.name + " goes", "ms an update", curves);
+}
+
+KEEL_BODY std::string heat_strips(run_history const& run) {
+  std::string page;
+  constexpr std::array<std::pair<char const*, char const*>, 4> figures{
+      {{"grad_norm", "gradient norm of each layer"},
+       {"update_ratio", "size of an update relative to the weights"},
+       {"param_norm", "norm of each layer's weights"},
+       {"std", "deviation of each unit's activations"}}};
+  for (auto const& [figure, title] : figures) {
+    std::vector<heat_row> rows;
+    std::string const group = std::string(figure) + "/";
+    for (auto const& [name, curve] : run.layers) {
+      if (name.starts_with(group)) rows.push_back({name.substr(group.size()), &curve});
+    }
+    page += heat_strip(title, rows);
+  }
+  return page;
+}
+
+/// What was seen, what is likely behind it, and what to try, for each alarm.
+KEEL_BODY std::string alarms_of(run_history const& run) {
+  std::string page;
+  auto const list = [](run_event const& event, char const* key, char const* title) {
+    auto const found = event.details.find(key);
+    if (found == event.details.end() || !found->is_array() || found->empty()) return std::string();
+    std::string items;
+    for (auto const& one : *found) {
+      if (one.is_string()) items += "<li>" + escaped(one.get<std::string>()) + "</li>";
+    }
+    return std::string(title) + "<ol>" + items + "</ol>";
+  };
+  constexpr std::size_t most_of_a_kind = 100;
+  for (run_event const* const event : chosen_events(run, most_of_a_kind)) {
+    if (event->name != "alarm") continue;
+    auto const text = [&](char const* key) {
+      auto const found = event->details.find(key);
+      return found != event->details.end() && found->is_string() ? found->get<std::string>() : std::string();
+    };
+    std::string values;
+    auto const measured = event->details.find("values");
+    if (measured != event->details.end() && measured->is_object()) {
+      for (auto const& [name, value] : measured->items()) {
+        auto const read = number_in(value);
+        if (read) values += (values.empty() ? " (" : ", ") + name + " " + short_number(*read);
+      }
+      if (!values.empty()) values += ")";
+    }
+    page += "<details class=\"alarm\" open><summary>update " + std::to_string(event->update) + ": " + escaped(text("alarm")) +
+            ", " + escaped(text("severity")) + "</summary><p>" + escaped(text("message") + values) + ".</p>" +
+            list(*event, "causes", "<p>Likely:</p>") + list(*event, "fixes", "<p>Try, in this order:</p>") + "</details>";
+  }
+  return page;
+}
+
+/// The verdict of this keel's rules on the recipe.
+KEEL_BODY std::string rules_of(run_history const& run) {
+  std::string words;
+  try {
+    config const recipe = parse_config(run.recipe.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    verdict const judged = check(recipe);
+    for (violation const& one : judged) words += "<li>" + escaped(describe(one).c_str()) + "</li>";
+    words = words.empty() ? "<p>The recipe breaks no rule of this version of keel.</p>"
+                          : "<p>Rules that the recipe breaks:</p><ul>" + words + "</ul>";
+    if (recipe.accepted_count > 0)
+      words += "<p>It accepts " + counted(recipe.accepted_count, "rule", "rules") + " by name.</p>";
+  } catch (config_error const& thrown) {
+    words = std::string("<p>This version of keel cannot read the recipe: ") + escaped(thrown.what()) + "</p>";
+  }
+  return words;
+}
+
 KEEL_BODY std::string memory_plot(run_history const& run) {
   std::vector<run_curve> in_mebibytes;
   std::vector<std::string> const keys{"forward", "backward", "update", "held", "reserved"};
@@ -222,7 +310,10 @@ KEEL_BODY std::string plots_of(std::vector<run_history> const& runs) {
     page += plot("evaluation: " + name, "", curves);
   }
   page += plot_key(runs, "ms", "time of an update", "ms");
-  constexpr std::array<std::pair<char const*, char const*>, 5> others{{{"loss_zscore", "score of the loss"},
+  constexpr std::array<std::pair<char const*, char const*>, 8> others{{{"mfu", "model FLOP utilisation"},
+                                                                       {"padding", "share of padding"},
+                                                                       {"ignored_labels", "share of ignored labels"},
+                                                                       {"loss_zscore", "score of the loss"},
                                                                        {"gradient_norm_zscore", "score of the gradient norm"},
                                                                        {"clip_fraction", "share of clipped updates"},
                                                                        {"loss_scale", "loss scale"},
@@ -237,7 +328,7 @@ KEEL_BODY std::string plots_of(std::vector<run_history> const& runs) {
     }
   }
   for (auto const& key : own) page += plot_key(runs, key, key.substr(4), "");
-  for (auto const& run : runs) page += memory_plot(run);
+  for (auto const& run : runs) page += time_plot(run) + memory_plot(run);
   return page;
 }
 
@@ -322,6 +413,9 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   add(detail::count_of(run, "rolled_back"), "rollback", "rollbacks");
   add(detail::count_of(run, "rung"), "rung was taken for memory", "rungs were taken for memory");
   add(detail::count_of(run, "checkpoint_failed"), "checkpoint could not be written", "checkpoints could not be written");
+  add(detail::count_of(run, "alarm"), "alarm", "alarms");
+  add(detail::count_of(run, "slowdown"), "lasting slowdown", "lasting slowdowns");
+  add(detail::count_of(run, "batch_finding"), "finding in the batches", "findings in the batches");
   add(detail::count_of(run, "memory_grows"), "warning that memory grows", "warnings that memory grows");
   return words;
 }
@@ -337,19 +431,25 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
   for (auto const& run : runs) {
     run_event const* const ending = detail::ending_of(run);
     bool const is_bad = ending != nullptr && (ending->name == "failed" || ending->name == "gave_up");
+    bool const is_doubtful = std::any_of(run.events.begin(), run.events.end(), [](run_event const& event) {
+      return event.name == "alarm" && event.details.value("severity", nlohmann::json()) == "critical";
+    });
     page += "<p class=\"verdict" +
-            std::string(ending == nullptr ? " open"
-                        : is_bad          ? " bad"
-                                          : "") +
+            std::string(is_bad                             ? " bad"
+                        : ending == nullptr || is_doubtful ? " open"
+                                                           : "") +
             "\">" + (runs.size() > 1 ? "<b>" + escaped(run.name) + "</b>: " : "") + escaped(verdict_of(run)) + "</p>\n";
   }
   page +=
       detail::table_of_runs(runs) + "<h2>Curves over updates</h2><div class=\"plots\">" + detail::plots_of(runs) + "</div>\n";
   for (auto const& run : runs) {
     std::string const of = runs.size() > 1 ? " of " + escaped(run.name) : "";
+    if (std::string const strips = detail::heat_strips(run); !strips.empty())
+      page += "<h2>Layers" + of + "</h2><div class=\"plots\">" + strips + "</div>";
+    if (std::string const alarms = detail::alarms_of(run); !alarms.empty()) page += "<h2>Alarms" + of + "</h2>" + alarms;
     page += "<h2>Events" + of + "</h2>" + detail::events_of(run);
     if (!run.recipe.is_null()) {
-      page += "<details><summary>Recipe" + of + "</summary><pre>" +
+      page += "<details><summary>Recipe" + of + "</summary>" + detail::rules_of(run) + "<pre>" +
               escaped(run.recipe.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "</pre></details>";
     }
     page += "<details><summary>Record" + of + " (metrics.jsonl)</summary><pre>" +

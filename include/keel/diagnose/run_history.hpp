@@ -13,15 +13,15 @@
 
 namespace keel {
 
-/// A value of a line, at the update that the line ends with; NaN and infinities as they were written. The time of an update, "ms", is
-/// the mean over those of the line.
+/// A value of a line, at the update that the line ends with; NaN and infinities as they were written. The times of an update, "ms" and
+/// "time.PHASE", are means over those of the line.
 struct curve_point {
   std::int64_t update;
   double value;
   std::int64_t attempt = 0;  ///< that the line ends with; 0: not known
 };
 
-/// A key of metrics.jsonl over the run; inner keys after a point, such as "memory.forward".
+/// A key of metrics.jsonl over the run; inner keys after a point, such as "memory.forward". Lines of evaluations stand in the events.
 struct run_curve {
   std::vector<curve_point> kept;                    ///< the run as it is, by update
   std::vector<std::vector<curve_point>> abandoned;  ///< futures that a rollback or a restart left, in their order
@@ -37,13 +37,14 @@ struct run_event {
 struct run_history {
   std::string name;  ///< of the directory
   std::map<std::string, run_curve> curves;
-  std::vector<run_event> events;  ///< since the last run in this directory began
-  nlohmann::json recipe;          ///< null where there is none
-  std::int64_t updates = 0;       ///< applied, at the last line
-  std::int64_t skipped = 0;       ///< at the last line
-  std::int64_t unreadable = 0;    ///< lines that are not JSON, as a kill leaves one
-  std::uint64_t bytes = 0;        ///< of metrics.jsonl
-  std::string metrics;            ///< the file as it is; empty where it has more than 8 MiB
+  std::map<std::string, run_curve> layers;  ///< of layers.jsonl, as "grad_norm/NAME"
+  std::vector<run_event> events;            ///< since the last run in this directory began
+  nlohmann::json recipe;                    ///< null where there is none
+  std::int64_t updates = 0;                 ///< applied, at the last line
+  std::int64_t skipped = 0;                 ///< at the last line
+  std::int64_t unreadable = 0;              ///< lines that are not JSON, as a kill leaves one
+  std::uint64_t bytes = 0;                  ///< of metrics.jsonl
+  std::string metrics;                      ///< the file as it is; empty where it has more than 8 MiB
 };
 
 namespace detail {
@@ -53,6 +54,9 @@ std::optional<double> number_in(nlohmann::json const& value);
 
 /// At most 2^53, up to where a double tells neighbours apart; 0 where there is none.
 std::int64_t integer_in(nlohmann::json const& object, char const* key);
+
+/// A line of layers.jsonl.
+void add_layers(run_history& to, nlohmann::json const& line);
 
 /// The points of updates above `update`, and of attempts above `attempt`, become a future that was left.
 void abandon_after(std::map<std::string, run_curve>& curves, std::int64_t update, std::int64_t attempt);

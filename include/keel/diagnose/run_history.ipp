@@ -76,6 +76,7 @@ KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
     to.updates = update;
     return;
   }
+  if (line.contains("evaluated")) return;
   to.updates = update;
   to.skipped = integer_in(line, "skipped");
   std::int64_t const attempt = integer_in(line, "attempt");
@@ -87,10 +88,29 @@ KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
     if (none_applied && key != "skipped") continue;
     if (value.is_object()) {
       for (auto const& [inner, number] : value.items()) {
-        if (auto const read = number_in(number)) to.curves[key + "." + inner].kept.push_back({update, *read, attempt});
+        auto const read = number_in(number);
+        if (read) to.curves[key + "." + inner].kept.push_back({update, key == "time" ? *read / updates : *read, attempt});
       }
     } else if (auto const read = number_in(value)) {
       to.curves[key].kept.push_back({update, key == "ms" ? *read / updates : *read, attempt});
+    }
+  }
+}
+
+KEEL_BODY void add_layers(run_history& to, nlohmann::json const& line) {
+  if (line.contains("restarted_after")) {
+    abandon_after(to.layers, integer_in(line, "restarted_after"), std::numeric_limits<std::int64_t>::max());
+    return;
+  }
+  std::int64_t const update = integer_in(line, "update");
+  for (char const* const group : {"layers", "activations"}) {
+    auto const all = line.find(group);
+    if (all == line.end() || !all->is_object()) continue;
+    for (auto const& [name, figures] : all->items()) {
+      if (!figures.is_object()) continue;
+      for (auto const& [figure, value] : figures.items()) {
+        if (auto const read = number_in(value)) to.layers[figure + "/" + name].kept.push_back({update, *read});
+      }
     }
   }
 }
@@ -123,6 +143,10 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
       if (event.name == "started") found.events.clear();
       found.events.push_back(std::move(event));
     });
+  }
+  if (files.exists(run_directory / "layers.jsonl")) {
+    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl"),
+                                                [&](nlohmann::json const& line) { detail::add_layers(found, line); });
   }
   if (files.exists(run_directory / "recipe.json")) {
     try {

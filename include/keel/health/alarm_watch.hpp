@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/policy/health.hpp>
 #include <map>
@@ -30,13 +31,15 @@ class metric_series {
   /// Keeps as many as the longest window that looks at it.
   void look_back(int window) { longest_ = window > longest_ ? window : longest_; }
   int longest() const { return longest_; }
-  void push(double value);
+  /// `starts`: it may be among the run's first.
+  void push(double value, bool starts);
   /// The warm-up has ended: what was before belongs to no window.
   void forget_window() { last_.clear(); }
   bool holds(health::condition const& of) const;
   /// The newest values that a window of this length has.
   std::vector<double> newest(int window) const;
   std::optional<double> newest() const { return last_.empty() ? std::nullopt : std::optional(last_.back()); }
+  bool has_any() const { return !last_.empty() || not_finite_; }
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -44,14 +47,18 @@ class metric_series {
     archive("last", last);
     archive("first", first_);
     archive("lowest", lowest_);
+    archive("not_finite", not_finite_);
     if constexpr (requires { Archive::reads; }) last_.assign(last.begin(), last.end());
   }
 
  private:
   double median(std::size_t begin, std::size_t end) const;
-  bool is_jumping(std::size_t begin, double factor) const;
+  /// Of the run's first values; nothing where this watch has not seen them.
+  std::optional<double> start() const;
+  bool is_jumping(std::size_t begin, double factor, double floor) const;
 
   int longest_ = 1;
+  bool not_finite_ = false;  ///< the newest value is NaN or infinite, and in no window
   std::deque<double> last_;
   std::vector<double> first_;   ///< the first eight of the run
   std::vector<double> lowest_;  ///< before the window: nothing, or one value
@@ -64,25 +71,35 @@ class alarm_watch {
 
   bool is_empty() const { return alarms_.empty(); }
 
+  /// Alarms of the program's about a metric that never had a value, and the metric.
+  std::vector<std::pair<std::string, std::string>> never_seen() const;
+
   /// The values that a condition looks at.
   std::vector<double> window(health::condition const& of) const;
 
   /// After an update, applied or skipped. Returns the alarms that are raised by it.
   std::vector<raised_alarm> update(update_metrics const& m);
-  /// After an evaluation; values as they stand in the record, "loss" under the name of its evaluation.
+  /// What an update found in its layers, under the names that sinks know; conditions look at it with the next update.
+  void layers(layer_record const& record);
+  /// After an evaluation of the recipe; values as they stand in the record, "loss" under the name of its evaluation.
   std::vector<raised_alarm> evaluated(std::int64_t update, std::string const& evaluation,
                                       std::vector<std::pair<std::string, double>> const& values);
 
   template <class Archive>
   void visit(Archive& archive) {
-    std::map<std::string, metric_series> metrics(series_.begin(), series_.end());
+    // What a clock decides does not come again with a run that is resumed.
+    std::map<std::string, metric_series> metrics;
+    for (auto const& [name, series] : series_) {
+      if (!is_of_a_clock(name)) metrics.emplace(name, series);
+    }
     archive("metrics", metrics);
     std::map<std::string, std::int64_t> raised;
     for (watched const& one : alarms_) {
-      if (one.raised_at >= 0) raised[one.what->name] = one.raised_at;
+      if (one.raised_at >= 0 && !one.is_of_a_clock) raised[one.what->name] = one.raised_at;
     }
     archive("raised", raised);
     archive("warm", warm_);
+    archive("seen", seen_);
     archive("main_evaluation", main_evaluation_);
     if constexpr (requires { Archive::reads; }) take(std::move(metrics), raised);
   }
@@ -92,11 +109,15 @@ class alarm_watch {
     health::alarm const* what;
     health::action does;
     std::int64_t raised_at = -1;  ///< attempts, the last time that it held; -1: it may be raised
+    bool is_of_evaluations = false;
+    bool is_of_a_clock = false;
+    std::int64_t cadence = 1;  ///< attempts between two looks: a long window hardly changes with one value
     int longest = 1;
   };
 
   /// Of another recipe's alarms what they have in common.
   void take(std::map<std::string, metric_series> metrics, std::map<std::string, std::int64_t> const& raised);
+  static bool is_of_a_clock(std::string_view metric);
   void push(std::string_view metric, double value);
   void push_evaluation(std::string const& group, std::string const& name, double value);
   std::vector<raised_alarm> judge(std::int64_t update, bool of_evaluations);
@@ -118,7 +139,9 @@ std::vector<health::watched_alarm> alarms_of() {
   health::for_each_alarm<Policy>([&](health::watched_alarm const& one) {
     for (health::watched_alarm& other : all) {
       if (std::string_view(other.what->name) == one.what->name) {
-        other = one;
+        // An action that was bound by name stays, where a set has the alarm too.
+        bool const keeps = other.does != health::action::log && one.does == health::action::log;
+        other = {one.what, keeps ? other.does : one.does};
         return;
       }
     }

@@ -11,20 +11,30 @@
 
 namespace keel {
 
-KEEL_BODY void metric_series::push(double value) {
+KEEL_BODY void metric_series::push(double value, bool starts) {
+  not_finite_ = !std::isfinite(value);
+  // An order with NaN in it says nothing.
+  if (not_finite_) return;
   constexpr std::size_t of_the_start = 8;
-  if (first_.size() < of_the_start) first_.push_back(value);
+  if (starts && first_.size() < of_the_start) first_.push_back(value);
   last_.push_back(value);
   while (last_.size() > static_cast<std::size_t>(longest_)) {
     double const left = last_.front();
     last_.pop_front();
-    if (std::isnan(left)) continue;
     if (lowest_.empty()) {
       lowest_.push_back(left);
     } else {
       lowest_.front() = std::min(lowest_.front(), left);
     }
   }
+}
+
+KEEL_BODY std::optional<double> metric_series::start() const {
+  if (first_.empty()) return std::nullopt;
+  std::vector<double> values = first_;
+  auto const middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
 }
 
 KEEL_BODY double metric_series::median(std::size_t begin, std::size_t end) const {
@@ -37,28 +47,30 @@ KEEL_BODY double metric_series::median(std::size_t begin, std::size_t end) const
 
 /// The value before the last four stands alone above its neighbours. Deviations are those of logarithms, because the noise of a loss is by
 /// factors, and by the median of distances, which one value does not change.
-KEEL_BODY bool metric_series::is_jumping(std::size_t begin, double factor) const {
+KEEL_BODY bool metric_series::is_jumping(std::size_t begin, double factor, double floor) const {
   constexpr std::size_t after = 4;
-  constexpr double deviations = 6.0;
+  constexpr double deviations = 7.0;
   // So that the median of distances is that of a normal distribution's deviation.
   constexpr double to_deviation = 1.4826;
   if (last_.size() - begin < 4 * after) return false;
   std::size_t const at = last_.size() - 1 - after;
   double const value = last_[at];
-  double const before = median(begin, at);
+  double const before = std::max(median(begin, at), floor);
   if (!(before > 0.0 && value >= factor * before && value >= factor * median(at + 1, last_.size()))) return false;
   std::vector<double> distances;
   distances.reserve(at - begin);
-  for (std::size_t i = begin; i < at; ++i) distances.push_back(last_[i] > 0.0 ? std::abs(std::log(last_[i] / before)) : INFINITY);
+  for (std::size_t i = begin; i < at; ++i)
+    distances.push_back(std::max(last_[i], floor) > 0.0 ? std::abs(std::log(std::max(last_[i], floor) / before)) : INFINITY);
   auto const middle = distances.begin() + static_cast<std::ptrdiff_t>(distances.size() / 2);
   std::nth_element(distances.begin(), middle, distances.end());
   return std::log(value / before) >= deviations * to_deviation * *middle;
 }
 
 KEEL_BODY bool metric_series::holds(health::condition const& of) const {
+  if (of.is == health::is::not_finite) return not_finite_;
   auto const window = static_cast<std::size_t>(of.window);
-  bool const is_jump = of.is == health::is::jumping;
-  if (last_.size() < (is_jump ? window / 2 : window) || last_.empty()) return false;
+  std::size_t const least = of.is == health::is::jumping ? window / 2 : of.is == health::is::gaining ? 2 : window;
+  if (last_.empty() || last_.size() < least) return false;
   std::size_t const begin = last_.size() > window ? last_.size() - window : 0;
   std::size_t const quarter = std::max<std::size_t>(window / 4, 1);
   auto const count = [&](auto const& is_counted) {
@@ -66,6 +78,9 @@ KEEL_BODY bool metric_series::holds(health::condition const& of) const {
   };
   auto const newest = [&] { return median(last_.size() - quarter, last_.size()); };
   auto const oldest = [&] { return median(begin, begin + quarter); };
+  // Below a hundredth of where the run began ratios say nothing: what was learned by heart may be ten times as high, and is as good.
+  double const floor = 0.01 * std::abs(start().value_or(0.0));
+  auto const floored = [&](double value) { return std::max(value, floor); };
   switch (of.is) {
     case health::is::above:
       return count([&](double value) { return value > of.threshold; }) == window;
@@ -74,18 +89,18 @@ KEEL_BODY bool metric_series::holds(health::condition const& of) const {
     case health::is::often_above:
       return 2 * count([&](double value) { return value > of.threshold; }) >= window;
     case health::is::jumping:
-      return is_jumping(begin, of.threshold);
+      return is_jumping(begin, of.threshold, floor);
     case health::is::oscillating: {
       std::size_t changes = 0;
       for (std::size_t i = begin + 1; i < last_.size(); ++i) {
-        double const one = std::abs(last_[i]);
-        double const before = std::abs(last_[i - 1]);
+        double const one = floored(std::abs(last_[i]));
+        double const before = floored(std::abs(last_[i - 1]));
         if (std::max(one, before) >= of.threshold * std::min(one, before) && one != before) ++changes;
       }
-      return 2 * changes >= window - 1 && window > 1;
+      return window > 1 && 2 * changes >= window - 1;
     }
     case health::is::rising:
-      return oldest() > 0.0 && newest() >= of.threshold * oldest() && newest() > oldest();
+      return oldest() > 0.0 && newest() >= of.threshold * floored(oldest()) && newest() > oldest();
     case health::is::falling:
       return oldest() > 0.0 && newest() <= of.threshold * oldest() && newest() < oldest();
     case health::is::flat: {
@@ -109,15 +124,12 @@ KEEL_BODY bool metric_series::holds(health::condition const& of) const {
       double lowest = lowest_.empty() ? INFINITY : lowest_.front();
       for (std::size_t i = 0; i < begin; ++i) lowest = std::min(lowest, last_[i]);
       return std::isfinite(lowest) && lowest > 0.0 &&
-             count([&](double value) { return value > of.threshold * lowest; }) == window;
+             count([&](double value) { return value > of.threshold * floored(lowest); }) == window;
     }
-    case health::is::above_start: {
-      if (first_.empty()) return false;
-      std::vector<double> start = first_;
-      auto const middle = start.begin() + static_cast<std::ptrdiff_t>(start.size() / 2);
-      std::nth_element(start.begin(), middle, start.end());
-      return *middle > 0.0 && newest() > of.threshold * *middle;
-    }
+    case health::is::above_start:
+      return start().value_or(0.0) > 0.0 && newest() > of.threshold * *start();
+    case health::is::not_finite:
+      break;
   }
   return false;
 }
@@ -128,6 +140,7 @@ KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& ala
   for (health::watched_alarm const& given : alarms) {
     watched one{given.what, given.does};
     int conditions = 0;
+    int shortest = longest_window;
     for (health::condition const& condition : given.what->conditions) {
       if (condition.metric == nullptr) continue;
       ++conditions;
@@ -135,9 +148,17 @@ KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& ala
         throw error("E12", std::string("the alarm ") + given.what->name + " looks at " + std::to_string(condition.window) +
                                " values of " + condition.metric +
                                ". Give it a window of 1 to 4096 values, and a threshold that is a number.");
+      std::string_view const metric = condition.metric;
       series_[condition.metric].look_back(condition.window);
+      // What a ratio of evaluations is over.
+      if (metric.ends_with("/loss_ratio")) series_["smoothed/loss"].look_back(1);
+      if (conditions == 1) one.is_of_evaluations = metric.starts_with("eval/");
+      one.is_of_a_clock = one.is_of_a_clock || is_of_a_clock(metric);
       one.longest = std::max(one.longest, condition.window);
+      shortest = condition.is == health::is::jumping ? 1 : std::min(shortest, condition.window);
     }
+    constexpr int short_window = 64;
+    if (shortest > short_window && !one.is_of_evaluations) one.cadence = shortest / 32;
     if (conditions == 0)
       throw error("E12", std::string("the alarm ") + given.what->name +
                              " has no condition, so that it would never be raised. Give it one, as {\"train/loss\", "
@@ -156,6 +177,7 @@ KEEL_BODY void alarm_watch::take(std::map<std::string, metric_series> metrics,
     series.look_back(longest);
   }
   for (watched& one : alarms_) {
+    if (one.is_of_a_clock) continue;
     auto const found = raised.find(one.what->name);
     one.raised_at = found != raised.end() ? found->second : -1;
   }
@@ -171,9 +193,52 @@ KEEL_BODY std::vector<double> alarm_watch::window(health::condition const& of) c
   return found != series_.end() ? found->second.newest(of.window) : std::vector<double>();
 }
 
+KEEL_BODY bool alarm_watch::is_of_a_clock(std::string_view metric) {
+  return metric.starts_with("time/") || metric.starts_with("gpu/") || metric == "stability/data_wait" ||
+         metric == "train/mfu" || metric == "train/tokens_per_sec" || metric == "train/step_time_sec";
+}
+
 KEEL_BODY void alarm_watch::push(std::string_view metric, double value) {
+  // Of a run that was under way when its alarms began, nothing is known of the start.
+  constexpr std::int64_t of_the_start = 8;
   auto const found = series_.find(metric);
-  if (found != series_.end()) found->second.push(value);
+  if (found != series_.end()) found->second.push(value, seen_ <= of_the_start);
+}
+
+KEEL_BODY void alarm_watch::layers(layer_record const& record) {
+  if (alarms_.empty()) return;
+  for (layer_figures const& one : record.layers) {
+    push("grad_norm/" + one.name, one.gradient_norm);
+    push("param_norm/" + one.name, one.parameter_norm);
+    push("update_ratio/" + one.name, one.update_ratio);
+  }
+  for (activation_figures const& one : record.activations) {
+    push("activation_mean/" + one.name, one.mean);
+    push("activation_std/" + one.name, one.deviation);
+  }
+}
+
+namespace detail {
+
+template <class... Metrics>
+bool is_metric_of_keel(run_metric_list<Metrics...>, std::string_view name) {
+  return ((name == Metrics::name) || ...);
+}
+
+}  // namespace detail
+
+KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_seen() const {
+  std::vector<std::pair<std::string, std::string>> all;
+  for (watched const& one : alarms_) {
+    for (health::condition const& condition : one.what->conditions) {
+      if (condition.metric == nullptr) continue;
+      std::string_view const metric = condition.metric;
+      // What keel measures may be missing for a good reason, as evaluations in a run without.
+      if (detail::is_metric_of_keel(run_metrics{}, metric) || metric.starts_with("eval/")) continue;
+      if (!series_.find(metric)->second.has_any()) all.emplace_back(one.what->name, metric);
+    }
+  }
+  return all;
 }
 
 namespace detail {
@@ -225,11 +290,7 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::judge(std::int64_t update, bool
   std::vector<raised_alarm> raised;
   for (watched& one : alarms_) {
     if ((one.what->part == health::part::after_warmup) != warm_) continue;
-    bool const looks_at_evaluations = std::string_view(one.what->conditions[0].metric).starts_with("eval/");
-    if (looks_at_evaluations != of_evaluations) continue;
-    // A long window hardly changes with one value, and medians cost.
-    constexpr int short_window = 64;
-    if (!of_evaluations && one.longest > short_window && seen_ % (one.longest / 32) != 0) continue;
+    if (one.is_of_evaluations != of_evaluations || (!of_evaluations && seen_ % one.cadence != 0)) continue;
     bool holds = true;
     for (health::condition const& condition : one.what->conditions) {
       if (condition.metric == nullptr || !holds) continue;
@@ -247,7 +308,9 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::judge(std::int64_t update, bool
     for (health::condition const& condition : one.what->conditions) {
       if (condition.metric == nullptr) continue;
       auto const value = series_.find(std::string_view(condition.metric))->second.newest();
-      if (value) now.values.emplace_back(condition.metric, *value);
+      bool const is_there =
+          std::any_of(now.values.begin(), now.values.end(), [&](auto const& other) { return other.first == condition.metric; });
+      if (value && !is_there) now.values.emplace_back(condition.metric, *value);
     }
     raised.push_back(std::move(now));
   }

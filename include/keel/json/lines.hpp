@@ -32,7 +32,9 @@ class json_lines {
       if (line_end == std::string::npos) break;
       end = line_end + 1;
     }
-    if (end < content.size()) files_.truncate(name(), end);
+    if (end >= content.size()) return;
+    file_.close();
+    files_.truncate(name(), end);
   }
 
   /// Renames what an earlier run left to the first free `abandoned-NAME`, so that the record begins empty. Returns the new name;
@@ -44,6 +46,7 @@ class json_lines {
     std::filesystem::path free = name().parent_path() / ("abandoned-" + stem + extension);
     for (int again = 2; files_.exists(free); ++again)
       free = name().parent_path() / ("abandoned-" + stem + "-" + std::to_string(again) + extension);
+    file_.close();
     files_.rename(name(), free);
     return free;
   }

@@ -25,6 +25,7 @@ struct usage {
   std::int64_t held = 0;                     ///< allocated at its end, gradients included
   std::int64_t reserved = 0;                 ///< taken from the system at its end
   std::array<std::int64_t, phases> peaks{};  ///< allocated at most while the phase ran
+  bool is_on_gpu = false;                    ///< and not in the host's memory
   std::int64_t peak() const { return *std::max_element(peaks.begin(), peaks.end()); }
   /// The phase of the highest peak.
   phase highest() const { return static_cast<phase>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin()); }
@@ -55,7 +56,7 @@ class phase_watch {
     wanted_ = false;
     auto const all = statistics_of(device_);
     if (!all) return std::nullopt;
-    return usage{all->allocated, all->reserved, peaks_};
+    return usage{all->allocated, all->reserved, peaks_, !device_.is_cpu()};
   }
 
  private:

@@ -1,6 +1,7 @@
 // The file console.log: what the console says, each line with its time, also where there is no console.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
 #include <keel/core/appended_file.hpp>
 #include <keel/core/files.hpp>
@@ -18,13 +19,19 @@ class console_log : public metric_sink {
   explicit console_log(std::filesystem::path name) : file_(std::move(name), posix_files()) {}
 
   void scalars(std::int64_t, std::span<named_value const>) override {}
-  void text(std::int64_t, std::string_view /*name*/, std::string_view line) override { file_.add(std::string(line) + "\n"); }
+  void text(std::int64_t, std::string_view /*name*/, std::string_view line) override {
+    // What a disk does not take for long is lost: the record has it, too.
+    if (file_.waiting() > most_waiting) file_.drop();
+    file_.add(std::string(line) + "\n");
+    file_.flush();
+  }
   void flush() override { file_.flush(); }
 
   /// The line behind its UTC time, such as "2026-11-23 20:11:05".
   static std::string dated(std::string_view line);
 
  private:
+  static constexpr std::size_t most_waiting = 1 << 20;
   appended_file<posix_files> file_;
 };
 

@@ -1,5 +1,6 @@
 // Looks at the layers of a model through one update, without a wait for a device: what it finds is on its way to the host while the
-// run goes on.
+// run goes on. Of a large parameter an even sample of 4,096 values stands for all, so that a look costs little time and no memory to
+// speak of; of gradients the norms are exact.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -33,17 +34,19 @@ class layer_watch final : private unit_listener {
   /// Of the units of the first forward pass; null for others.
   unit_listener* units() { return is_on() && !std::exchange(has_forward_, true) ? this : nullptr; }
 
-  /// The update's gradients, where they are as they are used: `factor`, a double scalar on their device or undefined, is what unscales
-  /// them.
-  void gradients(std::vector<at::Tensor> const& all, at::Tensor const& factor = {});
-  /// Before the optimizer's step. Holds a copy of the parameters for its length; where memory does not suffice, this update goes
-  /// unwatched.
+  /// The update's gradients are known, with the norm of each parameter's, and the factor that unscales what is in the parameters.
+  void gradients(std::vector<double> const& norms, double factor);
+  /// The same on a device that knows them: the factor is a double scalar there.
+  void gradients(at::Tensor const& factor);
+  /// Before the optimizer's step.
   void before_update();
   /// After it. `update`: applied, this one included.
   void after_update(std::int64_t update);
   /// The update does not take place, or nothing of it is wanted.
   void drop();
 
+  /// What is on its way belongs to a run that is abandoned.
+  void forget() { pending_.clear(); }
   /// The update of that number did not take place, as the host learns later.
   void forget(std::int64_t update);
 
@@ -64,6 +67,10 @@ class layer_watch final : private unit_listener {
   void output_of_unit(void const* module, at::Tensor const& output) override;
   std::string name_of(void const* module);
   void add_distribution(std::string const& name, at::Tensor const& values, at::Tensor const& factor = {});
+  /// Does it; where memory does not suffice, this update goes unwatched: a look is not worth a rung.
+  template <class Look>
+  void look(Look const& does);
+  at::Tensor squares_of_gradients() const;
   layer_record figures_of(pending& from) const;
 
   torch::nn::Module& model_;
@@ -81,7 +88,8 @@ class layer_watch final : private unit_listener {
   std::vector<double> elements_;
   std::vector<at::Tensor> distributions_;
   at::Tensor gradient_squares_;
-  std::vector<at::Tensor> copies_;
+  std::vector<double> sampled_;     ///< of the parameters before the update, one after the other, on the CPU
+  std::vector<at::Tensor> slices_;  ///< the same on a device
   std::vector<pending> pending_;
 };
 

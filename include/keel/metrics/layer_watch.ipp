@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/searchsorted.h>
 #include <ATen/ops/sort.h>
@@ -38,20 +39,86 @@ KEEL_BODY std::vector<double> distribution_limits() {
   return limits;
 }
 
-/// Sums of squares, one double a tensor, where the tensors are; the host waits for none of them.
-KEEL_BODY at::Tensor squares_of(std::vector<at::Tensor> const& all) {
-  auto const place = all.front().device();
-  if (!place.is_cpu()) {
-    std::vector<at::Tensor> defined = all;
-    for (at::Tensor& one : defined) {
-      if (!one.defined() || one.numel() == 0) one = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kFloat));
+inline constexpr std::int64_t most_sampled = 4096;
+
+/// From one value of a sample to the next: odd, so that rows of even length are not met in the same columns.
+KEEL_BODY std::int64_t stride_of_sample(std::int64_t count) {
+  std::int64_t const stride = (count + most_sampled - 1) / most_sampled;
+  return stride > 1 ? stride | 1 : 1;
+}
+KEEL_BODY std::int64_t size_of_sample(std::int64_t count) {
+  std::int64_t const stride = stride_of_sample(count);
+  return (count + stride - 1) / stride;
+}
+
+template <class Scalar>
+void gather(Scalar const* values, std::int64_t count, std::vector<double>& to) {
+  std::int64_t const stride = stride_of_sample(count);
+  for (std::int64_t i = 0; i < count; i += stride) to.push_back(static_cast<double>(values[i]));
+}
+/// The sample of a tensor on the CPU. LibTorch's operators would cost more than the values.
+KEEL_BODY void gather_sample(at::Tensor const& tensor, std::vector<double>& to) {
+  at::Tensor const flat = tensor.is_contiguous() ? tensor : tensor.contiguous();
+  switch (flat.scalar_type()) {
+    case at::kFloat:
+      return gather(flat.data_ptr<float>(), flat.numel(), to);
+    case at::kDouble:
+      return gather(flat.data_ptr<double>(), flat.numel(), to);
+    case at::kBFloat16:
+      return gather(flat.data_ptr<at::BFloat16>(), flat.numel(), to);
+    case at::kHalf:
+      return gather(flat.data_ptr<at::Half>(), flat.numel(), to);
+    default: {
+      at::Tensor const wide = flat.to(at::kDouble);
+      return gather(wide.data_ptr<double>(), wide.numel(), to);
     }
-    return squares_on_device(defined).to(place);
   }
-  gradient_measure const measured = measure_gradients(all);
-  at::Tensor squares = at::zeros({static_cast<std::int64_t>(all.size())}, at::TensorOptions().dtype(at::kDouble));
-  for (std::size_t i = 0; i < all.size(); ++i) squares.data_ptr<double>()[i] = std::pow(measured.norm_of(i), 2);
-  return squares;
+}
+/// The same elsewhere, as doubles there.
+KEEL_BODY at::Tensor sample_on_device(at::Tensor const& tensor) {
+  at::Tensor const flat = tensor.detach().reshape({-1});
+  return flat.slice(0, 0, flat.numel(), stride_of_sample(flat.numel())).to(at::kDouble);
+}
+
+KEEL_BODY at::Tensor as_tensor(std::vector<double> const& values) {
+  at::Tensor all = at::empty({static_cast<std::int64_t>(values.size())}, at::TensorOptions().dtype(at::kDouble));
+  std::copy(values.begin(), values.end(), all.data_ptr<double>());
+  return all;
+}
+
+/// Ends and counts as add_distribution has them, of values on the CPU.
+KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values) {
+  constexpr int powers = 33;
+  constexpr int zero = powers;
+  constexpr int smallest = -24;
+  constexpr int largest = 8;
+  double low = INFINITY;
+  double high = -INFINITY;
+  double sum = 0.0;
+  double squares = 0.0;
+  std::array<double, 2 * powers + 2> counts{};
+  for (double const value : values) {
+    low = std::min(low, value);
+    high = std::max(high, value);
+    sum += value;
+    squares += value * value;
+    int exponent = 0;
+    double const mantissa = std::frexp(std::abs(value), &exponent);
+    std::size_t bucket = zero;
+    if (value > 0.0) {
+      // The smallest power of two that is not below it.
+      int const power = mantissa == 0.5 ? exponent - 1 : exponent;
+      bucket = power > largest ? 2 * powers + 1 : static_cast<std::size_t>(zero + 1 + std::max(power, smallest) - smallest);
+    } else if (value < 0.0) {
+      int const power = exponent - 1;
+      if (power >= smallest) bucket = static_cast<std::size_t>(largest - std::min(power, largest));
+    }
+    ++counts[bucket];
+  }
+  std::vector<double> all{low, high, sum, squares};
+  double below = 0.0;
+  for (std::size_t i = 0; i + 1 < counts.size(); ++i) all.push_back(below += counts[i]);
+  return all;
 }
 
 }  // namespace detail
@@ -77,7 +144,8 @@ KEEL_BODY void layer_watch::drop() {
   elements_.clear();
   distributions_.clear();
   gradient_squares_ = at::Tensor();
-  copies_.clear();
+  sampled_.clear();
+  slices_.clear();
 }
 
 KEEL_BODY void layer_watch::begin(layer_detail detail) {
@@ -88,7 +156,10 @@ KEEL_BODY void layer_watch::begin(layer_detail detail) {
 
 KEEL_BODY std::string layer_watch::name_of(void const* module) {
   if (modules_.empty()) {
-    for (auto const& item : model_.named_modules()) modules_.emplace_back(item.value().get(), item.key());
+    // Without the model itself, which need not be held by a shared pointer.
+    for (auto const& item : model_.named_modules("", /*include_self=*/false))
+      modules_.emplace_back(item.value().get(), item.key());
+    modules_.emplace_back(&model_, "model");
   }
   auto const found = std::find_if(modules_.begin(), modules_.end(), [&](auto const& one) { return one.first == module; });
   if (module == nullptr || found == modules_.end()) return "unit." + std::to_string(functions_++);
@@ -97,23 +168,42 @@ KEEL_BODY std::string layer_watch::name_of(void const* module) {
 
 KEEL_BODY void layer_watch::output_of_unit(void const* module, at::Tensor const& output) {
   if (!output.defined() || output.numel() == 0 || !at::isFloatingType(output.scalar_type())) return;
+  look([&] {
+    std::string const name = name_of(module);
+    at::Tensor const values = output.detach();
+    auto const [deviation, mean] = at::std_mean(values.to(at::kFloat), /*unbiased=*/false);
+    activations_.push_back(at::stack({mean, deviation}).to(at::kDouble));
+    activation_names_.push_back(name);
+    if (detail_ == layer_detail::distributions) add_distribution("activations/" + name, values);
+  });
+}
+
+template <class Look>
+void layer_watch::look(Look const& does) {
+  if (!is_on()) return;
   at::NoGradGuard const no_grad;
-  std::string const name = name_of(module);
-  at::Tensor const values = output.detach();
-  auto const [deviation, mean] = at::std_mean(values.to(at::kFloat), /*unbiased=*/false);
-  activation_names_.push_back(name);
-  activations_.push_back(at::stack({mean, deviation}).to(at::kDouble));
-  if (detail_ == layer_detail::distributions) add_distribution("activations/" + name, values);
+  try {
+    does();
+  } catch (std::exception const& thrown) {
+    drop();
+    if (!is_out_of_memory(thrown)) throw;
+    // The run goes on without this look.
+  }
 }
 
 KEEL_BODY void layer_watch::add_distribution(std::string const& name, at::Tensor const& values, at::Tensor const& factor) {
   if (!values.defined() || values.numel() == 0 || values.layout() != at::kStrided) return;
-  // Of a large tensor an even sample: its shape is the same, and its cost bounded.
-  constexpr std::int64_t most = 16384;
-  at::Tensor flat = values.detach().reshape({-1});
-  std::int64_t const stride = (flat.numel() + most - 1) / most;
-  if (stride > 1) flat = flat.slice(0, 0, flat.numel(), stride);
-  flat = flat.to(at::kDouble);
+  if (values.device().is_cpu()) {
+    std::vector<double> sample;
+    detail::gather_sample(values.detach(), sample);
+    double const scale = factor.defined() ? factor.item<double>() : 1.0;
+    for (double& one : sample) one *= scale;
+    distribution_names_.push_back(name);
+    elements_.push_back(static_cast<double>(sample.size()));
+    distributions_.push_back(detail::as_tensor(detail::distribution_of(sample)));
+    return;
+  }
+  at::Tensor flat = detail::sample_on_device(values);
   if (factor.defined()) flat = flat * factor;
   at::Tensor const sorted = std::get<0>(at::sort(flat));
   thread_local at::Tensor limits;
@@ -130,53 +220,108 @@ KEEL_BODY void layer_watch::add_distribution(std::string const& name, at::Tensor
   distributions_.push_back(at::cat({ends, below}));
 }
 
-KEEL_BODY void layer_watch::gradients(std::vector<at::Tensor> const& all, at::Tensor const& factor) {
-  if (!is_on()) return;
-  at::NoGradGuard const no_grad;
-  gradient_squares_ = detail::squares_of(all);
-  if (factor.defined()) gradient_squares_ = gradient_squares_ * factor.square();
-  if (detail_ != layer_detail::distributions) return;
-  for (std::size_t i = 0; i < all.size(); ++i) add_distribution("gradients/" + parameters_.names[i], all[i], factor);
+KEEL_BODY void layer_watch::gradients(std::vector<double> const& norms, double factor) {
+  look([&] {
+    std::vector<double> squares;
+    squares.reserve(norms.size());
+    for (double const norm : norms) squares.push_back(norm * norm);
+    gradient_squares_ = detail::as_tensor(squares);
+    if (detail_ != layer_detail::distributions) return;
+    at::Tensor const unscaling =
+        at::full({}, factor, at::TensorOptions().dtype(at::kDouble).device(parameters_.tensors.front().device()));
+    for (std::size_t i = 0; i < norms.size(); ++i)
+      add_distribution("gradients/" + parameters_.names[i], parameters_.tensors[i].grad(), unscaling);
+  });
+}
+
+KEEL_BODY at::Tensor layer_watch::squares_of_gradients() const {
+  std::vector<at::Tensor> all;
+  all.reserve(parameters_.tensors.size());
+  auto const place = parameters_.tensors.front().device();
+  for (at::Tensor const& one : parameters_.tensors) all.push_back(one.grad());
+  if (place.is_cpu()) {
+    gradient_measure const measured = measure_gradients(all);
+    std::vector<double> squares;
+    for (std::size_t i = 0; i < all.size(); ++i) squares.push_back(std::pow(measured.norm_of(i), 2));
+    return detail::as_tensor(squares);
+  }
+  for (at::Tensor& one : all) {
+    if (!one.defined() || one.numel() == 0) one = at::zeros({1}, at::TensorOptions().device(place).dtype(at::kFloat));
+  }
+  return squares_on_device(all);
+}
+
+KEEL_BODY void layer_watch::gradients(at::Tensor const& factor) {
+  look([&] {
+    gradient_squares_ = squares_of_gradients() * factor.square();
+    if (detail_ != layer_detail::distributions) return;
+    for (std::size_t i = 0; i < parameters_.tensors.size(); ++i)
+      add_distribution("gradients/" + parameters_.names[i], parameters_.tensors[i].grad(), factor);
+  });
 }
 
 KEEL_BODY void layer_watch::before_update() {
-  if (!is_on()) return;
-  at::NoGradGuard const no_grad;
-  try {
-    for (at::Tensor const& one : parameters_.tensors) copies_.push_back(one.detach().clone());
-  } catch (std::exception const& thrown) {
-    drop();
-    if (!is_out_of_memory(thrown)) throw;
-    // A look at the layers is not worth a rung.
-  }
+  look([&] {
+    for (at::Tensor const& one : parameters_.tensors) {
+      if (one.device().is_cpu()) {
+        detail::gather_sample(one.detach(), sampled_);
+      } else {
+        slices_.push_back(detail::sample_on_device(one).clone());
+      }
+    }
+  });
 }
 
 KEEL_BODY void layer_watch::after_update(std::int64_t update) {
-  if (!is_on()) return;
-  at::NoGradGuard const no_grad;
-  try {
-    std::vector<at::Tensor> now;
-    now.reserve(copies_.size());
-    for (std::size_t i = 0; i < copies_.size(); ++i) {
-      now.push_back(parameters_.tensors[i].detach());
-      copies_[i].sub_(now.back());
+  look([&] {
+    std::vector<at::Tensor> numbers{gradient_squares_};
+    if (slices_.empty()) {
+      std::vector<double> norms;
+      std::vector<double> changes;
+      std::vector<double> now;
+      std::size_t before = 0;
+      for (at::Tensor const& one : parameters_.tensors) {
+        now.clear();
+        detail::gather_sample(one.detach(), now);
+        double norm = 0.0;
+        double change = 0.0;
+        for (double const value : now) {
+          norm += value * value;
+          change += (value - sampled_[before]) * (value - sampled_[before]);
+          ++before;
+        }
+        double const scale = now.empty() ? 0.0 : static_cast<double>(one.numel()) / static_cast<double>(now.size());
+        norms.push_back(norm * scale);
+        changes.push_back(change * scale);
+      }
+      numbers.push_back(detail::as_tensor(norms));
+      numbers.push_back(detail::as_tensor(changes));
+    } else {
+      std::vector<at::Tensor> norms;
+      std::vector<at::Tensor> changes;
+      for (std::size_t i = 0; i < slices_.size(); ++i) {
+        at::Tensor const& one = parameters_.tensors[i];
+        at::Tensor const now = detail::sample_on_device(one);
+        double const scale = static_cast<double>(one.numel()) / static_cast<double>(std::max<std::int64_t>(now.numel(), 1));
+        norms.push_back(now.square().sum() * scale);
+        changes.push_back((now - slices_[i]).square().sum() * scale);
+      }
+      numbers.push_back(at::stack(norms));
+      numbers.push_back(at::stack(changes));
     }
-    at::Tensor const nothing = at::zeros({0}, gradient_squares_.options());
-    std::vector<at::Tensor> numbers{gradient_squares_, detail::squares_of(now), detail::squares_of(copies_)};
     if (detail_ == layer_detail::distributions) {
-      for (std::size_t i = 0; i < now.size(); ++i) add_distribution("weights/" + parameters_.names[i], now[i]);
+      for (std::size_t i = 0; i < parameters_.tensors.size(); ++i)
+        add_distribution("weights/" + parameters_.names[i], parameters_.tensors[i]);
     }
-    for (at::Tensor const& one : activations_) numbers.push_back(one.to(nothing.device()));
-    for (at::Tensor const& one : distributions_) numbers.push_back(one.to(nothing.device()));
+    for (at::Tensor const& one : activations_) numbers.push_back(one);
+    for (at::Tensor const& one : distributions_) numbers.push_back(one);
+    auto const place = parameters_.tensors.front().device();
+    for (at::Tensor& one : numbers) one = one.to(place);
     pending_.push_back({update, activation_names_, distribution_names_, elements_, device_reading(at::cat(numbers))});
     // Behind one that a device never finishes others must not pile up.
     constexpr std::size_t most_pending = 8;
     if (pending_.size() > most_pending) pending_.erase(pending_.begin());
-  } catch (std::exception const& thrown) {
-    drop();
-    if (!is_out_of_memory(thrown)) throw;
-    // The update took place; that nothing is known of its layers costs nothing.
-  }
+  });
   drop();
 }
 

@@ -5,11 +5,14 @@
 // this precision) or measured with a matrix product.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
-#include <cstdint>
 #include <functional>
-#include <keel/libtorch/operation_observer.hpp>
+
+namespace at {
+struct RecordFunction;
+}
 
 namespace keel {
 
@@ -24,7 +27,7 @@ double count_operations(std::function<void()> const& run);
 
 /// The best of a few seconds' worth of square matrix products, in operations a second: what this device and library reach, which is
 /// less than a data sheet says. `dtype` is what a run computes in. Takes up to half a second.
-double measured_peak(c10::Device device, at::ScalarType dtype);
+double measured_peak(c10::Device device, c10::ScalarType dtype);
 
 }  // namespace keel
 

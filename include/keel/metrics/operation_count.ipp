@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <keel/core/operation_observer.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/metrics/operation_count.hpp>
 #include <memory>
@@ -165,10 +166,10 @@ KEEL_BODY double count_operations(std::function<void()> const& run) {
   return counter.count();
 }
 
-KEEL_BODY double measured_peak(c10::Device device, at::ScalarType dtype) {
+KEEL_BODY double measured_peak(c10::Device device, c10::ScalarType dtype) {
   at::NoGradGuard const no_grad;
   using clock = std::chrono::steady_clock;
-  std::int64_t const size = device.is_cpu() ? 768 : 8192;
+  std::int64_t const size = device.is_cpu() ? 768 : 4096;
   auto const options = at::TensorOptions().device(device).dtype(dtype);
   at::Tensor const left = at::full({size, size}, 0.5, options);
   at::Tensor const right = at::full({size, size}, 0.25, options);

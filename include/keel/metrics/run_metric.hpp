@@ -2,6 +2,7 @@
 // become one, and what the host pays to know it. A sink gets all of them; README.md in this folder lists them.
 #pragma once
 
+#include <cstdint>
 #include <keel/collective/world.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/sink.hpp>
@@ -159,6 +160,41 @@ struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, r
   }
 };
 
+/// Of a GPU, in LibTorch's view: held by tensors, their highest peak, and taken from the driver.
+struct gpu_allocated : run_metric<units::gigabytes, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "gpu/allocated_gb";
+  static std::optional<double> of(update_metrics const& m) { return of_gpu(m, m.memory ? m.memory->held : 0); }
+  static std::optional<double> of_gpu(update_metrics const& m, std::int64_t bytes) {
+    return m.memory && m.memory->is_on_gpu ? std::optional(static_cast<double>(bytes) / 1e9) : std::nullopt;
+  }
+};
+struct gpu_peak : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "gpu/peak_gb";
+  static std::optional<double> of(update_metrics const& m) { return gpu_allocated::of_gpu(m, m.memory ? m.memory->peak() : 0); }
+};
+struct gpu_reserved : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "gpu/reserved_gb";
+  static std::optional<double> of(update_metrics const& m) {
+    return gpu_allocated::of_gpu(m, m.memory ? m.memory->reserved : 0);
+  }
+};
+/// In the driver's view, other programs included: the share of memory in use, the share of time with a kernel, the temperature.
+struct gpu_memory : run_metric<units::share, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "gpu/mem_utilization";
+  static std::optional<double> of(update_metrics const& m) {
+    if (!m.gpu || !m.gpu->memory_used || m.gpu->memory_total.value_or(0.0) <= 0.0) return std::nullopt;
+    return *m.gpu->memory_used / *m.gpu->memory_total;
+  }
+};
+struct gpu_utilization : run_metric<units::share, reduce::mean, over_updates::last, reduce::min, reading_cost::none> {
+  static constexpr char const* name = "gpu/utilization";
+  static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->utilization : std::nullopt; }
+};
+struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
+  static constexpr char const* name = "gpu/temperature";
+  static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->temperature : std::nullopt; }
+};
+
 }  // namespace metrics
 
 template <class... Metrics>
@@ -170,7 +206,8 @@ using run_metrics =
                     metrics::oom_rung, metrics::data_wait, metrics::padding, metrics::ignored_labels, metrics::mfu,
                     metrics::smoothed_loss, metrics::smoothed_gradient_norm, metrics::time_of_data, metrics::time_of_forward,
                     metrics::time_of_backward, metrics::time_of_update, metrics::time_of_saving, metrics::time_of_evaluating,
-                    metrics::max_allocated, metrics::max_reserved>;
+                    metrics::max_allocated, metrics::max_reserved, metrics::gpu_allocated, metrics::gpu_peak,
+                    metrics::gpu_reserved, metrics::gpu_memory, metrics::gpu_utilization, metrics::gpu_temperature>;
 
 /// A line of the record under the names that sinks know, and after them what the program logged.
 std::vector<named_value> named_values(update_metrics const& m);

@@ -10,11 +10,11 @@
 namespace keel {
 
 KEEL_BODY std::string words_of(slowdown const& found) {
-  std::string const where = !found.phase                        ? "outside of its phases, as in a hook"
+  std::string const where = !found.phase                        ? "outside of all phases, as in a hook"
                             : *found.phase == run_phase::data   ? "waiting for data"
                             : *found.phase == run_phase::update ? "in the optimizer step"
                                                                 : std::string("in the ") + to_string(*found.phase) + " pass";
-  return detail::formatted("an update takes %.1f ms where it took %.1f; most of the difference goes by ", found.now,
+  return detail::formatted("an update takes %.1f ms where it took %.1f; most of the added time is spent ", found.now,
                            found.before) +
          where;
 }

@@ -32,6 +32,13 @@ struct seconds {
 struct bytes {
   static constexpr char const* name = "bytes";
 };
+/// 1e9 bytes.
+struct gigabytes {
+  static constexpr char const* name = "GB";
+};
+struct degrees {
+  static constexpr char const* name = "degrees Celsius";
+};
 }  // namespace units
 
 template <class Type>

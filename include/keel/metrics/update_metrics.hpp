@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <keel/memory/phase_watch.hpp>
+#include <keel/metrics/gpu_state.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -38,6 +39,7 @@ struct update_metrics {
   phase_times times;
   std::optional<double> padding = {};               ///< share of the ids that fill rows
   std::optional<double> ignored_labels = {};        ///< share of the labels that count for nothing
+  std::optional<gpu_state> gpu = {};                ///< what the driver said last
   std::optional<double> mfu = {};                   ///< model FLOP utilisation (keel/metrics/operation_count.hpp), 1 at most
   std::optional<memory::usage> memory;              ///< where memory is counted
   std::vector<std::pair<std::string, double>> own;  ///< what the program logged, in its order

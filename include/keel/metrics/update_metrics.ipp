@@ -51,6 +51,15 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   auto& time = line["time"];
   for (std::size_t i = 0; i < run_phases; ++i) time[to_string(static_cast<run_phase>(i))] = rounded(m.times.spent[i]);
   time["total"] = rounded(m.times.total);
+  if (m.gpu) {
+    auto const add = [&](char const* name, std::optional<double> const& value) {
+      if (value) line["gpu"][name] = *value;
+    };
+    add("memory_used", m.gpu->memory_used);
+    add("memory_total", m.gpu->memory_total);
+    add("temperature", m.gpu->temperature);
+    add("utilization", m.gpu->utilization);
+  }
   if (m.mfu) line["mfu"] = detail::number_to_json(*m.mfu);
   return line;
 }

@@ -5,23 +5,25 @@
 
 namespace keel::health {
 
-/// What the last values of a metric are, beside a threshold. A quarter's median is that of the oldest or newest quarter of the window.
+/// What the last values of a metric are, beside a threshold. A quarter's median is that of the oldest or newest
+/// quarter of the window. Those that are about ratios need positive values, and take what is below a hundredth of the run's start for that.
 enum class is : unsigned char {
   above,         ///< all of them
   below,         ///< all of them
   often_above,   ///< at least half of them
-  jumping,       ///< one is the threshold times the median before it and that of the four after it, and six deviations above
+  jumping,       ///< one is the threshold times the median before it and that of the four after it, and seven deviations above
   oscillating,   ///< at least half of the changes from one to the next are by this factor, up or down
   rising,        ///< the newest quarter's median is at least the threshold times the oldest's
   falling,       ///< the newest quarter's median is at most the threshold times the oldest's
   flat,          ///< the medians of the four quarters are within this share of each other
   constant,      ///< the highest and the lowest are within this share of each other
-  gaining,       ///< the newest is above the oldest by the threshold at least
+  gaining,       ///< the newest is above the oldest of the window by the threshold at least
   above_lowest,  ///< all are above the threshold times the lowest that came before them
-  above_start    ///< the newest quarter's median is above the threshold times the median of the run's first eight
+  above_start,   ///< the newest quarter's median is above the threshold times the median of the run's first eight
+  not_finite     ///< the newest is NaN or infinite; such a value is in no window
 };
 
-/// Of a metric by the name that sinks know (keel/metrics/README.md), or that the program logs. "eval/loss" has a value an evaluation;
+/// Of a metric by the name that sinks know (keel/metrics/README.md), or that the program logs; layers come at their cadence. "eval/loss" has a value an evaluation;
 /// "eval/loss_ratio" is that over the mean of the last training losses.
 struct condition {
   char const* metric = nullptr;

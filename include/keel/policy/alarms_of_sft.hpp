@@ -51,14 +51,14 @@ struct loss_drifts_up {
 struct loss_is_stuck {
   static constexpr alarm configured{
       .name = "loss_is_stuck",
-      .conditions = {{"train/loss", is::flat, 0.03, 400}, {"train/loss", is::above_start, 0.9, 400}},
+      .conditions = {{"train/loss", is::flat, 0.03, 400}, {"train/loss", is::above_start, 0.95, 400}},
       .severity = severity::warning,
       .symptom = "the loss does not fall, and is near where it began",
       .causes = {"the learning rate is too low: 1e-5 to 5e-5 for a full fine-tune, 1e-4 to 3e-4 with LoRA",
                  "the warm-up is too short: 5 to 10 % of the run", "labels are masked, shifted or shuffled wrongly",
                  "weight decay is too high: above 0.1 it can hold LoRA back", "parameters are frozen, or not in the optimizer"},
-      .fixes = {"run.overfit_one_batch: what cannot be learned by heart is broken",
-                "run.lr_range_test, and a rate that it bears", "look at inputs and labels of one batch",
+      .fixes = {"run.overfit_one_batch: a model that cannot memorise one batch has a bug in model, loss or data",
+                "run.lr_range_test, and a rate at which the loss still falls", "look at inputs and labels of one batch",
                 "weight decay of 0.01"}};
 };
 struct loss_is_constant {
@@ -117,7 +117,7 @@ struct gradients_vanish {
   static constexpr alarm configured{.name = "gradients_vanish",
                                     .conditions = {{"train/grad_norm", is::below, 0.1, 400},
                                                    {"train/loss", is::flat, 0.03, 400},
-                                                   {"train/loss", is::above_start, 0.9, 400}},
+                                                   {"train/loss", is::above_start, 0.95, 400}},
                                     .severity = severity::warning,
                                     .symptom = "the gradient norm stays below 0.1 while nothing is learned",
                                     .causes = {"layers saturate: initialisation or a missing normalisation",
@@ -126,12 +126,13 @@ struct gradients_vanish {
                                               "look at labels and masks of one batch", "check what the loss divides by"}};
 };
 struct learning_rate_is_zero {
-  static constexpr alarm configured{.name = "learning_rate_is_zero",
-                                    .conditions = {{"train/learning_rate", is::below, 1e-30, 20}},
-                                    .severity = severity::critical,
-                                    .symptom = "the learning rate has been 0 for 20 updates",
-                                    .causes = {"the schedule ended before the run", "a parameter group was given 0"},
-                                    .fixes = {"options.updates as the schedule's total", "min_ratio of the schedule above 0"}};
+  static constexpr alarm configured{
+      .name = "learning_rate_is_zero",
+      .conditions = {{"train/learning_rate", is::below, 1e-30, 20}},
+      .severity = severity::critical,
+      .symptom = "the learning rate has been 0 for 20 updates",
+      .causes = {"the schedule ended before the run", "the first parameter group has learning rate 0"},
+      .fixes = {"options.updates as the schedule's total", "min_ratio of the schedule above 0"}};
 };
 struct updates_are_skipped {
   static constexpr alarm configured{
@@ -165,10 +166,11 @@ struct overfits {
       .name = "overfits",
       .conditions = {{"eval/loss", is::above_lowest, 1.05, 3},
                      {"eval/loss", is::rising, 1.02, 4},
-                     {"smoothed/loss", is::falling, 0.99, 100}},
+                     {"eval/loss_ratio", is::rising, 1.05, 4}},
       .severity = severity::warning,
-      .symptom = "the evaluations rise and were 5 % above the best three times, while the training loss falls",
-      .causes = {"more passes over the data than it bears", "too little data for this model", "too little regularisation"},
+      .symptom =
+          "the evaluation loss rises, also over the training loss, and was 5 % above its best in three evaluations in a row",
+      .causes = {"too many epochs for this amount of data", "too little data for this model", "too little regularisation"},
       .fixes = {"keel::evaluation::early_stop, and load_best", "fewer epochs", "weight decay of 0.01 to 0.1, dropout of 0.05",
                 "a LoRA rank of 8 to 32"}};
 };
@@ -177,8 +179,8 @@ struct evaluation_is_far_off {
       .name = "evaluation_is_far_off",
       .conditions = {{"eval/loss_ratio", is::above, 1.5, 3}, {"eval/loss_ratio", is::rising, 1.2, 8}},
       .severity = severity::warning,
-      .symptom = "the evaluation's loss is half as high again as the training loss, and the gap grows",
-      .causes = {"the model learns the training data by heart",
+      .symptom = "the evaluation loss is 1.5 times the training loss, and the gap grows",
+      .causes = {"the model memorises the training data",
                  "the evaluation's data is of another kind, or is prepared differently"},
       .fixes = {"fewer epochs, or more data", "compare a batch of both", "weight decay or dropout"}};
 };
@@ -187,10 +189,19 @@ struct waits_for_data {
       .name = "waits_for_data",
       .conditions = {{"stability/data_wait", is::often_above, 0.3, 50}},
       .severity = severity::notice,
-      .symptom = "the run waits for data in a third of its time",
+      .symptom = "in at least half of the updates 30 % of the time is waiting for data",
       .causes = {"too few workers prepare batches", "batches are read from a slow disk or network",
-                 "padding: long and short samples in one batch"},
-      .fixes = {"more workers of the loader, or batches that are prepared ahead", "pinned memory", "samples packed together"}};
+                 "in your own loop: what stands between two steps"},
+      .fixes = {"more workers of the loader, or batches that are prepared ahead", "pinned memory"}};
+};
+struct evaluation_is_not_finite {
+  static constexpr alarm configured{
+      .name = "evaluation_is_not_finite",
+      .conditions = {{"eval/loss", is::not_finite, 0.0, 1}},
+      .severity = severity::critical,
+      .symptom = "the evaluation loss is NaN or infinite",
+      .causes = {"the model overflows in its low precision", "the evaluation's data has a bad sample"},
+      .fixes = {"evaluate in fp32", "look at the evaluation's batches", "an earlier checkpoint"}};
 };
 struct loss_rises_in_warmup {
   static constexpr alarm configured{.name = "loss_rises_in_warmup",
@@ -212,10 +223,19 @@ struct gradient_norm_rises_in_warmup {
       .causes = {"the highest learning rate is too high", "gradients are not clipped"},
       .fixes = {"keel::clip::global_norm<1.0>", "lower the learning rate by 3 to 10 times", "a longer warm-up"}};
 };
+struct gpu_is_hot {
+  static constexpr alarm configured{.name = "gpu_is_hot",
+                                    .conditions = {{"gpu/temperature", is::above, 87.0, 20}},
+                                    .severity = severity::warning,
+                                    .symptom = "the GPU is hotter than 87 degrees, where most of them slow down",
+                                    .causes = {"its cooling fails", "the room or the case is too warm"},
+                                    .fixes = {"look at its fans and the air around it", "a lower power limit"}};
+};
 
-using alarms_of_sft = alarm_list<loss_spikes, loss_diverges, loss_drifts_up, loss_is_stuck, loss_is_constant, loss_oscillates,
-                                 gradient_norm_spikes, gradient_norm_is_high, gradient_norm_oscillates, gradients_vanish,
-                                 learning_rate_is_zero, updates_are_skipped, loss_scale_collapses, rollbacks_repeat, overfits,
-                                 evaluation_is_far_off, waits_for_data, loss_rises_in_warmup, gradient_norm_rises_in_warmup>;
+using alarms_of_sft =
+    alarm_list<loss_spikes, loss_diverges, loss_drifts_up, loss_is_stuck, loss_is_constant, loss_oscillates,
+               gradient_norm_spikes, gradient_norm_is_high, gradient_norm_oscillates, gradients_vanish, learning_rate_is_zero,
+               updates_are_skipped, loss_scale_collapses, rollbacks_repeat, overfits, evaluation_is_far_off,
+               evaluation_is_not_finite, waits_for_data, loss_rises_in_warmup, gradient_norm_rises_in_warmup, gpu_is_hot>;
 
 }  // namespace keel::health

@@ -1,7 +1,7 @@
 // batch_guard: whether a trainer looks at each batch before it trains on it.
 //   on            the default: values that are not finite, rows of inputs and labels that do not match, labels that are all masked, rows
-//                 and batches that repeat, labels equal to the inputs, negative ids.
-//   check<O..>    that, and what its options say of the data: vocabulary<N> and classes<N> (ids and labels outside end the run, before a
+//                 and batches that repeat, labels equal to the inputs.
+//   check<O..>    that, ids and labels below 0, and what its options say of the data: vocabulary<N> and classes<N> (ids and labels outside end the run, before a
 //                 device sees them), padding<ID> (its share is a metric), longest<N> tokens of a row, ignored<ID> of labels (-100).
 //   off           for batches whose every look costs, or that are odd on purpose.
 // A batch is looked at where it is in the host's memory; one that is on a device already is not, because the host would wait for it.

@@ -9,7 +9,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <keel/libtorch/operation_observer.hpp>
+#include <keel/core/operation_observer.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/profile/recorded_profile.hpp>
 #include <memory>

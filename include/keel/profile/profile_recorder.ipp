@@ -53,7 +53,7 @@ KEEL_BODY void profile_recorder::phase_began(run_phase which) { phase_.emplace(w
 
 KEEL_BODY void profile_recorder::phase_ended(run_phase which) {
   if (!phase_ || phase_->first != which) return;
-  add({to_string(which), 0, phase_->second, now()});
+  add({to_string(which), first_phase_track + static_cast<std::uint64_t>(which), phase_->second, now()});
   phase_.reset();
 }
 

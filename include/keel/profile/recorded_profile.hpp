@@ -14,10 +14,14 @@ inline constexpr std::size_t operation_kinds = 4;
 char const* to_string(operation_kind which);
 operation_kind kind_of_operation(std::string_view name);
 
+/// Each phase of a run has a track; LibTorch's numbers of threads are small.
+inline constexpr std::uint64_t first_phase_track = 1'000'000'000;
+constexpr bool is_phase_track(std::uint64_t thread) { return thread >= first_phase_track; }
+
 /// Nanoseconds since the profile began.
 struct recorded_range {
   std::string name;
-  std::uint64_t thread = 0;  ///< LibTorch's number of it; 0: a phase of the run
+  std::uint64_t thread = 0;  ///< LibTorch's number of it, or the track of a phase
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <keel/metrics/console.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/profile/recorded_profile.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -21,7 +22,8 @@ KEEL_BODY char const* to_string(operation_kind which) {
 }
 
 KEEL_BODY operation_kind kind_of_operation(std::string_view name) {
-  for (std::string_view const library : {"c10d::", "c10d_functional::", "_c10d_functional::", "nccl:", "gloo:", "mpi:"}) {
+  for (std::string_view const library :
+       {"record_param_comms", "c10d::", "c10d_functional::", "_c10d_functional::", "nccl:", "gloo:", "mpi:"}) {
     if (name.starts_with(library)) return operation_kind::communication;
   }
   static std::set<std::string_view> const products{"mm",    "bmm",    "addmm",  "baddbmm", "addbmm",   "matmul",      "mv",
@@ -109,7 +111,7 @@ KEEL_BODY time_spent time_spent_in(recorded_profile const& of) {
 
 KEEL_BODY std::string phase_at(recorded_profile const& of, std::int64_t at) {
   for (recorded_range const& range : of.ranges) {
-    if (range.thread == 0 && range.begin <= at && at < range.end) return range.name;
+    if (is_phase_track(range.thread) && range.begin <= at && at < range.end) return range.name;
   }
   return "none";
 }
@@ -130,7 +132,7 @@ KEEL_BODY std::string chrome_trace(recorded_profile const& of) {
   };
   add("{\"ph\":\"M\",\"pid\":1,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"training\"}}");
   for (std::uint64_t const thread : threads) {
-    std::string const name = thread == 0                ? "phases"
+    std::string const name = is_phase_track(thread)     ? to_string(static_cast<run_phase>(thread - first_phase_track))
                              : thread == of.main_thread ? "training thread"
                                                         : "thread " + std::to_string(thread);
     add("{\"ph\":\"M\",\"pid\":1,\"tid\":" + std::to_string(thread) +
@@ -138,7 +140,7 @@ KEEL_BODY std::string chrome_trace(recorded_profile const& of) {
   }
   for (std::uint64_t const thread : threads) {
     for (recorded_range const* const range : detail::ordered_ranges(of, thread)) {
-      std::string const category = thread == 0 ? "phase" : to_string(kind_of_operation(range->name));
+      std::string const category = is_phase_track(thread) ? "phase" : to_string(kind_of_operation(range->name));
       add("{\"ph\":\"X\",\"pid\":1,\"tid\":" + std::to_string(thread) + ",\"name\":" + quoted(range->name) + ",\"cat\":\"" +
           category + "\",\"ts\":" + detail::microseconds(range->begin) +
           ",\"dur\":" + detail::microseconds(range->end - range->begin) + "}");
@@ -164,7 +166,15 @@ KEEL_BODY std::string summary_of(recorded_profile const& of) {
                      std::to_string(of.first_update + of.updates) + "\n\n" + of.why + " " + detail::in_milliseconds(of.length) +
                      " ms in all, by the clock of the host: what runs on a device shows where the host waits for it.\n\n";
   if (of.left_out > 0)
-    text += std::to_string(of.left_out) + " operations found no place in this profile: its times are too low.\n\n";
+    text += std::to_string(of.left_out) +
+            " operations are left out, because this profile is full: its times are too low, and idle is too high.\n\n";
+  bool const has_others = std::any_of(of.ranges.begin(), of.ranges.end(), [&](recorded_range const& range) {
+    return !is_phase_track(range.thread) && range.thread != of.main_thread;
+  });
+  if (has_others)
+    text +=
+        "What other threads run, such as a backward pass on a GPU, is in the trace; here the training thread waits for it, "
+        "idle.\n\n";
   text += "| the training thread | ms | share |\n|---|---:|---:|\n";
   for (std::size_t kind = 0; kind < operation_kinds; ++kind)
     text += row(to_string(static_cast<operation_kind>(kind)), spent.kinds[kind]);
@@ -173,7 +183,7 @@ KEEL_BODY std::string summary_of(recorded_profile const& of) {
   text += "\n| phase | ms | share |\n|---|---:|---:|\n";
   std::map<std::string, std::int64_t> phases;
   for (recorded_range const& range : of.ranges) {
-    if (range.thread == 0) phases[range.name] += range.end - range.begin;
+    if (is_phase_track(range.thread)) phases[range.name] += range.end - range.begin;
   }
   for (auto const& [name, time] : phases) text += row(name, time);
 

@@ -8,8 +8,8 @@ namespace keel::rule {
 
 struct X07 {
   KEEL_RULE_TEXT("X07", "none known",
-                 "a profile longer than its period records nothing complete. Fix: keel::profile::every<1000_steps, warmup<1>, "
-                 "active<3>>.");
+                 "a profile needs an active update and a period that holds all of it. Fix: keel::profile::every<1000_steps, "
+                 "warmup<1>, active<3>>.");
   static constexpr bool broken(config const& c) {
     auto const& p = c.profile;
     if (p.kind == profile::kind::off) return false;

@@ -177,6 +177,10 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   std::vector<at::Tensor> unscaled() const {
     return values_.factor == 1.0 ? values_.all_gradients() : values_.unscaled_copies();
   }
+  /// What unscales the gradients that are in the parameters.
+  double factor() const { return values_.factor; }
+  /// The L2 norm of each parameter's gradient, as norm_of().
+  std::vector<double> const& norms() const { return values_.norms; }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
   double norm_of(std::size_t parameter) const { return values_.norms[parameter]; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.

@@ -217,7 +217,10 @@ class step {
     archive("schedule", schedule_);
     archive("clip", clip_state_);
     if constexpr (averages) archive("average", average_);
-    if constexpr (requires { Archive::reads; }) repeated_.forget();
+    if constexpr (requires { Archive::reads; }) {
+      repeated_.forget();
+      pass_.layers().forget();
+    }
   }
 
  private:
@@ -351,7 +354,7 @@ class step {
                       norm_limit<clip_policy>(clip_state_)};
       found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
       if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
-      if (pass_.layers().is_on()) pass_.layers().gradients(gradients_now(), found.decided->unscaling);
+      if (pass_.layers().is_on()) pass_.layers().gradients(found.decided->unscaling);
       return found;
     }
     auto const is_finite = [&](double loss) {
@@ -375,7 +378,7 @@ class step {
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
     if (found.skip_reason) return found;
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
-    if (pass_.layers().is_on()) pass_.layers().gradients(checked.unscaled());
+    if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
     found.clipped->prepare(optimizer_);
@@ -403,12 +406,6 @@ class step {
     watch.take(true);
     observe_(event::gradients_ready{begun(), norm, parameters_.tensors});
     watch.require_unchanged();
-  }
-  std::vector<at::Tensor> gradients_now() const {
-    std::vector<at::Tensor> all;
-    all.reserve(parameters_.tensors.size());
-    for (at::Tensor const& parameter : parameters_.tensors) all.push_back(parameter.grad());
-    return all;
   }
   /// Of an update that is decided on the device, and takes place: the host waits for it here.
   void show_gradients(device_decision const& decided) {

@@ -140,6 +140,8 @@ class checkpoint_manager {
   bool resume();
 
   void save();
+  /// For an alarm: as if a person asked.
+  void ask() { asked_ = true; }
   void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
   void wait_for_save();
 

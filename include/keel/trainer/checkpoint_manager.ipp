@@ -74,7 +74,7 @@ void checkpoint_manager<Seams>::save() {
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
     // Inside a hook of a save there is no boundary between the two.
-    if (saver_->is_reporting()) return request_save();
+    if (saver_->is_reporting() || is_incomplete_) return request_save();
     if (recipe_.checkpoint.asynchronous) {
       begin_save(save_reason::program);
     } else {
@@ -457,6 +457,7 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
   forget_lost_best();
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
+  directory_->layers().set_aside();
   log_.begins_with(directory, step_.updates(), in_place_of(options_));
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);

@@ -3,15 +3,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <keel/core/error.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/update_decision.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -61,8 +64,9 @@ class evaluator {
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
     evaluation_result const result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
-    log_.evaluated(step_.updates(), name, result, std::chrono::duration<double, std::milli>(clock::now() - began).count());
-    hooks_(event::evaluated{step_.updates(), name, result});
+    double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
+    log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
+    if (!of_recipe_) hooks_(event::evaluated{step_.updates(), name, result});
     return result;
   }
 
@@ -70,12 +74,17 @@ class evaluator {
   double evaluate_all() {
     auto const began = clock::now();
     std::vector<std::pair<std::string, double>> values;
+    std::vector<evaluation_result> results;
     {
       [[maybe_unused]] auto const average = swap_in_average();
+      raised const of_recipe(of_recipe_);
       for (auto& one : all_) {
-        for (auto const& [name, value] : one.run().values) values.emplace_back(joined(one.name, name), value);
+        results.push_back(one.run());
+        for (auto const& [name, value] : results.back().values) values.emplace_back(joined(one.name, name), value);
       }
     }
+    // With the parameters in their place.
+    for (std::size_t i = 0; i < results.size(); ++i) hooks_(event::evaluated{step_.updates(), all_[i].name, results[i]});
     slowest_ = std::max(slowest_, std::chrono::duration<double>(clock::now() - began).count());
     return judged(values);
   }
@@ -151,6 +160,7 @@ class evaluator {
   hooks& hooks_;
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
+  bool of_recipe_ = false;
 };
 
 }  // namespace keel::detail

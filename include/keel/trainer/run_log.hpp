@@ -45,6 +45,8 @@ class run_log {
     std::int64_t rollbacks;
     double operations_per_token;  ///< 0: not known
     double peak;                  ///< operations a second of the device; 0: not known
+    std::optional<gpu_state> gpu;
+    bool is_late;  ///< the update after it is open
   };
 
   /// All of them outlive the log; `directory` may be null.
@@ -76,7 +78,7 @@ class run_log {
   void update(event::update_end const& event, figures const& known, bool warns);
 
   /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known.
-  void batch(std::optional<double> const& padding, std::optional<double> const& ignored_labels);
+  void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels);
   void found(std::int64_t update, batch_finding const& finding);
 
   /// Alarms that were raised since the last call.
@@ -108,8 +110,9 @@ class run_log {
   /// The run ends with an exception, which goes on.
   void failed(std::int64_t update, std::string const& words);
 
-  /// A value without a name is a loss. `milliseconds`: that it took.
-  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result, double milliseconds);
+  /// A value without a name is a loss. `milliseconds` that an evaluation of the recipe took, which has a line and is watched by alarms.
+  void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
+                 std::optional<double> milliseconds);
 
   /// For each checkpoint that is damaged and skipped.
   void damaged(std::int64_t update, std::string const& words);
@@ -154,20 +157,20 @@ class run_log {
   std::int64_t every_;  ///< updates of a line
   std::vector<reduced_value> own_;
   std::vector<raised_alarm> raised_;
-  /// A mean over the micro-batches since the last update.
+  /// Means over the micro-batches of an update: the open one, and the one before, whose end may be late.
   struct share {
     double sum = 0.0;
     std::int64_t count = 0;
+    std::optional<double> before;
+
+    std::optional<double> mean() const { return count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt; }
+    void begin() { *this = {0.0, 0, mean()}; }
     void add(std::optional<double> const& one) {
       if (!one) return;
       sum += *one;
       ++count;
     }
-    std::optional<double> take() {
-      auto const mean = count > 0 ? std::optional(sum / static_cast<double>(count)) : std::nullopt;
-      *this = {};
-      return mean;
-    }
+    std::optional<double> take(bool is_late) const { return is_late ? before : mean(); }
   };
   share padding_;
   share ignored_labels_;

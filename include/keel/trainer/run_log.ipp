@@ -87,8 +87,9 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   m.skipped = known.skipped;
   m.milliseconds = known.milliseconds;
   m.rollbacks = known.rollbacks;
-  m.padding = padding_.take();
-  m.ignored_labels = ignored_labels_.take();
+  m.gpu = known.gpu;
+  m.padding = padding_.take(known.is_late);
+  m.ignored_labels = ignored_labels_.take(known.is_late);
   if (known.operations_per_token > 0.0 && known.peak > 0.0 && m.milliseconds > 0.0)
     m.mfu = known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
   bool const skipped = !m.skipped_because.empty();
@@ -228,6 +229,8 @@ void run_log<Files>::stopped_early(std::int64_t update, std::string const& words
 template <class Files>
 void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words) {
   write_rest();
+  for (auto const& [alarm, metric] : record_.alarms.never_seen())
+    console_.notice("warning: the alarm " + alarm + " looks at " + metric + ", which this run never had");
   if (directory_) {
     directory_->event(event_of_ending(result), update, {{"words", words}});
     directory_->metrics().flush();
@@ -254,7 +257,7 @@ void run_log<Files>::failed(std::int64_t update, std::string const& words) {
 
 template <class Files>
 void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
-                               double milliseconds) {
+                               std::optional<double> milliseconds) {
   nlohmann::ordered_json details;
   if (!evaluation.empty()) details["name"] = evaluation;
   std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
@@ -264,20 +267,22 @@ void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluatio
     if (shown == "loss") details["loss"] = detail::number_to_json(value);
     words += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
   }
-  if (directory_) {
-    directory_->event("evaluated", update, details);
+  if (directory_) directory_->event("evaluated", update, details);
+  // One of the program's may come before the run, or where a run that was resumed does not come again.
+  if (directory_ && milliseconds) {
     nlohmann::ordered_json line;
     line["evaluated"] = evaluation;
     line["update"] = update;
     line["attempt"] = record_.attempts;
     line["values"] = details["values"];
-    line["ms"] = milliseconds;
+    line["ms"] = *milliseconds;
     directory_->metrics().add(line);
     ++record_.lines;
     say_what_waits();
   }
   console_.notice(words);
   sinks_.evaluated(update, evaluation, result);
+  if (!milliseconds) return;
   for (raised_alarm const& one : record_.alarms.evaluated(update, evaluation, result.values)) raise(one);
 }
 
@@ -319,7 +324,12 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
 }
 
 template <class Files>
-void run_log<Files>::batch(std::optional<double> const& padding, std::optional<double> const& ignored_labels) {
+void run_log<Files>::batch(bool begins_update, std::optional<double> const& padding,
+                           std::optional<double> const& ignored_labels) {
+  if (begins_update) {
+    padding_.begin();
+    ignored_labels_.begin();
+  }
   padding_.add(padding);
   ignored_labels_.add(ignored_labels);
 }
@@ -336,6 +346,7 @@ void run_log<Files>::found(std::int64_t update, batch_finding const& finding) {
 template <class Files>
 void run_log<Files>::layers(layer_record const& record) {
   sinks_.layers(record);
+  record_.alarms.layers(record);
   if (!directory_) return;
   nlohmann::ordered_json line;
   line["update"] = record.update;

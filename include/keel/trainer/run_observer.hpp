@@ -2,14 +2,19 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/metrics/gpu_state.hpp>
+#include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/operation_count.hpp>
 #include <keel/recipe/config_of.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -28,21 +33,30 @@ class run_observer {
       : step_(step),
         log_(log),
         options_(options),
+        gpu_(step.parameters().tensors.front().device()),
         profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {}
 
   // Batches.
 
   /// Says what is odd about a batch. Throws data_error (E06) where it cannot train, and drops the update then.
   template <class Batch>
-  void look_at([[maybe_unused]] Batch const& batch) {
+  void look_at([[maybe_unused]] Batch const& batch, [[maybe_unused]] std::int64_t epoch,
+               [[maybe_unused]] std::int64_t position) {
     if constexpr (configured.batch_guard.kind != batch_guard::kind::off) {
-      try {
-        for (batch_finding const& found : batches_.look(batch)) say(found);
-      } catch (data_error const&) {
-        step_.drop_update();
-        throw;
+      if (looks_) {
+        try {
+          batches_.at(epoch, position);
+          for (batch_finding const& found : batches_.look(batch)) say(found);
+        } catch (data_error const&) {
+          step_.drop_update();
+          throw;
+        } catch (std::exception const& thrown) {
+          // A tensor that LibTorch cannot look at, or no memory for it: the run goes on without a guard.
+          looks_ = false;
+          log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
+        }
       }
-      log_.batch(batches_.padding(), batches_.ignored_labels());
+      log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels());
     }
   }
   void end_epoch() {
@@ -62,7 +76,12 @@ class run_observer {
     constexpr auto dtype = configured.precision.kind == kind::fp32   ? at::kFloat
                            : configured.precision.kind == kind::bf16 ? at::kBFloat16
                                                                      : at::kHalf;
-    peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
+    try {
+      peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+      log_.notice("warning: there is no memory to measure what the device can do; options.peak_operations_per_second says it");
+    }
     return per_token;
   }
   /// 0: not known.
@@ -81,6 +100,10 @@ class run_observer {
     return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
   }
 
+  // The device.
+
+  std::optional<gpu_state> gpu() { return gpu_.read(); }
+
   // Profiles.
 
   void before_update(std::int64_t attempt) {
@@ -95,8 +118,13 @@ class run_observer {
   }
   void end() {
     if constexpr (records_profiles) {
-      profiles_.end(step_.phases());
-      say_what_is_written();
+      try {
+        profiles_.end(step_.phases());
+        say_what_is_written();
+      } catch (std::exception const& thrown) {
+        // The run's end is what counts.
+        log_.notice("warning: a profile was lost: " + first_line(thrown));
+      }
     }
   }
 
@@ -113,8 +141,10 @@ class run_observer {
   run_log<typename Environment::files>& log_;
   trainer_options const& options_;
   batch_watch batches_{configured.batch_guard};
+  bool looks_ = true;
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;
+  gpu_monitor gpu_;
   run_profiles profiles_;
 };
 

@@ -5,13 +5,13 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <keel/memory/recording.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/metrics/sink_thread.hpp>
 #include <keel/policy/profile.hpp>
-#include <keel/profile/profile_recorder.hpp>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 namespace keel {
 
@@ -42,7 +42,10 @@ class run_profiles final : private phase_listener {
   template <class Clock>
   void end(phase_clock<Clock>& phases) {
     phases.listen(nullptr);
-    if (is_recording()) finish();
+    if (is_recording()) {
+      ++ended_;
+      finish();
+    }
     if (writer_) writer_->drain();
   }
 
@@ -54,17 +57,23 @@ class run_profiles final : private phase_listener {
   /// Once for each profile that was recorded.
   std::optional<written> take_written() { return std::exchange(written_, std::nullopt); }
   /// Why one could not be written; empty: nothing new.
-  std::string take_trouble() { return writer_ ? writer_->take_trouble() : std::string(); }
+  std::string take_trouble() {
+    if (!trouble_.empty()) return std::exchange(trouble_, {});
+    return writer_ ? writer_->take_trouble() : std::string();
+  }
 
  private:
   static constexpr std::size_t most_profiles = 16;
   static constexpr std::int64_t between_symptoms = 100;  ///< updates
 
-  bool is_recording() const { return recorder_.has_value(); }
+  struct open_profile;
+
+  bool is_recording() const { return open_ != nullptr; }
   bool begin(std::int64_t update, std::int64_t attempt);
   /// Another update belongs to the profile.
   bool goes_on();
   void finish();
+  void record_memory();
 
   void phase_began(run_phase which) override;
   void phase_ended(run_phase which) override;
@@ -77,8 +86,8 @@ class run_profiles final : private phase_listener {
   std::int64_t ended_ = 0;                         ///< updates of the open profile, those that are thrown away included
   std::int64_t first_update_ = 0;
   std::string why_;
-  std::optional<profile_recorder> recorder_;
-  std::optional<memory::recording> memory_;
+  std::string trouble_;
+  std::shared_ptr<open_profile> open_;  ///< null: none is
   std::optional<written> written_;
   std::optional<sink_thread> writer_;
 };

@@ -5,9 +5,12 @@
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
 #include <keel/core/replace_file.hpp>
+#include <keel/memory/recording.hpp>
 #include <keel/memory/statistics.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/sink.hpp>
+#include <keel/profile/profile_recorder.hpp>
+#include <keel/profile/recorded_profile.hpp>
 #include <keel/trainer/run_profiles.hpp>
 #include <memory>
 #include <stdexcept>
@@ -40,13 +43,18 @@ KEEL_BODY void make_room(std::filesystem::path const& folder, std::size_t most) 
 
 }  // namespace detail
 
+struct run_profiles::open_profile {
+  profile_recorder operations;
+  std::optional<memory::recording> allocations;
+};
+
 KEEL_BODY run_profiles::run_profiles(profile::settings const& settings, std::filesystem::path directory, c10::Device device)
     : settings_(settings), directory_(std::move(directory)), device_(device) {
   if (settings_.kind == profile::kind::off) return;
   if (directory_.empty())
     throw error("E12",
                 "the recipe records profiles but options.run_directory is empty. Name a directory, or use keel::profile::off.");
-  writer_.emplace("profiles", std::make_shared<detail::no_sink>());
+  writer_.emplace("the writer of profiles", std::make_shared<detail::no_sink>());
 }
 
 KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
@@ -62,41 +70,41 @@ KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
   symptom_.clear();
   ended_ = 0;
   first_update_ = update + settings_.warmup;
-  recorder_.emplace();
-  // Where the process counts memory, and nothing else records it.
-  if (settings_.warmup == 0 && device_.is_cpu() && memory::statistics_of(device_)) {
-    try {
-      memory_.emplace();
-    } catch (std::logic_error const&) {
-      // The program records it.
-    }
+  try {
+    open_ = std::make_shared<open_profile>();
+  } catch (error const& thrown) {
+    // Others of this process take all places.
+    trouble_ = std::string("no profile: ") + thrown.what();
+    return false;
   }
+  if (settings_.warmup == 0) record_memory();
   return true;
+}
+
+KEEL_BODY void run_profiles::record_memory() {
+  // Where the process counts it.
+  if (!device_.is_cpu() || !memory::statistics_of(device_)) return;
+  try {
+    open_->allocations.emplace();
+  } catch (std::logic_error const&) {
+    // The program records it.
+  }
 }
 
 KEEL_BODY bool run_profiles::goes_on() {
   ++ended_;
   if (ended_ == settings_.warmup) {
-    recorder_->restart();
-    if (device_.is_cpu() && memory::statistics_of(device_)) {
-      try {
-        memory_.emplace();
-      } catch (std::logic_error const&) {
-        // The program records it.
-      }
-    }
+    open_->operations.restart();
+    record_memory();
   }
   return ended_ < settings_.warmup + settings_.active;
 }
 
 KEEL_BODY void run_profiles::finish() {
-  auto const all = std::make_shared<recorded_profile>(recorder_->finish());
-  recorder_.reset();
+  auto const open = std::exchange(open_, nullptr);
+  auto const all = std::make_shared<recorded_profile>(open->operations.finish());
   std::string recording;
-  if (memory_) {
-    recording = memory_->pickle();
-    memory_.reset();
-  }
+  if (open->allocations) recording = open->allocations->pickle();
   all->first_update = first_update_;
   all->updates = std::max<std::int64_t>(ended_ - settings_.warmup, 0);
   all->why = why_;
@@ -118,14 +126,15 @@ KEEL_BODY void run_profiles::finish() {
 }
 
 KEEL_BODY void run_profiles::phase_began(run_phase which) {
-  if (recorder_) recorder_->phase_began(which);
-  if (memory_) memory_->set_phase(to_string(which));
+  if (!open_) return;
+  open_->operations.phase_began(which);
+  if (open_->allocations) open_->allocations->set_phase(to_string(which));
 }
 
 KEEL_BODY void run_profiles::phase_ended(run_phase which) {
-  if (!recorder_) return;
-  recorder_->phase_ended(which);
-  if (auto const all = memory::statistics_of(device_)) recorder_->memory(all->allocated);
+  if (!open_) return;
+  open_->operations.phase_ended(which);
+  if (auto const all = memory::statistics_of(device_)) open_->operations.memory(all->allocated);
 }
 
 }  // namespace keel

@@ -466,7 +466,7 @@ class trainer {
       }
     }
     step_outcome taken = cursor_.taking([&] {
-      observer_.look_at(batch);
+      observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
       return step_(batch, loss_of);
     });
     waits_for_data const waits{step_.phases()};
@@ -534,7 +534,7 @@ class trainer {
   void on_event(Event const& event) {
     if constexpr (std::is_same_v<Event, event::out_of_memory>) {
       log_.out_of_memory(event);
-      observer_.symptom("memory ran out, and the ladder took " + event.rung);
+      observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
     }
     if constexpr (std::is_same_v<Event, event::rung_released>) log_.rung_released(event);
     if constexpr (std::is_same_v<Event, event::layers_measured>) log_.layers(event.record);
@@ -552,18 +552,18 @@ class trainer {
   }
 
   void record_update(event::update_end const& event) {
-    auto const time = timer_.end_update(event.late && step_.has_open_update());
+    bool const late = event.late && step_.has_open_update();
+    auto const time = timer_.end_update(late);
     // skip<N> counts silently, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
     log_.update(event,
                 {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds, checkpoints_.rollbacks(),
-                 observer_.operations_per_token(), observer_.peak()},
+                 observer_.operations_per_token(), observer_.peak(), observer_.gpu(), late},
                 warns);
     act_on_alarms();
     if (auto const words = log_.take_slowdown(); !words.empty()) observer_.symptom(words);
   }
 
-  /// The run rolled back, and its data with it.
   void move_data() { data_moved_ = true, observer_.data_moved(); }
 
   void act_on_alarms() {
@@ -572,7 +572,7 @@ class trainer {
         hooks_(event::alarm_raised{step_.updates(), one});
         observer_.symptom(std::string("alarm ") + one.what->name);
         if (one.does == health::action::stop) request_stop();
-        if (saves && one.does == health::action::checkpoint) checkpoints_.request_save();
+        if (saves && one.does == health::action::checkpoint) checkpoints_.ask();
       }
     }
   }
@@ -608,7 +608,6 @@ class trainer {
   void record_failure(std::exception const& thrown) {
     begun_ = false;
     try {
-      observer_.end();
       step_.settle();
     } catch (std::exception const&) {
       // What ends the run is the exception that is on its way.
@@ -618,6 +617,7 @@ class trainer {
     } catch (std::exception const&) {
       // Its end is an event in the record; older checkpoints are whole.
     }
+    observer_.end();
     log_.failed(step_.updates(), first_line(thrown));
   }
 

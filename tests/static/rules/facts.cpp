@@ -133,6 +133,7 @@ static_assert(is_default<slot::shard>(nobody_filled.shard));
 static_assert(is_default<slot::offload>(nobody_filled.offload));
 static_assert(is_default<slot::attention>(nobody_filled.attention));
 static_assert(is_default<slot::oom>(nobody_filled.oom));
+static_assert(is_default<slot::batch_guard>(nobody_filled.batch_guard));
 static_assert(is_default<slot::health>(nobody_filled.health));
 static_assert(is_default<slot::determinism>(nobody_filled.determinism));
 static_assert(is_default<slot::objective>(nobody_filled.objective));
@@ -145,7 +146,7 @@ static_assert(is_default<slot::optimizer>(nobody_filled.optimizer));
 static_assert(is_default<slot::data>(nobody_filled.data));
 static_assert(is_default<slot::device>(nobody_filled.device));
 static_assert(is_default<slot::world>(nobody_filled.world));
-static_assert(keel::slot_count == 25);
+static_assert(keel::slot_count == 26);
 
 // A policy goes to the member of its slot and to no other.
 template <class Policy, auto Member>

@@ -99,10 +99,9 @@ class operation_observer::scope {
       ++place_;
     }
     if (place_ == detail::most_observers)
-      throw error(
-          "E12",
-          "eight profiles or counts of operations are under way in this process, which are all that it can have. End one "
-          "of them first.");
+      throw error("E12",
+                  "this process already runs eight profiles or counts of operations, which is the most that it can. End one of "
+                  "them first.");
     handle_ = at::addThreadLocalCallback(detail::callback_of(place_, std::make_index_sequence<detail::most_observers>())
                                              .needsInputs(needs_inputs)
                                              .scopes({at::RecordScope::FUNCTION}));
