@@ -17,15 +17,21 @@ mkdir "$folder/run"
 awk 'BEGIN {
   for (i = 1; i <= 400; ++i) {
     loss = i == 250 ? "\"nan\"" : 1 + 4 * exp(-i / 100)
-    printf "{\"update\":%d,\"loss\":%s,\"gradient_norm\":%f,\"lr\":%g,\"skipped\":0,\"memory\":{\"held\":1e8,\"forward\":2e8},\"ms\":12}\n", i, loss, 1 + i % 7, 1e-3
+    printf "{\"update\":%d,\"loss\":%s,\"gradient_norm\":%f,\"lr\":%g,\"skipped\":0,\"memory\":{\"held\":1e8,\"forward\":2e8},\"ms\":12,\"time\":{\"data\":%f,\"forward\":4,\"backward\":6,\"update\":1,\"saving\":0,\"evaluating\":0,\"total\":14}}\n", i, loss, 1 + i % 7, 1e-3, i > 200 ? 5 : 1
   }
   print "{\"rolled_back\":1,\"update\":350,\"abandoned\":50}"
   for (i = 351; i <= 380; ++i) printf "{\"update\":%d,\"loss\":1.1,\"gradient_norm\":1,\"lr\":1e-3,\"skipped\":0,\"ms\":12}\n", i
 }' >"$folder/run/metrics.jsonl"
 printf '%s\n' '{"event":"started","update":0,"time":1763900000}' '{"event":"rolled_back","update":400,"time":1763900100,"to":350,"why":"spikes"}' \
   '{"event":"finished","update":380,"time":1763900200}' >"$folder/run/events.jsonl"
+awk 'BEGIN {
+  for (i = 20; i <= 400; i += 20) printf "{\"update\":%d,\"layers\":{\"blocks.0\":{\"grad_norm\":%g,\"param_norm\":3,\"update_ratio\":1e-3},\"head\":{\"grad_norm\":%s,\"param_norm\":0,\"update_ratio\":2e-3}}}\n", i, 1 / i, i == 260 ? "\"nan\"" : 0.5
+  print "{\"restarted_after\":350}"
+}' >"$folder/run/layers.jsonl"
+printf '%s\n' '{"event":"alarm","update":300,"time":1763900050,"alarm":"loss_spikes","severity":"warning","message":"the loss jumped","causes":["a <bad> sample"],"fixes":["look at the batch"],"values":{"train/loss":4.5}}' >>"$folder/run/events.jsonl"
+printf '%s\n' '{"clip":{"global_norm":1.0},"accept":["B06"]}' >"$folder/run/recipe.json"
 "$report" "$folder/run" --output "$folder/report.html" >"$folder/said"
-grep -qF 'Finished after update 380. 1 rollback.' "$folder/said" || { cat "$folder/said"; exit 1; }
+grep -qF 'Finished after update 380. 1 rollback. 1 alarm.' "$folder/said" || { cat "$folder/said"; exit 1; }
 
 # A profile of its own, so that no other Chromium of this user takes the page.
 browse() {
@@ -33,7 +39,8 @@ browse() {
     --enable-logging=stderr --v=0 --host-resolver-rules='MAP * ~NOTFOUND' "$@" "file://$folder/report.html" 2>>"$folder/log"
 }
 browse --dump-dom >"$folder/dom"
-for part in 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
+for part in 'where the time of run goes' 'gradient norm of each layer' 'class="gone"' 'class="alarm"' 'a &lt;bad&gt; sample' 'look at the batch' \
+  'breaks no rule' 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
   grep -qF -- "$part" "$folder/dom" || { echo "the page in the browser lacks $part"; exit 1; }
 done
 if grep -E 'CONSOLE|net::ERR' "$folder/log"; then

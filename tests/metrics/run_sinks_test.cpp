@@ -124,7 +124,9 @@ TEST_CASE("after an exception and a resume TensorBoard shows one run without a g
 
 // Run by the test below, as a process: KEEL_VICTIM names the directory, and the update after which it is killed.
 TEST_CASE("a run that is killed", "[.victim]") {
-  std::istringstream given(std::getenv("KEEL_VICTIM"));
+  char const* const victim = std::getenv("KEEL_VICTIM");
+  if (victim == nullptr) return;  // a filter that names the file selects hidden tests, too
+  std::istringstream given(victim);
   std::string directory;
   std::int64_t update = 0;
   given >> update >> directory;
@@ -152,6 +154,7 @@ TEST_CASE("after SIGKILL and a resume event files read, and TensorBoard shows on
     int const ended = std::system("\"$(readlink /proc/$PPID/exe)\" 'a run that is killed' >/dev/null 2>&1; exit $?");
     CHECK(WEXITSTATUS(ended) == 128 + SIGKILL);
   }
+  ::unsetenv("KEEL_VICTIM");
   train<saves_often>(quiet({.run_directory = directory / "run", .updates = 14}));
   check_same_losses(directory / "run");
   auto const board = board_in(directory / "run/tensorboard");
