@@ -1,4 +1,4 @@
-// The file console.log: what the console says, each line with its time, also where there is no console.
+// The file console.log: the lines of the console, each with its time, whether or not they are printed.
 #pragma once
 
 #include <cstddef>

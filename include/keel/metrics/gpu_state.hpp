@@ -46,7 +46,7 @@ class gpu_monitor {
   explicit gpu_monitor(c10::Device device) : device_(device) {}
   gpu_monitor(c10::Device device, nvml_library const& library) : device_(device), library_(library), is_loaded_(true) {}
 
-  /// The last state; nothing where there is no GPU, or no driver's library.
+  /// The last state; nothing on a CPU, or where the driver's library is missing.
   std::optional<gpu_state> read();
 
  private:

@@ -80,7 +80,9 @@ class run_observer {
       peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
     } catch (std::exception const& thrown) {
       if (!is_out_of_memory(thrown)) throw;
-      log_.notice("warning: there is no memory to measure what the device can do; options.peak_operations_per_second says it");
+      log_.notice(
+          "warning: memory does not suffice to measure the device's peak; set options.peak_operations_per_second for "
+          "utilisation");
     }
     return per_token;
   }
