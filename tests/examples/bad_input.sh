@@ -33,8 +33,9 @@ skip() {
   skipped=$((skipped + 1))
 }
 
-# What is saved in the run directories, to the byte. events.jsonl grows by what was refused, the lock holds the last process: left out.
-fingerprint() { find "$@" -type f ! -name events.jsonl ! -name lock -exec cksum {} + | sort; }
+# What is saved in the run directories, to the byte. events.jsonl and console.log grow by what was refused, the lock holds the last
+# process: left out.
+fingerprint() { find "$@" -type f ! -name events.jsonl ! -name console.log ! -name lock -exec cksum {} + | sort; }
 
 # refused NAME "WORDS" COMMAND..: the command fails, says WORDS, and leaves what is saved as it is.
 refused() {

@@ -28,6 +28,8 @@ class random_config {
     beside_the_fields(c.oom);
     if (!chance(keep)) c.run = {true, of({1LL, 2LL, 8LL, most}), of({0LL, 50LL, 100LL, 1000LL, most}), of({1e-5, 1e-3}), flag(), flag(),
                                 of({keel::device::kind::any, keel::device::kind::cpu, keel::device::kind::cuda})};
+    // A minimum at the rate itself, which whatever lowers the rate then passes.
+    if (c.run.known && c.schedule.min_lr > 0.0 && chance(0.5)) c.schedule.min_lr = c.run.learning_rate;
     list_itself(c, keep);
     return c;
   }
