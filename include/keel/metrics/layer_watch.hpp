@@ -1,5 +1,5 @@
 // Looks at the layers of a model through one update, without a wait for a device: what it finds is on its way to the host while the
-// run goes on. Of a large parameter an even sample of 4,096 values stands for all, so that a look costs little time and no memory to
+// run goes on. Of a large tensor an even sample of 4,096 values stands for all, so that a look costs little time and no memory to
 // speak of; of gradients the norms are exact.
 #pragma once
 

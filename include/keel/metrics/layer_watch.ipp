@@ -20,6 +20,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/gradients/gradient_norm.hpp>
 #include <keel/metrics/layer_watch.hpp>
+#include <limits>
 #include <tuple>
 
 #include <keel/core/detail/body_begin.inc>
@@ -39,23 +40,71 @@ KEEL_BODY std::vector<double> distribution_limits() {
   return limits;
 }
 
-inline constexpr std::int64_t most_sampled = 4096;
+/// The values of a sample, in runs of neighbours: a run is what a processor reads at once.
+inline constexpr std::int64_t run_of_sample = 16;
+inline constexpr std::int64_t runs_of_sample = 256;
 
-/// From one value of a sample to the next: odd, so that rows of even length are not met in the same columns.
-KEEL_BODY std::int64_t stride_of_sample(std::int64_t count) {
-  std::int64_t const stride = (count + most_sampled - 1) / most_sampled;
-  return stride > 1 ? stride | 1 : 1;
-}
-KEEL_BODY std::int64_t size_of_sample(std::int64_t count) {
-  std::int64_t const stride = stride_of_sample(count);
-  return (count + stride - 1) / stride;
-}
+/// What a sample takes of so many values: `runs` of `length`, the first ones of each `stride` runs.
+struct sample_layout {
+  explicit sample_layout(std::int64_t count) {
+    if (count <= runs_of_sample * run_of_sample) {
+      length = count;
+      return;
+    }
+    std::int64_t const all = count / run_of_sample;
+    // Odd, so that rows of even length are not met in the same columns.
+    stride = ((all + runs_of_sample - 1) / runs_of_sample) | 1;
+    runs = (all + stride - 1) / stride;
+    length = run_of_sample;
+  }
+  std::int64_t size() const { return runs * length; }
+
+  std::int64_t runs = 1;
+  std::int64_t length = 0;
+  std::int64_t stride = 1;  ///< in runs
+};
 
 template <class Scalar>
 void gather(Scalar const* values, std::int64_t count, std::vector<double>& to) {
-  std::int64_t const stride = stride_of_sample(count);
-  for (std::int64_t i = 0; i < count; i += stride) to.push_back(static_cast<double>(values[i]));
+  sample_layout const sample(count);
+  std::size_t const before = to.size();
+  to.resize(before + static_cast<std::size_t>(sample.size()));
+  double* at = to.data() + before;
+  for (std::int64_t run = 0; run < sample.runs; ++run) {
+    Scalar const* const from = values + run * sample.stride * sample.length;
+    for (std::int64_t i = 0; i < sample.length; ++i) at[i] = static_cast<double>(from[i]);
+    at += sample.length;
+  }
 }
+
+/// Sums over a sample.
+struct squares {
+  double values = 0.0;
+  double changes = 0.0;
+};
+/// Several sums at a time, because one would wait for each of its additions.
+KEEL_BODY squares squares_of(double const* now, double const* before, std::size_t count) {
+  constexpr std::size_t together = 8;
+  std::array<double, together> values{};
+  std::array<double, together> changes{};
+  auto const add = [&](std::size_t sum, std::size_t i) {
+    double const change = now[i] - before[i];
+    values[sum] += now[i] * now[i];
+    changes[sum] += change * change;
+  };
+  std::size_t i = 0;
+  for (; i + together <= count; i += together) {
+    for (std::size_t sum = 0; sum < together; ++sum) add(sum, i + sum);
+  }
+  for (std::size_t sum = 0; i < count; ++i, ++sum) add(sum, i);
+  squares all;
+  for (std::size_t sum = 0; sum < together; ++sum) {
+    all.values += values[sum];
+    all.changes += changes[sum];
+  }
+  return all;
+}
+
 /// The sample of a tensor on the CPU. LibTorch's operators would cost more than the values.
 KEEL_BODY void gather_sample(at::Tensor const& tensor, std::vector<double>& to) {
   at::Tensor const flat = tensor.is_contiguous() ? tensor : tensor.contiguous();
@@ -77,7 +126,11 @@ KEEL_BODY void gather_sample(at::Tensor const& tensor, std::vector<double>& to) 
 /// The same elsewhere, as doubles there.
 KEEL_BODY at::Tensor sample_on_device(at::Tensor const& tensor) {
   at::Tensor const flat = tensor.detach().reshape({-1});
-  return flat.slice(0, 0, flat.numel(), stride_of_sample(flat.numel())).to(at::kDouble);
+  sample_layout const sample(flat.numel());
+  if (sample.runs == 1) return flat.to(at::kDouble);
+  std::int64_t const all = flat.numel() / sample.length;
+  at::Tensor const runs = flat.slice(0, 0, all * sample.length).view({all, sample.length}).slice(0, 0, all, sample.stride);
+  return runs.to(at::kDouble).reshape({-1});
 }
 
 KEEL_BODY at::Tensor as_tensor(std::vector<double> const& values) {
@@ -86,14 +139,31 @@ KEEL_BODY at::Tensor as_tensor(std::vector<double> const& values) {
   return all;
 }
 
+/// Of a sample of values on the CPU.
+KEEL_BODY at::Tensor mean_and_deviation(at::Tensor const& values) {
+  std::vector<double> sample;
+  gather_sample(values, sample);
+  auto const count = static_cast<double>(sample.size());
+  double sum = 0.0;
+  for (double const one : sample) sum += one;
+  double const mean = sum / count;
+  double squares = 0.0;
+  for (double const one : sample) squares += (one - mean) * (one - mean);
+  return as_tensor({mean, std::sqrt(squares / count)});
+}
+KEEL_BODY at::Tensor mean_and_deviation_on_device(at::Tensor const& values) {
+  auto const [deviation, mean] = at::std_mean(values.to(at::kFloat), /*unbiased=*/false);
+  return at::stack({mean, deviation}).to(at::kDouble);
+}
+
 /// Ends and counts as add_distribution has them, of values on the CPU.
 KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values) {
   constexpr int powers = 33;
   constexpr int zero = powers;
   constexpr int smallest = -24;
   constexpr int largest = 8;
-  double low = INFINITY;
-  double high = -INFINITY;
+  double low = std::numeric_limits<double>::infinity();
+  double high = -low;
   double sum = 0.0;
   double squares = 0.0;
   std::array<double, 2 * powers + 2> counts{};
@@ -171,8 +241,7 @@ KEEL_BODY void layer_watch::output_of_unit(void const* module, at::Tensor const&
   look([&] {
     std::string const name = name_of(module);
     at::Tensor const values = output.detach();
-    auto const [deviation, mean] = at::std_mean(values.to(at::kFloat), /*unbiased=*/false);
-    activations_.push_back(at::stack({mean, deviation}).to(at::kDouble));
+    activations_.push_back(values.device().is_cpu() ? detail::mean_and_deviation(values) : detail::mean_and_deviation_on_device(values));
     activation_names_.push_back(name);
     if (detail_ == layer_detail::distributions) add_distribution("activations/" + name, values);
   });
@@ -242,6 +311,7 @@ KEEL_BODY at::Tensor layer_watch::squares_of_gradients() const {
   if (place.is_cpu()) {
     gradient_measure const measured = measure_gradients(all);
     std::vector<double> squares;
+    squares.reserve(all.size());
     for (std::size_t i = 0; i < all.size(); ++i) squares.push_back(std::pow(measured.norm_of(i), 2));
     return detail::as_tensor(squares);
   }
@@ -283,16 +353,11 @@ KEEL_BODY void layer_watch::after_update(std::int64_t update) {
       for (at::Tensor const& one : parameters_.tensors) {
         now.clear();
         detail::gather_sample(one.detach(), now);
-        double norm = 0.0;
-        double change = 0.0;
-        for (double const value : now) {
-          norm += value * value;
-          change += (value - sampled_[before]) * (value - sampled_[before]);
-          ++before;
-        }
+        detail::squares const sums = detail::squares_of(now.data(), sampled_.data() + before, now.size());
+        before += now.size();
         double const scale = now.empty() ? 0.0 : static_cast<double>(one.numel()) / static_cast<double>(now.size());
-        norms.push_back(norm * scale);
-        changes.push_back(change * scale);
+        norms.push_back(sums.values * scale);
+        changes.push_back(sums.changes * scale);
       }
       numbers.push_back(detail::as_tensor(norms));
       numbers.push_back(detail::as_tensor(changes));

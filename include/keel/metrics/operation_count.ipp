@@ -70,7 +70,8 @@ KEEL_BODY double operations_of_convolution(at::RecordFunction const& operation) 
   for (std::size_t i = 2; i < positions.size(); ++i) {
     auto const length = static_cast<std::int64_t>(positions[i]) + 2 * padding[i - 2] -
                         dilation[i - 2] * (static_cast<std::int64_t>(weight[i]) - 1) - 1;
-    positions[i] = static_cast<double>(length / std::max<std::int64_t>(stride[i - 2], 1) + 1);
+    std::int64_t const steps = length / std::max<std::int64_t>(stride[i - 2], 1);
+    positions[i] = static_cast<double>(steps + 1);
   }
   return operations_of_kernel(positions, weight);
 }

@@ -81,7 +81,7 @@ class phase_clock {
   phase_times take() {
     auto const now = Clock::now();
     if (now_) {
-      add(now);
+      add(*now_, now);
       since_ = now;
     }
     times_.total = milliseconds(now - taken_);
@@ -110,10 +110,10 @@ class phase_clock {
   static double milliseconds(typename Clock::duration taken) {
     return std::chrono::duration<double, std::milli>(taken).count();
   }
-  void add(time_point now) { times_.spent[static_cast<std::size_t>(*now_)] += milliseconds(now - since_); }
+  void add(run_phase phase, time_point now) { times_.spent[static_cast<std::size_t>(phase)] += milliseconds(now - since_); }
   void close(time_point now) {
     if (!now_) return;
-    add(now);
+    add(*now_, now);
     run_phase const ended = *now_;
     now_.reset();
     if (listener_ != nullptr) listener_->phase_ended(ended);

@@ -182,8 +182,9 @@ struct gpu_reserved : run_metric<units::gigabytes, reduce::max, over_updates::ma
 struct gpu_memory : run_metric<units::share, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/mem_utilization";
   static std::optional<double> of(update_metrics const& m) {
-    if (!m.gpu || !m.gpu->memory_used || m.gpu->memory_total.value_or(0.0) <= 0.0) return std::nullopt;
-    return *m.gpu->memory_used / *m.gpu->memory_total;
+    if (!m.gpu || !m.gpu->memory_used) return std::nullopt;
+    double const total = m.gpu->memory_total.value_or(0.0);
+    return total > 0.0 ? std::optional(*m.gpu->memory_used / total) : std::nullopt;
   }
 };
 struct gpu_utilization : run_metric<units::share, reduce::mean, over_updates::last, reduce::min, reading_cost::none> {

@@ -56,7 +56,7 @@ struct trainer_options {
   /// Updates of one line of metrics.jsonl and of one point in a sink, which stands for all of them: means, sums and extremes.
   std::int64_t record_every = 1;
   /// Updates from one look at the layers to the next, for layers.jsonl and sinks: norms of gradients and parameters, how much the update
-  /// changes, activations of keel::unit. A large parameter is looked at in a sample of 4,096 values. 0: never.
+  /// changes, activations of keel::unit. A large tensor is looked at in a sample of 4,096 values. 0: never.
   std::int64_t layers_every = 100;
   /// Updates from one histogram of gradients, weights and activations to the next, for sinks, each a look at the layers too. 0: never.
   std::int64_t histograms_every = 0;
