@@ -2,8 +2,10 @@
 #include "../support.hpp"
 
 #include <cmath>
+#include <keel/diagnose/heat_strip.hpp>
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
+#include <keel/diagnose/trace_figure.hpp>
 #include <random>
 
 using namespace keel_test;
@@ -126,7 +128,7 @@ TEST_CASE("a page shows curves, abandoned futures, marks, events, recipe and rec
   std::string const page = keel::report_page({history});
   require_sound_page(page);
   for (char const* const part : {"curve abandoned", "class=\"bad\"", "class=\"mark back\"", "evaluation: accuracy", "memory of ", "global_norm",
-                                 "ten &lt;spikes&gt; &amp; &quot;more&quot;", "prefers-color-scheme:dark", "@media print", "width=device-width"}) {
+                                 "ten &lt;spikes&gt; &amp; &quot;more&quot;", "class=\"happened back\"", "prefers-color-scheme:dark", "@media print", "width=device-width"}) {
     INFO(part);
     CHECK(page.find(part) != std::string::npos);
   }
@@ -149,6 +151,61 @@ TEST_CASE("several runs lie over each other, each with a colour and a verdict") 
   std::string const page = keel::report_page(runs);
   require_sound_page(page);
   for (int i = 0; i < 10; ++i) CHECK(page.find("<b>run-" + std::to_string(i) + "</b>") != std::string::npos);
+}
+
+TEST_CASE("layers stand in the order of their numbers, and those of several runs under one scale") {
+  written_run run;
+  run.line(40, "1.0");
+  std::string layers;
+  for (int update = 10; update <= 40; update += 10) {
+    layers += "{\"update\":" + std::to_string(update) + ",\"layers\":{";
+    for (int i = 0; i < 12; ++i) layers += (i > 0 ? "," : "") + ("\"blocks." + std::to_string(i) + "\":{\"grad_norm\":" + std::to_string(i + 1) + ".5}");
+    layers += "}}\n";
+  }
+  std::vector<keel::run_history> runs;
+  for (int i = 0; i < 2; ++i) {
+    std::string const name = "run-" + std::to_string(i);
+    std::filesystem::create_directories(run.directory / name);
+    write_file(run.directory / name / "layers.jsonl", layers);
+    runs.push_back(run.history(name));
+  }
+  runs[1].layers["grad_norm/blocks.0"].kept[0].value = 1e4;
+  std::string const page = keel::report_page(runs);
+  require_sound_page(page);
+  CHECK(page.find(">blocks.2<") < page.find(">blocks.10<"));
+  // The scale is that of both runs.
+  std::string const scale = "pale 1.5 to full 10k";
+  CHECK(page.find(scale) != std::string::npos);
+  CHECK(page.find(scale) != page.rfind(scale));
+  CHECK(page.find("gradient norm of each layer, run-1") != std::string::npos);
+  for (auto const& [one, other] : std::vector<std::pair<std::string, std::string>>{{"blocks.2", "blocks.10"}, {"a", "b"}, {"a1", "a01b"}, {"", "0"}, {"x9", "x10"}, {"x1.9", "x1.10"}}) {
+    CAPTURE(one, other);
+    CHECK(keel::natural_less(one, other));
+    CHECK(!keel::natural_less(other, one));
+  }
+}
+
+TEST_CASE("a profile of the run directory is a figure of the page, and a trace of anything else makes none") {
+  written_run run;
+  run.line(1, "1.0");
+  auto const trace = [&](std::string const& name, std::string const& content) {
+    std::filesystem::create_directories(run.directory / "run/profiles" / name);
+    write_file(run.directory / "run/profiles" / name / "trace.json", content);
+    write_file(run.directory / "run/profiles" / name / "summary.md", "# Updates <1> to 2");
+  };
+  trace("update-000000001", "{\"traceEvents\":[");
+  trace("update-000000002", R"({"traceEvents":[{"ph":"M","tid":7,"name":"thread_name","args":{"name":"training <thread>"}},
+    {"ph":"X","tid":7,"name":"aten::linear","cat":"matrix products","ts":0,"dur":5000},{"ph":"X","tid":7,"name":"aten::mm","cat":"matrix products","ts":1000,"dur":2000},
+    {"ph":"X","tid":9,"name":"forward","cat":"phase","ts":0,"dur":6000},{"ph":"X","tid":7,"name":7,"ts":"x"},{"ph":"X","tid":"y"},3,{}]})");
+  std::string const page = keel::report_page({run.history()});
+  require_sound_page(page);
+  for (char const* const part : {"cannot be read", "training &lt;thread&gt;", "aten::mm, 2.000 ms", "forward, 6.000 ms", "# Updates &lt;1&gt; to 2", ">6.0 ms<"}) {
+    CAPTURE(part);
+    CHECK(page.find(part) != std::string::npos);
+  }
+  for (char const* const content : {"[]", "7", "{}", "{\"traceEvents\":7}", "{\"traceEvents\":[{\"ph\":\"X\",\"tid\":1,\"ts\":1e308,\"dur\":1e308}]}",
+                                    "{\"traceEvents\":[{\"ph\":\"X\",\"tid\":1,\"ts\":5,\"dur\":-1}]}", "null"})
+    CHECK(keel::trace_figure("any", nlohmann::json::parse(content)).empty());
 }
 
 TEST_CASE("no spike is lost where thousands of points share a column, and the page stays small") {

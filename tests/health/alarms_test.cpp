@@ -462,6 +462,30 @@ TEST_CASE("an incident has the values that raised its alarm") {
   CHECK(incident["windows"]["train/loss"].size() == 5);
 }
 
+TEST_CASE("what updates cost can be bound to an action") {
+  keel::alarm_watch watch({{&health::slows_down::configured, health::action::stop}, {&health::memory_grows::configured, health::action::log}}, 0);
+  std::mt19937_64 chance(1);
+  std::map<std::string, std::int64_t> raised;
+  for (std::int64_t n = 1; n <= 200; ++n) {
+    // Memory that grows during the warm-up is said after it.
+    watch.event("event/slowdown", n == 100);
+    watch.event("event/memory_grows", n >= 10);
+    for (auto const& one : watch.update(ordinary(n, chance))) CHECK(raised.emplace(one.what->name, n).second);
+  }
+  CHECK(raised == std::map<std::string, std::int64_t>{{"slows_down", 100}, {"memory_grows", 22}});
+  CHECK(watch.never_seen().empty());
+}
+
+TEST_CASE("an incident without a run directory is an error that says what to name") {
+  try {
+    train<notes>({});
+    FAIL("no error");
+  } catch (keel::error const& thrown) {
+    CHECK(std::string(thrown.what()).find("options.run_directory is empty") != std::string::npos);
+    CHECK(std::string(thrown.what()).find("E12") != std::string::npos);
+  }
+}
+
 TEST_CASE("an alarm that can never be raised is an error that names it") {
   static constexpr health::alarm empty{.name = "empty"};
   static constexpr health::alarm endless{.name = "endless", .conditions = {{"train/loss", health::is::above, 1.0, 100000}}};

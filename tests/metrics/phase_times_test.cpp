@@ -146,15 +146,17 @@ TEST_CASE("neither longer batches nor small updates count as a slowdown") {
   }
 }
 
-TEST_CASE("a run whose source becomes slow says so, and where") {
+TEST_CASE("a run whose source becomes slow says so, and where, and ends where the recipe binds it") {
   scratch_directory const directory;
-  train<keel::recipe<>>(directory / "run", 160, [](int number) { std::this_thread::sleep_for(milliseconds(number < 80 ? 1 : 12)); }, [] {});
+  struct stops : keel::recipe<keel::health::watch<keel::health::then<keel::health::slows_down, keel::health::stop>>> {};
+  train<stops>(directory / "run", 300, [](int number) { std::this_thread::sleep_for(milliseconds(number < 80 ? 1 : 12)); }, [] {});
   std::string found;
   for (std::string const& line : read_lines(directory / "run/events.jsonl")) {
     auto const event = nlohmann::json::parse(line);
     if (event["event"] == "slowdown") found += event["phase"].get<std::string>() + " ";
+    if (event["event"] == "alarm" || event["event"] == "stopped") found += event["event"].get<std::string>() + " ";
   }
-  CHECK(found == "data ");
+  CHECK(found == "data alarm stopped ");
 }
 
 TEST_CASE("console.log has what the console says, with times, also where there is none") {

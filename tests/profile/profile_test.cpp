@@ -162,6 +162,32 @@ TEST_CASE("profile::every records what its policy says, changes no bit, and its 
   CHECK(read_text(directory / "run/profiles/update-000000012/summary.md").find("# Updates 12 to 13") == 0);
 }
 
+TEST_CASE("the event of a profile comes when its files are there") {
+  scratch_directory const directory;
+  auto const model = make_small(1, 0.1);
+  torch::optim::SGD optimizer(model->parameters(), 0.01);
+  keel::trainer<each_ten> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 60})};
+  std::size_t seen = 0;
+  run.on([&](keel::event::update_end const&) {
+    std::size_t said = 0;
+    for (std::string const& line : read_lines(directory / "run/events.jsonl")) {
+      auto const event = nlohmann::json::parse(line);
+      if (event["event"] != "profile") continue;
+      ++said;
+      for (char const* const name : {"trace.json", "summary.md"}) CHECK(std::filesystem::exists(std::filesystem::path(event["path"].get<std::string>()) / name));
+    }
+    CHECK(said >= seen);
+    seen = said;
+  });
+  std::vector<pair_batch> batches;
+  for (std::uint64_t i = 0; i < 60; ++i) batches.push_back(make_pair_batch(i));
+  run.fit(batches, mean_squared_error(model));
+  CHECK(seen > 0);
+  std::size_t all = 0;
+  for (std::string const& line : read_lines(directory / "run/events.jsonl")) all += nlohmann::json::parse(line)["event"] == "profile" ? 1 : 0;
+  CHECK(all == profiles_of(directory / "run").size());
+}
+
 TEST_CASE("a symptom is profiled, and those that follow too soon are not") {
   scratch_directory const directory;
   train<on_symptoms>(directory / "run", 120, true);

@@ -17,10 +17,12 @@
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
 #include <keel/core/parameters.ipp>
+#include <keel/diagnose/event_timeline.ipp>
 #include <keel/diagnose/heat_strip.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/report.ipp>
 #include <keel/diagnose/run_history.ipp>
+#include <keel/diagnose/trace_figure.ipp>
 #include <keel/ema/moving_average.ipp>
 #include <keel/gradients/gradient_norm.ipp>
 #include <keel/gradients/interference.ipp>

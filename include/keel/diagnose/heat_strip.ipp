@@ -15,28 +15,57 @@
 
 namespace keel {
 
-KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> const& rows) {
+KEEL_BODY heat_scale heat_scale_of(std::vector<heat_row> const& rows) {
+  heat_scale scale{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(),
+                   std::numeric_limits<double>::infinity(), 0.0};
+  for (heat_row const& row : rows) {
+    for (curve_point const& point : row.curve->kept) {
+      scale.first_update = std::min(scale.first_update, point.update);
+      scale.last_update = std::max(scale.last_update, point.update);
+      if (!std::isfinite(point.value) || point.value <= 0.0) continue;
+      scale.low = std::min(scale.low, point.value);
+      scale.high = std::max(scale.high, point.value);
+    }
+  }
+  return scale;
+}
+
+KEEL_BODY bool natural_less(std::string_view one, std::string_view other) {
+  auto const is_digit = [](char letter) { return letter >= '0' && letter <= '9'; };
+  while (!one.empty() && !other.empty()) {
+    if (is_digit(one.front()) && is_digit(other.front())) {
+      auto const take = [&](std::string_view& from) {
+        from.remove_prefix(std::min(from.find_first_not_of('0'), from.size()));
+        auto const end = std::find_if_not(from.begin(), from.end(), is_digit);
+        std::string_view const number = from.substr(0, static_cast<std::size_t>(end - from.begin()));
+        from.remove_prefix(number.size());
+        return number;
+      };
+      std::string_view const first = take(one);
+      std::string_view const second = take(other);
+      if (first.size() != second.size()) return first.size() < second.size();
+      if (first != second) return first < second;
+      continue;
+    }
+    if (one.front() != other.front()) return one.front() < other.front();
+    one.remove_prefix(1);
+    other.remove_prefix(1);
+  }
+  return one.empty() && !other.empty();
+}
+
+KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> const& rows, heat_scale const& scale) {
   constexpr std::size_t most_rows = 64;
   constexpr std::int64_t most_columns = 80;
   constexpr int left = 110;
   constexpr int width = 400;
   constexpr int height = 12;
-  std::int64_t first = std::numeric_limits<std::int64_t>::max();
-  std::int64_t last = std::numeric_limits<std::int64_t>::min();
-  double low = std::numeric_limits<double>::infinity();
-  double high = 0.0;
-  for (heat_row const& row : rows) {
-    for (curve_point const& point : row.curve->kept) {
-      first = std::min(first, point.update);
-      last = std::max(last, point.update);
-      if (!std::isfinite(point.value) || point.value <= 0.0) continue;
-      low = std::min(low, point.value);
-      high = std::max(high, point.value);
-    }
-  }
-  if (last < first) return {};
+  auto const [first, last, low, high] = scale;
+  if (rows.empty() || last < first) return {};
   std::int64_t const columns = std::min(most_columns, last - first + 1);
-  auto const column_of = [&](std::int64_t update) { return (update - first) * columns / (last - first + 1); };
+  auto const column_of = [&, begin = first, length = last - first + 1](std::int64_t update) {
+    return (update - begin) * columns / length;
+  };
   double const span = high > low ? std::log(high) - std::log(low) : 1.0;
   // Columns that no look fell into belong to the one before them.
   std::map<std::int64_t, bool> looked;

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <ctime>
+#include <keel/diagnose/event_timeline.hpp>
 #include <keel/diagnose/heat_strip.hpp>
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
@@ -46,6 +47,8 @@ svg text{fill:var(--faint);font:11px system-ui,sans-serif}
 .mark{stroke-width:1.2;stroke:var(--faint);stroke-dasharray:1 3}.mark.back{stroke:var(--bad);stroke-dasharray:none}
 .mark.warn{stroke:var(--warn);stroke-dasharray:none}
 .heat{fill:var(--s0)}.gone{fill:var(--warn)}
+.happened{fill:var(--s7)}.happened.back{fill:var(--bad)}.happened.warn{fill:var(--warn)}
+svg.trace{min-width:60rem}svg text.inside{fill:var(--ground);pointer-events:none}.range{stroke:var(--card);stroke-width:.3}
 )css"
                                                      R"css(.legend{margin:.2rem 0 0;font-size:.85rem}
 .scroll{overflow-x:auto}
@@ -205,7 +208,8 @@ KEEL_BODY std::string time_plot(run_history const& run) {
   return plot("where the time of " + run.name + " goes", "ms an update", curves);
 }
 
-KEEL_BODY std::string heat_strips(run_history const& run) {
+/// Those of one figure stand together, with a scale in common, so that runs can be compared.
+KEEL_BODY std::string heat_strips(std::vector<run_history> const& runs) {
   std::string page;
   constexpr std::array<std::pair<char const*, char const*>, 4> figures{
       {{"grad_norm", "gradient norm of each layer"},
@@ -213,13 +217,36 @@ KEEL_BODY std::string heat_strips(run_history const& run) {
        {"param_norm", "norm of each layer's weights"},
        {"std", "deviation of each unit's activations"}}};
   for (auto const& [figure, title] : figures) {
-    std::vector<heat_row> rows;
     std::string const group = std::string(figure) + "/";
-    for (auto const& [name, curve] : run.layers) {
-      if (name.starts_with(group)) rows.push_back({name.substr(group.size()), &curve});
+    std::vector<std::vector<heat_row>> rows(runs.size());
+    std::vector<heat_row> all;
+    for (std::size_t i = 0; i < runs.size(); ++i) {
+      for (auto const& [name, curve] : runs[i].layers) {
+        if (name.starts_with(group)) rows[i].push_back({name.substr(group.size()), &curve});
+      }
+      std::stable_sort(rows[i].begin(), rows[i].end(),
+                       [](heat_row const& a, heat_row const& b) { return natural_less(a.label, b.label); });
+      all.insert(all.end(), rows[i].begin(), rows[i].end());
     }
-    page += heat_strip(title, rows);
+    heat_scale const scale = heat_scale_of(all);
+    for (std::size_t i = 0; i < runs.size(); ++i)
+      page += heat_strip(std::string(title) + (runs.size() > 1 ? ", " + runs[i].name : ""), rows[i], scale);
   }
+  return page;
+}
+
+/// What each profile shows.
+KEEL_BODY std::string profiles_of(run_history const& run) {
+  std::string page;
+  for (run_profile const& one : run.profiles) {
+    page += "<details class=\"profile\"" + std::string(&one == &run.profiles.back() ? " open" : "") + "><summary>" +
+            escaped(one.name) + "</summary>" +
+            (one.figure.empty() ? "<p>trace.json cannot be read, or is too large for a page.</p>" : one.figure) + "<pre>" +
+            escaped(one.summary) + "</pre></details>";
+  }
+  if (!page.empty())
+    page += "<p class=\"legend\">The traces open in Perfetto and chrome://tracing: profiles/" +
+            escaped(run.profiles.back().name) + "/trace.json of the run directory.</p>";
   return page;
 }
 
@@ -375,7 +402,11 @@ KEEL_BODY std::string events_of(run_history const& run) {
   if (shown < run.events.size())
     rows += "<tr><td></td><td></td><td></td><td>Of each kind the newest " + std::to_string(most_of_a_kind) +
             "; all of them are in events.jsonl.</td></tr>";
-  return "<div class=\"scroll\"><table><tr><th class=\"number\">update</th><th>UTC</th><th>event</th><th></th></tr>" + rows +
+  std::vector<timeline_event> happened;
+  for (run_event const* const one : chosen_events(run, most_of_a_kind))
+    happened.push_back({one->name, one->update, words_of(*one), style_of_event(one->name)});
+  return event_timeline("what happened when", happened, run.updates) +
+         "<div class=\"scroll\"><table><tr><th class=\"number\">update</th><th>UTC</th><th>event</th><th></th></tr>" + rows +
          "</table></div>";
 }
 
@@ -383,7 +414,8 @@ KEEL_BODY std::string colours_of_styles() {
   std::string rules;
   for (std::size_t i = 0; i < report_colours; ++i) {
     std::string const name = style_of_run(i);
-    rules += ".curve." + name + "{stroke:var(--" + name + ")}span." + name + "{color:var(--" + name + ")}";
+    rules += ".curve." + name + "{stroke:var(--" + name + ")}span." + name + "{color:var(--" + name + ")}.range." + name +
+             "{fill:var(--" + name + ")}";
   }
   return rules;
 }
@@ -442,12 +474,14 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
   }
   page +=
       detail::table_of_runs(runs) + "<h2>Curves over updates</h2><div class=\"plots\">" + detail::plots_of(runs) + "</div>\n";
+  if (std::string const strips = detail::heat_strips(runs); !strips.empty())
+    page += "<h2>Layers</h2><div class=\"plots\">" + strips + "</div>";
   for (auto const& run : runs) {
     std::string const of = runs.size() > 1 ? " of " + escaped(run.name) : "";
-    if (std::string const strips = detail::heat_strips(run); !strips.empty())
-      page += "<h2>Layers" + of + "</h2><div class=\"plots\">" + strips + "</div>";
     if (std::string const alarms = detail::alarms_of(run); !alarms.empty()) page += "<h2>Alarms" + of + "</h2>" + alarms;
     page += "<h2>Events" + of + "</h2>" + detail::events_of(run);
+    if (std::string const profiles = detail::profiles_of(run); !profiles.empty())
+      page += "<h2>Profiles" + of + "</h2>" + profiles;
     if (!run.recipe.is_null()) {
       page += "<details><summary>Recipe" + of + "</summary>" + detail::rules_of(run) + "<pre>" +
               escaped(run.recipe.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "</pre></details>";

@@ -34,11 +34,19 @@ struct run_event {
   nlohmann::json details;  ///< what else its line has
 };
 
+/// A profile of the run directory.
+struct run_profile {
+  std::string name;     ///< of its folder
+  std::string summary;  ///< summary.md
+  std::string figure;   ///< of trace.json, for a page; empty where it cannot be read or has more than 64 MiB
+};
+
 struct run_history {
   std::string name;  ///< of the directory
   std::map<std::string, run_curve> curves;
   std::map<std::string, run_curve> layers;  ///< of layers.jsonl, as "grad_norm/NAME"
   std::vector<run_event> events;            ///< since the last run in this directory began
+  std::vector<run_profile> profiles;        ///< the newest four
   nlohmann::json recipe;                    ///< null where there is none
   std::int64_t updates = 0;                 ///< applied, at the last line
   std::int64_t skipped = 0;                 ///< at the last line

@@ -6,10 +6,12 @@
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
 #include <keel/diagnose/run_history.hpp>
+#include <keel/diagnose/trace_figure.hpp>
 #include <keel/json/text.hpp>
 #include <limits>
 #include <optional>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -115,6 +117,35 @@ KEEL_BODY void add_layers(run_history& to, nlohmann::json const& line) {
   }
 }
 
+/// The newest ones: each takes as much of a page as the rest of a run.
+KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesystem::path const& folder) {
+  constexpr std::size_t most_profiles = 4;
+  constexpr std::uintmax_t most_bytes = 64 << 20;
+  std::vector<std::filesystem::path> all;
+  std::error_code failed;
+  for (std::filesystem::directory_iterator one(folder, failed), end; !failed && one != end; one.increment(failed)) {
+    if (files.exists(one->path() / "trace.json")) all.push_back(one->path());
+  }
+  std::sort(all.begin(), all.end());
+  if (all.size() > most_profiles) all.erase(all.begin(), all.end() - most_profiles);
+  std::vector<run_profile> found;
+  for (auto const& path : all) {
+    run_profile profile;
+    profile.name = path.filename().string();
+    if (files.exists(path / "summary.md")) profile.summary = files.read(path / "summary.md");
+    std::uintmax_t const bytes = std::filesystem::file_size(path / "trace.json", failed);
+    if (!failed && bytes <= most_bytes) {
+      try {
+        profile.figure = trace_figure(profile.name, parse_json(files.read(path / "trace.json")));
+      } catch (json_text_error const&) {
+        // As an empty figure.
+      }
+    }
+    found.push_back(std::move(profile));
+  }
+  return found;
+}
+
 }  // namespace detail
 
 KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
@@ -148,6 +179,7 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
     found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl"),
                                                 [&](nlohmann::json const& line) { detail::add_layers(found, line); });
   }
+  found.profiles = detail::read_profiles(files, run_directory / "profiles");
   if (files.exists(run_directory / "recipe.json")) {
     try {
       found.recipe = detail::parse_json(files.read(run_directory / "recipe.json"));

@@ -79,6 +79,8 @@ class alarm_watch {
 
   /// After an update, applied or skipped. Returns the alarms that are raised by it.
   std::vector<raised_alarm> update(update_metrics const& m);
+  /// Before the update that it is about: "event/slowdown" or "event/memory_grows".
+  void event(std::string_view name, bool comes);
   /// What an update found in its layers, under the names that sinks know; conditions look at it with the next update.
   void layers(layer_record const& record);
   /// After an evaluation of the recipe; values as they stand in the record, "loss" under the name of its evaluation.

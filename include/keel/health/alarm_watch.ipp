@@ -5,6 +5,7 @@
 #include <cmath>
 #include <keel/core/error.hpp>
 #include <keel/health/alarm_watch.hpp>
+#include <keel/metrics/layer_metric.hpp>
 #include <keel/metrics/run_metric.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -194,8 +195,9 @@ KEEL_BODY std::vector<double> alarm_watch::window(health::condition const& of) c
 }
 
 KEEL_BODY bool alarm_watch::is_of_a_clock(std::string_view metric) {
-  return metric.starts_with("time/") || metric.starts_with("gpu/") || metric == "stability/data_wait" ||
-         metric == "train/mfu" || metric == "train/tokens_per_sec" || metric == "train/step_time_sec";
+  return metric.starts_with("event/") || metric.starts_with("time/") || metric.starts_with("gpu/") ||
+         metric == "stability/data_wait" || metric == "train/mfu" || metric == "train/tokens_per_sec" ||
+         metric == "train/step_time_sec";
 }
 
 KEEL_BODY void alarm_watch::push(std::string_view metric, double value) {
@@ -205,17 +207,11 @@ KEEL_BODY void alarm_watch::push(std::string_view metric, double value) {
   if (found != series_.end()) found->second.push(value, seen_ <= of_the_start);
 }
 
+KEEL_BODY void alarm_watch::event(std::string_view name, bool comes) { push(name, comes ? 1.0 : 0.0); }
+
 KEEL_BODY void alarm_watch::layers(layer_record const& record) {
   if (alarms_.empty()) return;
-  for (layer_figures const& one : record.layers) {
-    push("grad_norm/" + one.name, one.gradient_norm);
-    push("param_norm/" + one.name, one.parameter_norm);
-    push("update_ratio/" + one.name, one.update_ratio);
-  }
-  for (activation_figures const& one : record.activations) {
-    push("activation_mean/" + one.name, one.mean);
-    push("activation_std/" + one.name, one.deviation);
-  }
+  for_each_value(record, [&](std::string const& name, double value) { push(name, value); });
 }
 
 namespace detail {
@@ -234,7 +230,8 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_se
       if (condition.metric == nullptr) continue;
       std::string_view const metric = condition.metric;
       // What keel measures may be missing for a good reason, as evaluations in a run without.
-      if (detail::is_metric_of_keel(run_metrics{}, metric) || metric.starts_with("eval/")) continue;
+      if (detail::is_metric_of_keel(run_metrics{}, metric) || metric.starts_with("eval/") || metric.starts_with("event/"))
+        continue;
       if (!series_.find(metric)->second.has_any()) all.emplace_back(one.what->name, metric);
     }
   }
@@ -269,9 +266,9 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::evaluated(std::int64_t update, 
                                                            std::vector<std::pair<std::string, double>> const& values) {
   if (alarms_.empty()) return {};
   if (main_evaluation_.empty()) main_evaluation_.push_back(evaluation);
-  std::string const group = evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
+  std::string const group = evaluation_group(evaluation);
   for (auto const& [given, value] : values) {
-    std::string const name = given.empty() ? "loss" : given;
+    std::string const name = given.empty() ? metrics::evaluation_loss::name : given;
     push_evaluation(group, name, value);
     if (group != "eval/" && evaluation == main_evaluation_.front()) push_evaluation("eval/", name, value);
   }

@@ -241,7 +241,8 @@ KEEL_BODY void layer_watch::output_of_unit(void const* module, at::Tensor const&
   look([&] {
     std::string const name = name_of(module);
     at::Tensor const values = output.detach();
-    activations_.push_back(values.device().is_cpu() ? detail::mean_and_deviation(values) : detail::mean_and_deviation_on_device(values));
+    activations_.push_back(values.device().is_cpu() ? detail::mean_and_deviation(values)
+                                                    : detail::mean_and_deviation_on_device(values));
     activation_names_.push_back(name);
     if (detail_ == layer_detail::distributions) add_distribution("activations/" + name, values);
   });

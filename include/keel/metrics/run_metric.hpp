@@ -15,8 +15,9 @@
 namespace keel {
 
 enum class reading_cost : unsigned char {
-  none,            ///< the host knows it anyway
-  with_the_update  ///< comes with the one look at the device that decides the update
+  none,               ///< the host knows it anyway
+  with_the_update,    ///< comes with the one look at the device that decides the update
+  some_updates_later  ///< comes from a device by itself; the host waits for it at the run's end alone
 };
 
 template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>

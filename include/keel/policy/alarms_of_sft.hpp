@@ -205,7 +205,7 @@ struct evaluation_is_not_finite {
 };
 struct loss_rises_in_warmup {
   static constexpr alarm configured{.name = "loss_rises_in_warmup",
-                                    .conditions = {{"train/loss", is::rising, 2.0, 64}},
+                                    .conditions = {{"train/loss", is::rising, 2.0, 32}},
                                     .severity = severity::warning,
                                     .part = part::warmup,
                                     .symptom = "the loss rises during the warm-up",

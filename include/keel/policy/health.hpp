@@ -6,8 +6,9 @@
 //   watch<E..>     what each entry says: an alarm of keel's or your own, a set as sft, or either with what the run then does:
 //                      watch<sft, then<loss_diverges, stop>, my_alarm>
 //                  A later entry takes the place of an earlier one about the same alarm.
-// Actions: log (all of them do), checkpoint (a requested one at the next update boundary), incident (a file of the values that raised it),
-// stop (the run ends at the next update boundary, with its checkpoint). An alarm of your own is a struct:
+// policy/alarms_of_cost.hpp has two more, for updates that become slower and memory that grows.
+// Actions: log (all of them do), checkpoint (a requested one at the next update boundary), incident (a file of the values that raised
+// it, in the run directory), stop (the run ends at the next update boundary, with its checkpoint). An alarm of your own is a struct:
 //     struct too_confident {
 //       static constexpr keel::health::alarm configured{
 //           .name = "too_confident",
@@ -20,6 +21,7 @@
 #pragma once
 
 #include <keel/policy/alarm.hpp>
+#include <keel/policy/alarms_of_cost.hpp>
 #include <keel/policy/alarms_of_sft.hpp>
 #include <keel/policy/slot.hpp>
 #include <type_traits>
@@ -115,6 +117,17 @@ constexpr bool has_alarms_only() {
   } else {
     return true;
   }
+}
+
+/// Whether a policy of this slot binds an alarm to this action.
+template <class Policy>
+constexpr bool binds_action(action wanted) {
+  bool found = false;
+  if constexpr (alarm_set<Policy>) {
+    auto const visit = [&](watched_alarm const& one) { found = found || one.does == wanted; };
+    detail::visit_alarms(typename Policy::alarms{}, action::log, visit);
+  }
+  return found;
 }
 
 /// Calls `visit(watched_alarm)` for each alarm of a policy of this slot, in the order of its entries.

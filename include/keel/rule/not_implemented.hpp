@@ -195,7 +195,14 @@ struct U42 {
       "or health::sft.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42>;
+struct U45 {
+  KEEL_RULE_TEXT(
+      "U45", "",
+      "an alarm is to save a checkpoint, and this recipe saves none. Fix: add keel::checkpoint::every<500_steps>, or "
+      "bind keel::health::incident.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45>;
 
 }  // namespace keel::rule
 

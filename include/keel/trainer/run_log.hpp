@@ -178,7 +178,7 @@ class run_log {
   slowdown_watch slowdowns_;
   std::string slowdown_;
   std::optional<sink_thread> console_log_;
-  bool warned_ = false;
+  bool warned_ = false;  ///< that memory grows
   bool lines_wait_ = false;
   std::set<std::string> warnings_;  ///< that were said
 };

@@ -9,6 +9,7 @@
 #include <keel/core/version.hpp>
 #include <keel/json/write_config.hpp>
 #include <keel/metrics/console_log.hpp>
+#include <keel/metrics/layer_metric.hpp>
 #include <keel/metrics/tensorboard_sink.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/oom/ladder_position.hpp>
@@ -95,7 +96,12 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   bool const skipped = !m.skipped_because.empty();
   auto const own = std::exchange(own_, {});
   if (auto const line = record_.interval.add(m, own, every_)) write(*line);
+  auto const slowed = slowdowns_.add(m.times, m.tokens);
+  if (slowed) slower(m.update, *slowed);
+  if (m.memory) memory(m.update, *m.memory);
   if (!record_.alarms.is_empty()) {
+    record_.alarms.event("event/slowdown", slowed.has_value());
+    record_.alarms.event("event/memory_grows", warned_);
     for (reduced_value const& value : own) m.own.emplace_back(value.name(), value.value());
     for (raised_alarm const& one : record_.alarms.update(m)) raise(one);
   }
@@ -104,8 +110,6 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
     console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
   }
   console_.show(m);
-  if (m.memory) memory(m.update, *m.memory);
-  if (auto const found = slowdowns_.add(m.times, m.tokens)) slower(m.update, *found);
   say_what_sinks_miss(m.update);
 }
 
@@ -350,17 +354,15 @@ void run_log<Files>::layers(layer_record const& record) {
   if (!directory_) return;
   nlohmann::ordered_json line;
   line["update"] = record.update;
-  for (layer_figures const& one : record.layers) {
-    auto& layer = line["layers"][one.name];
-    layer["grad_norm"] = detail::number_to_json(one.gradient_norm);
-    layer["param_norm"] = detail::number_to_json(one.parameter_norm);
-    layer["update_ratio"] = detail::number_to_json(one.update_ratio);
-  }
-  for (activation_figures const& one : record.activations) {
-    auto& unit = line["activations"][one.name];
-    unit["mean"] = detail::number_to_json(one.mean);
-    unit["std"] = detail::number_to_json(one.deviation);
-  }
+  auto const add = [&](char const* group, auto const& all, auto metrics) {
+    for (auto const& one : all) {
+      auto& values = line[group][one.name];
+      for_each_metric_of(metrics, one,
+                         [&](auto metric, auto const& of) { values[metric.key] = detail::number_to_json(metric.of(of)); });
+    }
+  };
+  add("layers", record.layers, layer_metrics{});
+  add("activations", record.activations, activation_metrics{});
   directory_->layers().add(line);
 }
 

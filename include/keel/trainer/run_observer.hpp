@@ -10,7 +10,9 @@
 #include <keel/metrics/gpu_state.hpp>
 #include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/operation_count.hpp>
+#include <keel/policy/health.hpp>
 #include <keel/recipe/config_of.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
@@ -27,14 +29,31 @@ class run_observer {
   static constexpr bool records_profiles = configured.profile.kind != profile::kind::off;
 
  public:
-  /// All of them outlive this. `profiles`: where they go. Throws error (E12) for a recipe with profiles and no place for them.
+  /// All of them outlive this. `profiles`: where they go. Throws error (E12) for a recipe with profiles or incidents and no place
+  /// for them.
   run_observer(Step& step, run_log<typename Environment::files>& log, trainer_options const& options,
                std::filesystem::path profiles)
       : step_(step),
         log_(log),
         options_(options),
         gpu_(step.parameters().tensors.front().device()),
-        profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {}
+        profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {
+    if (health::binds_action<policy_of<Recipe, slot::health>>(health::action::incident) && options.run_directory.empty())
+      throw error("E12",
+                  "an alarm of the recipe writes incidents but options.run_directory is empty. Name a directory, or bind "
+                  "keel::health::log.");
+  }
+
+  /// Rejects what no run can do for its alarms (U42, U45).
+  static constexpr void require_alarms() {
+    using alarms = policy_of<Recipe, slot::health>;
+    if constexpr (!health::has_alarms_only<alarms>()) {
+      reject_call<rule::U42, Recipe>();
+    } else if constexpr (configured.checkpoint.kind == checkpoint::kind::never &&
+                         health::binds_action<alarms>(health::action::checkpoint)) {
+      reject_call<rule::U45, Recipe>();
+    }
+  }
 
   // Batches.
 
@@ -135,7 +154,7 @@ class run_observer {
     if (batches_.is_news(found.what)) log_.found(step_.updates(), found);
   }
   void say_what_is_written() {
-    if (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
+    while (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
     if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
   }
 

@@ -4,11 +4,13 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <deque>
 #include <filesystem>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/metrics/sink_thread.hpp>
 #include <keel/policy/profile.hpp>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -54,8 +56,8 @@ class run_profiles final : private phase_listener {
     std::int64_t first_update;
     std::string why;
   };
-  /// Once for each profile that was recorded.
-  std::optional<written> take_written() { return std::exchange(written_, std::nullopt); }
+  /// Once for each profile whose files are there.
+  std::optional<written> take_written();
   /// Why one could not be written; empty: nothing new.
   std::string take_trouble() {
     if (!trouble_.empty()) return std::exchange(trouble_, {});
@@ -67,6 +69,11 @@ class run_profiles final : private phase_listener {
   static constexpr std::int64_t between_symptoms = 100;  ///< updates
 
   struct open_profile;
+  /// What the writer has ended.
+  struct written_profiles {
+    std::mutex mutex;
+    std::deque<written> all;
+  };
 
   bool is_recording() const { return open_ != nullptr; }
   bool begin(std::int64_t update, std::int64_t attempt);
@@ -87,8 +94,8 @@ class run_profiles final : private phase_listener {
   std::int64_t first_update_ = 0;
   std::string why_;
   std::string trouble_;
-  std::shared_ptr<open_profile> open_;  ///< null: none is
-  std::optional<written> written_;
+  std::shared_ptr<open_profile> open_;                                                ///< null: none is
+  std::shared_ptr<written_profiles> written_ = std::make_shared<written_profiles>();  ///< a writer that hangs keeps it
   std::optional<sink_thread> writer_;
 };
 

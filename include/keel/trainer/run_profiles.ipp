@@ -104,15 +104,16 @@ KEEL_BODY void run_profiles::finish() {
   auto const open = std::exchange(open_, nullptr);
   auto const all = std::make_shared<recorded_profile>(open->operations.finish());
   std::string recording;
-  if (open->allocations) recording = open->allocations->pickle();
+  if (auto const& allocations = open->allocations) recording = allocations->pickle();
   all->first_update = first_update_;
   all->updates = std::max<std::int64_t>(ended_ - settings_.warmup, 0);
   all->why = why_;
   if (all->updates == 0) return;
-  auto const folder = directory_ / detail::formatted("update-%09lld", static_cast<long long>(first_update_ + 1));
-  written_ = written{folder, first_update_, why_};
+  long long const first = first_update_ + 1;
+  auto const folder = directory_ / detail::formatted("update-%09lld", first);
+  if (!writer_) return;
   writer_->post(
-      [all, folder, recording = std::move(recording)](metric_sink&) {
+      [all, folder, recording = std::move(recording), ended = written_](metric_sink&) {
         detail::make_room(folder, most_profiles);
         posix_files files;
         auto const write = [&](char const* name, std::string const& content) {
@@ -121,14 +122,24 @@ KEEL_BODY void run_profiles::finish() {
         write("trace.json", chrome_trace(*all));
         write("summary.md", summary_of(*all));
         if (!recording.empty()) write("memory.pickle", recording);
+        std::lock_guard<std::mutex> const lock(ended->mutex);
+        ended->all.push_back({folder, all->first_update, all->why});
       },
       /*may_drop=*/false);
+}
+
+KEEL_BODY std::optional<run_profiles::written> run_profiles::take_written() {
+  std::lock_guard<std::mutex> const lock(written_->mutex);
+  if (written_->all.empty()) return std::nullopt;
+  written one = std::move(written_->all.front());
+  written_->all.pop_front();
+  return one;
 }
 
 KEEL_BODY void run_profiles::phase_began(run_phase which) {
   if (!open_) return;
   open_->operations.phase_began(which);
-  if (open_->allocations) open_->allocations->set_phase(to_string(which));
+  if (auto& allocations = open_->allocations) allocations->set_phase(to_string(which));
 }
 
 KEEL_BODY void run_profiles::phase_ended(run_phase which) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <keel/metrics/layer_metric.hpp>
 #include <keel/metrics/run_metric.hpp>
 #include <keel/trainer/run_sinks.hpp>
 
@@ -29,12 +30,12 @@ KEEL_BODY void run_sinks::update(update_metrics const& m) {
 }
 
 KEEL_BODY void run_sinks::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result) {
-  std::string const group = evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
+  std::string const group = evaluation_group(evaluation);
   std::vector<named_value> values;
   values.reserve(result.values.size());
   for (auto const& [name, value] : result.values) {
-    values.push_back({group + (name.empty() ? "loss" : name), value});
-    if (name.empty() && shows_perplexity_) values.push_back({group + "perplexity", std::exp(value)});
+    values.push_back({group + (name.empty() ? metrics::evaluation_loss::name : name), value});
+    if (name.empty() && shows_perplexity_) values.push_back({group + metrics::evaluation_perplexity::name, std::exp(value)});
   }
   scalars(update, std::move(values));
 }
@@ -45,15 +46,7 @@ KEEL_BODY void run_sinks::layers(layer_record const& record) {
   post([all](metric_sink& sink) {
     std::vector<named_value> values;
     values.reserve(3 * all->layers.size() + 2 * all->activations.size());
-    for (layer_figures const& one : all->layers) {
-      values.push_back({"grad_norm/" + one.name, one.gradient_norm});
-      values.push_back({"param_norm/" + one.name, one.parameter_norm});
-      values.push_back({"update_ratio/" + one.name, one.update_ratio});
-    }
-    for (activation_figures const& one : all->activations) {
-      values.push_back({"activation_mean/" + one.name, one.mean});
-      values.push_back({"activation_std/" + one.name, one.deviation});
-    }
+    for_each_value(*all, [&](std::string const& name, double value) { values.push_back({name, value}); });
     sink.scalars(all->update, values);
     for (auto const& [name, distribution] : all->distributions) sink.distribution(all->update, name, distribution);
   });

@@ -64,7 +64,7 @@ class trainer {
         directory_(detail::open_directory(options_, saves, file_system)) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
-    if constexpr (!health::has_alarms_only<policy_of<recipe, slot::health>>()) detail::reject_call<rule::U42, Recipe>();
+    decltype(observer_)::require_alarms();
   }
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>

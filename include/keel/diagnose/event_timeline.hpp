@@ -1,0 +1,27 @@
+// When what happened: a row of dots for each kind of event, over the updates of a run.
+#pragma once
+
+#include <cstdint>
+#include <keel/diagnose/run_history.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace keel {
+
+/// `style` is a class of the page: "back", "warn" or "plain".
+struct timeline_event {
+  std::string name;
+  std::int64_t update = 0;
+  std::string words;
+  std::string style;
+};
+
+/// SVG with a title; empty without events.
+std::string event_timeline(std::string_view title, std::vector<timeline_event> const& events, std::int64_t last_update);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/event_timeline.ipp>
+#endif

@@ -1,0 +1,81 @@
+// What a look at the layers and an evaluation measure, each a type as the metrics of run_metric.hpp are. A value's name is that of its
+// metric and, after a slash, that of the module: "grad_norm/blocks.3".
+#pragma once
+
+#include <keel/metrics/layer_record.hpp>
+#include <keel/metrics/run_metric.hpp>
+#include <string>
+
+namespace keel {
+
+namespace metrics {
+
+// `key`: in layers.jsonl.
+
+struct layer_gradient_norm
+    : run_metric<units::one, reduce::mean, over_updates::last, reduce::max, reading_cost::some_updates_later> {
+  static constexpr char const* name = "grad_norm";
+  static constexpr char const* key = "grad_norm";
+  static double of(layer_figures const& one) { return one.gradient_norm; }
+};
+struct layer_parameter_norm
+    : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::some_updates_later> {
+  static constexpr char const* name = "param_norm";
+  static constexpr char const* key = "param_norm";
+  static double of(layer_figures const& one) { return one.parameter_norm; }
+};
+struct layer_update_ratio
+    : run_metric<units::share, reduce::max, over_updates::last, reduce::max, reading_cost::some_updates_later> {
+  static constexpr char const* name = "update_ratio";
+  static constexpr char const* key = "update_ratio";
+  static double of(layer_figures const& one) { return one.update_ratio; }
+};
+/// Of an update's first micro-batch.
+struct activation_mean
+    : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::some_updates_later> {
+  static constexpr char const* name = "activation_mean";
+  static constexpr char const* key = "mean";
+  static double of(activation_figures const& one) { return one.mean; }
+};
+struct activation_deviation
+    : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::some_updates_later> {
+  static constexpr char const* name = "activation_std";
+  static constexpr char const* key = "std";
+  static double of(activation_figures const& one) { return one.deviation; }
+};
+
+/// The first value of an evaluation, where it has no other name.
+struct evaluation_loss : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::none> {
+  static constexpr char const* name = "loss";
+};
+/// exp of a mean cross-entropy in nats.
+struct evaluation_perplexity : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::none> {
+  static constexpr char const* name = "perplexity";
+};
+
+}  // namespace metrics
+
+using layer_metrics = run_metric_list<metrics::layer_gradient_norm, metrics::layer_parameter_norm, metrics::layer_update_ratio>;
+using activation_metrics = run_metric_list<metrics::activation_mean, metrics::activation_deviation>;
+
+/// Calls `visit(metric, figures)` for each metric of one layer or one unit.
+template <class Visit, class... Metrics, class Figures>
+void for_each_metric_of(run_metric_list<Metrics...>, Figures const& figures, Visit const& visit) {
+  (visit(Metrics{}, figures), ...);
+}
+/// Calls `visit(name, value)` for each value of a look, under the names that sinks know.
+template <class Visit>
+void for_each_value(layer_record const& record, Visit const& visit) {
+  auto const named = [&](auto metric, auto const& figures) {
+    visit(std::string(metric.name) + '/' + figures.name, metric.of(figures));
+  };
+  for (layer_figures const& one : record.layers) for_each_metric_of(layer_metrics{}, one, named);
+  for (activation_figures const& one : record.activations) for_each_metric_of(activation_metrics{}, one, named);
+}
+
+/// What stands before the names of an evaluation's values.
+inline std::string evaluation_group(std::string const& evaluation) {
+  return evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
+}
+
+}  // namespace keel
