@@ -30,6 +30,13 @@ awk 'BEGIN {
 }' >"$folder/run/layers.jsonl"
 printf '%s\n' '{"event":"alarm","update":300,"time":1763900050,"alarm":"loss_spikes","severity":"warning","message":"the loss jumped","causes":["a <bad> sample"],"fixes":["look at the batch"],"values":{"train/loss":4.5}}' >>"$folder/run/events.jsonl"
 printf '%s\n' '{"clip":{"global_norm":1.0}}' >"$folder/run/recipe.json"
+mkdir -p "$folder/run/profiles/update-000000300"
+printf '%s\n' '# Updates 300 to 301' >"$folder/run/profiles/update-000000300/summary.md"
+awk 'BEGIN {
+  print "{\"traceEvents\":[{\"ph\":\"M\",\"pid\":1,\"tid\":3,\"name\":\"thread_name\",\"args\":{\"name\":\"training thread\"}}"
+  for (i = 0; i < 300; ++i) printf ",{\"ph\":\"X\",\"pid\":1,\"tid\":3,\"name\":\"aten::addmm\",\"cat\":\"matrix products\",\"ts\":%d,\"dur\":80}\n", i * 100
+  print ",{\"ph\":\"X\",\"pid\":1,\"tid\":9,\"name\":\"forward\",\"cat\":\"phase\",\"ts\":0,\"dur\":20000}]}"
+}' >"$folder/run/profiles/update-000000300/trace.json"
 "$report" "$folder/run" --output "$folder/report.html" >"$folder/said"
 grep -qF 'Finished after update 380. 1 rollback. 1 alarm.' "$folder/said" || { cat "$folder/said"; exit 1; }
 
@@ -40,7 +47,7 @@ browse() {
 }
 browse --dump-dom >"$folder/dom"
 for part in 'where the time of run goes' 'gradient norm of each layer' 'class="gone"' 'class="alarm"' 'a &lt;bad&gt; sample' 'look at the batch' \
-  'breaks no rule' 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
+  'breaks no rule' 'what happened when' 'aten::addmm, 0.080 ms' 'training thread' 'Finished after update 380' 'curve abandoned' 'class="bad"' 'class="mark back"' 'memory of run' '<td>rolled_back</td>'; do
   grep -qF -- "$part" "$folder/dom" || { echo "the page in the browser lacks $part"; exit 1; }
 done
 if grep -E 'CONSOLE|net::ERR' "$folder/log"; then
