@@ -59,7 +59,7 @@ mkdir -p "$pictures"
 # Chromium's windows are at least 500 wide; a phone is a frame of 400 in one.
 for scheme in light dark; do
   [ $scheme = dark ] && preference=0 || preference=1
-  browse --blink-settings=preferredColorScheme=$preference --window-size=1400,1600 --screenshot="$pictures/$scheme-1400.png" >/dev/null
+  browse --blink-settings=preferredColorScheme=$preference --window-size=1400,2200 --screenshot="$pictures/$scheme-1400.png" >/dev/null
   browse --blink-settings=preferredColorScheme=$preference --force-device-scale-factor=1.25 --window-size=500,2400 --screenshot="$pictures/$scheme-400.png" >/dev/null
   for width in 400 1400; do
     [ "$(wc -c <"$pictures/$scheme-$width.png")" -gt 20000 ] || { echo "the picture $scheme-$width.png is empty"; exit 1; }

@@ -48,7 +48,7 @@ svg text{fill:var(--faint);font:11px system-ui,sans-serif}
 .mark.warn{stroke:var(--warn);stroke-dasharray:none}
 .heat{fill:var(--s0)}.gone{fill:var(--warn)}
 .happened{fill:var(--s7)}.happened.back{fill:var(--bad)}.happened.warn{fill:var(--warn)}
-svg.trace{min-width:60rem}svg text.inside{fill:var(--ground);pointer-events:none}.range{stroke:var(--card);stroke-width:.3}
+svg.trace{min-width:60rem}svg.timeline{max-width:50rem}svg text.inside{fill:var(--ground);pointer-events:none}.range{stroke:var(--card);stroke-width:.3}
 )css"
                                                      R"css(.legend{margin:.2rem 0 0;font-size:.85rem}
 .scroll{overflow-x:auto}
