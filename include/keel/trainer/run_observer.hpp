@@ -12,6 +12,7 @@
 #include <keel/metrics/operation_count.hpp>
 #include <keel/policy/health.hpp>
 #include <keel/recipe/config_of.hpp>
+#include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/run_log.hpp>
