@@ -1,6 +1,6 @@
 // bounded_memory DIRECTORY UPDATES: a run that records every update, its layers and histograms, with sinks, alarms, evaluations,
-// profiles and a guard of batches, skips, spikes and rollbacks of nothing. What it holds after half of the updates and after all of
-// them differs by less than a page for every hundred updates would take.
+// profiles, saves, a guard of batches, and a batch with NaN now and then. What it holds after all updates is what it held after half of
+// them, apart from 512 KiB for the sinks' queues: of 12,000 updates a leak of 90 bytes in each is found, of 300,000 one of 4.
 #include <malloc.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/linear.h>

@@ -20,7 +20,7 @@ struct layer_figures {
   double update_ratio = 0.0;    ///< L2 norm of what the update changed, over that of the parameters; 1e-3 is usual
 };
 
-/// Of the output of a keel::unit in the update's first micro-batch.
+/// Of the output of a keel::unit in the update's first micro-batch; on a CPU of an even sample of at most 4,096 values.
 struct activation_figures {
   std::string name;  ///< the module's, or "unit.N" for a function
   double mean = 0.0;
