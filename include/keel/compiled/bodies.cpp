@@ -44,6 +44,9 @@
 #include <keel/metrics/tensorboard_writer.ipp>
 #include <keel/metrics/update_interval.ipp>
 #include <keel/metrics/update_metrics.ipp>
+#include <keel/nonfinite/nonfinite_origin.ipp>
+#include <keel/nonfinite/nonfinite_values.ipp>
+#include <keel/nonfinite/operation_watch.ipp>
 #include <keel/offload/mapped_memory.ipp>
 #include <keel/oom/ladder_position.ipp>
 #include <keel/optimizer/adam.ipp>
@@ -57,10 +60,14 @@
 #include <keel/step/device_update.ipp>
 #include <keel/step/gradients.ipp>
 #include <keel/step/require_valid.hpp>
+#include <keel/step/taken_batch.ipp>
+#include <keel/step/update_trace.ipp>
 #include <keel/trainer/checkpoint_manager.ipp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
+#include <keel/trainer/replay.ipp>
+#include <keel/trainer/run_incidents.ipp>
 #include <keel/trainer/run_log.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
@@ -80,6 +87,8 @@ template class checkpoint_store<posix_files>;
 template void save_sharded_safetensors<posix_files>(std::filesystem::path const&, std::string const&, tensor_map const&,
                                                     std::uint64_t, string_map const&, posix_files);
 template class run_log<posix_files>;
+template written_incident write_incident<posix_files>(posix_files&, std::filesystem::path const&, std::int64_t, long long,
+                                                      snapshot const&, nlohmann::ordered_json);
 template class basic_tensorboard_writer<posix_files>;
 
 namespace detail {

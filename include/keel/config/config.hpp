@@ -16,6 +16,7 @@
 #include <keel/policy/evaluation.hpp>
 #include <keel/policy/facts.hpp>
 #include <keel/policy/health.hpp>
+#include <keel/policy/incident.hpp>
 #include <keel/policy/loss_scale.hpp>
 #include <keel/policy/model.hpp>
 #include <keel/policy/nonfinite.hpp>
@@ -41,7 +42,7 @@
 #define KEEL_SLOTS(EACH)                                                                                                      \
   EACH(precision) EACH(loss_scale) EACH(accumulate) EACH(clip) EACH(nonfinite) EACH(spike) EACH(schedule) EACH(checkpoint)   \
   EACH(recompute) EACH(shard) EACH(offload) EACH(attention) EACH(oom) EACH(batch_guard) EACH(health) EACH(determinism) EACH(objective) EACH(ema) \
-  EACH(evaluation) EACH(profile) EACH(timeout) EACH(model) EACH(optimizer) EACH(data) EACH(device) EACH(world)
+  EACH(evaluation) EACH(profile) EACH(incident) EACH(timeout) EACH(model) EACH(optimizer) EACH(data) EACH(device) EACH(world)
 // clang-format on
 
 namespace keel {

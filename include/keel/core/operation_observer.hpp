@@ -22,6 +22,13 @@ class operation_observer {
   virtual std::unique_ptr<at::ObserverContext> began(at::RecordFunction const& operation) = 0;
   virtual void ended(at::RecordFunction const& operation, at::ObserverContext& context) = 0;
 
+  /// What is observed beside the name of each operation.
+  struct request {
+    bool inputs = false;
+    bool outputs = false;
+    bool backward_functions = false;  ///< the functions of a backward pass as operations too, by names as "LogBackward0"
+  };
+
   class scope;
 
  protected:
@@ -92,7 +99,7 @@ inline detail::operation_inputs inputs_of(at::RecordFunction const& operation) {
 /// others observe in this process.
 class operation_observer::scope {
  public:
-  scope(operation_observer& observer, bool needs_inputs) {
+  explicit scope(operation_observer& observer, request const& wanted = {}) {
     while (place_ < detail::most_observers) {
       operation_observer* free = nullptr;
       if (detail::observers()[place_].compare_exchange_strong(free, &observer)) break;
@@ -102,9 +109,10 @@ class operation_observer::scope {
       throw error("E12",
                   "this process already runs eight profiles or counts of operations, which is the most that it can. End one of "
                   "them first.");
-    handle_ = at::addThreadLocalCallback(detail::callback_of(place_, std::make_index_sequence<detail::most_observers>())
-                                             .needsInputs(needs_inputs)
-                                             .scopes({at::RecordScope::FUNCTION}));
+    auto callback = detail::callback_of(place_, std::make_index_sequence<detail::most_observers>());
+    callback.needsInputs(wanted.inputs).needsOutputs(wanted.outputs).scopes({at::RecordScope::FUNCTION});
+    if (wanted.backward_functions) callback.scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
+    handle_ = at::addThreadLocalCallback(std::move(callback));
   }
   scope(scope const&) = delete;
   scope& operator=(scope const&) = delete;

@@ -102,7 +102,7 @@ class kept_counter final : public unit_listener {
     for (auto const& one : model.parameters()) known_.insert(key_of(one));
     for (auto const& one : model.buffers()) known_.insert(key_of(one));
   }
-  void begin_unit() override {
+  void begin_unit(void const* /*module*/) override {
     if (depth_++ == 0) units.push_back(0);
   }
   void end_unit() override { --depth_; }

@@ -62,7 +62,7 @@ class layer_watch final : private unit_listener {
     device_reading numbers;
   };
 
-  void begin_unit() override {}
+  void begin_unit(void const* /*module*/) override {}
   void end_unit() override {}
   void output_of_unit(void const* module, at::Tensor const& output) override;
   std::string name_of(void const* module);

@@ -162,7 +162,7 @@ KEEL_BODY double operations_of(at::RecordFunction const& operation) {
 
 KEEL_BODY double count_operations(std::function<void()> const& run) {
   detail::operation_counter counter;
-  operation_observer::scope const scope(counter, true);
+  operation_observer::scope const scope(counter, {.inputs = true});
   run();
   return counter.count();
 }

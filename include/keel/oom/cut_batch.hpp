@@ -85,19 +85,32 @@ std::int64_t max_pieces(Batch const& batch, std::int64_t granularity) {
   return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / granularity);
 }
 
+namespace detail {
+
+/// Calls `run(begin, end)` for so many pieces of `rows`, as equal as the granularity allows.
+template <class Run>
+void for_each_range(std::int64_t rows, std::int64_t wanted, std::int64_t granularity, Run const& run) {
+  std::int64_t const units = std::max<std::int64_t>(1, rows / granularity);
+  std::int64_t const pieces = std::clamp<std::int64_t>(wanted, 1, units);
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * granularity;
+    run(units * piece / pieces * granularity, end);
+  }
+}
+
+}  // namespace detail
+
 /// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its granularity allow.
 template <class Batch, class Run>
 void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t granularity, Run const& run) {
   std::int64_t const rows = batch_traits<Batch>::rows(batch);
-  std::int64_t const units = max_pieces(batch, granularity);
-  std::int64_t const pieces = std::min(wanted, units);
   if constexpr (sliceable_batch<Batch>) {
-    for (std::int64_t piece = 0; pieces > 1 && piece < pieces; ++piece) {
-      std::int64_t const begin = units * piece / pieces * granularity;
-      std::int64_t const end = piece + 1 == pieces ? rows : units * (piece + 1) / pieces * granularity;
-      run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
+    if (std::min(wanted, max_pieces(batch, granularity)) > 1) {
+      detail::for_each_range(rows, wanted, granularity, [&](std::int64_t begin, std::int64_t end) {
+        run(batch_traits<Batch>::slice(batch, begin, end), end - begin);
+      });
+      return;
     }
-    if (pieces > 1) return;
   }
   run(batch, rows);
 }

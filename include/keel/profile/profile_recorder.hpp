@@ -24,7 +24,7 @@ class profile_recorder final : private operation_observer, public phase_listener
  public:
   /// `most`: ranges that are kept. Throws error (E12) where eight others record in this process.
   explicit profile_recorder(std::size_t most = 500'000) : most_(most) {
-    scope_.emplace(static_cast<operation_observer&>(*this), false);
+    scope_.emplace(static_cast<operation_observer&>(*this));
   }
   profile_recorder(profile_recorder const&) = delete;
   profile_recorder& operator=(profile_recorder const&) = delete;

@@ -64,9 +64,9 @@ at::Tensor output_of_unit(Forward&& forward, Inputs const&... inputs) {
 /// `module`: null for a function.
 template <class Forward, class... Inputs>
 at::Tensor call_unit(void const* module, Forward&& forward, Inputs const&... inputs) {
-  unit_scope::call const called;
+  unit_scope::call const called(module);
   at::Tensor output = output_of_unit(std::forward<Forward>(forward), inputs...);
-  called.returned(module, output);
+  called.returned(output);
   return output;
 }
 

@@ -17,9 +17,9 @@ namespace keel {
 /// Called where each unit begins and ends, such as an estimate of what they hold.
 class unit_listener {
  public:
-  virtual void begin_unit() = 0;
+  /// `module`: the one that computes it; null for a function.
+  virtual void begin_unit(void const* module) = 0;
   virtual void end_unit() = 0;
-  /// `module`: the one that computed it; null for a function.
   virtual void output_of_unit(void const* /*module*/, at::Tensor const& /*output*/) {}
 
  protected:
@@ -50,15 +50,15 @@ class unit_scope {
   /// A unit that is being called.
   class call {
    public:
-    call() : scope_(innermost()) {
+    explicit call(void const* module) : scope_(innermost()), module_(module) {
       if (scope_ == nullptr) return;
       ++scope_->units_;
-      if (scope_->listener_ != nullptr) scope_->listener_->begin_unit();
+      if (scope_->listener_ != nullptr) scope_->listener_->begin_unit(module);
     }
     call(call const&) = delete;
     call& operator=(call const&) = delete;
-    void returned(void const* module, at::Tensor const& output) const {
-      if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->output_of_unit(module, output);
+    void returned(at::Tensor const& output) const {
+      if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->output_of_unit(module_, output);
     }
     ~call() {
       if (scope_ != nullptr && scope_->listener_ != nullptr) scope_->listener_->end_unit();
@@ -66,6 +66,7 @@ class unit_scope {
 
    private:
     unit_scope* scope_;
+    void const* module_;
   };
 
  private:

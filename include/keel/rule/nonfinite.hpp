@@ -135,6 +135,11 @@ struct N29 {
   static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore && c.spike.limit < 1; }
 };
 
+struct N30 {
+  KEEL_RULE_TEXT("N30", "", "looking into 0 incidents looks into none. Fix: keel::incident::trace<3>, or keel::incident::off.");
+  static constexpr bool broken(config const& c) { return c.incident.kind != incident::kind::off && c.incident.most < 1; }
+};
+
 struct N28 {
   KEEL_RULE_TEXT("N28", "",
                  "a rollback rereads data, and this data can be read only once. Fix: skip instead of rolling back, or use data "
@@ -142,7 +147,7 @@ struct N28 {
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.data.single_pass; }
 };
 
-using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28, N29>;
+using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28, N29, N30>;
 using nonfinite_order_rules = list<N03, N13, N19, N26>;
 
 }  // namespace keel::rule

@@ -101,7 +101,12 @@ struct U44 {
   static constexpr bool broken(config const& c) { return c.profile.kind != profile::kind::off; }
 };
 
-using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44>;
+struct U46 {
+  KEEL_RULE_TEXT("U46", "", "a bare step has no place for an incident. Fix: keel::trainer, or keel::incident::trace<3>.");
+  static constexpr bool broken(config const& c) { return c.incident.kind == incident::kind::keep; }
+};
+
+using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44, U46>;
 
 /// Why a call of a step or trainer may be rejected.
 struct U14 {

@@ -18,6 +18,7 @@ struct dry_run_observer {
   static bool reads_losses() { return false; }
   static bool reads_gradients() { return false; }
   static bool watches_memory() { return false; }
+  static constexpr bool looks_into_incidents = false;
 };
 
 /// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. An
@@ -36,6 +37,16 @@ bool reads_gradients(Observer const& observer) {
     return observer.reads_gradients();
   } else {
     return !std::same_as<Observer, no_observer>;
+  }
+}
+
+/// An update that is not finite is looked into; so it is for an observer that does not say.
+template <class Observer>
+constexpr bool looks_into_incidents() {
+  if constexpr (requires { Observer::looks_into_incidents; }) {
+    return Observer::looks_into_incidents;
+  } else {
+    return true;
   }
 }
 

@@ -41,6 +41,7 @@
 #include <keel/step/update_guards.hpp>
 #include <keel/step/update_pass.hpp>
 #include <keel/step/update_replay.hpp>
+#include <keel/step/update_trace.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -163,6 +164,7 @@ class step {
     pending_.reset();
     detail::raised const closing(closing_);
     step_outcome result = close_pending(std::move(update));
+    trace_.settled(open_);
     pass_.after_late_hooks();
     return result;
   }
@@ -180,6 +182,11 @@ class step {
   auto& ladder() { return ladder_; }
   double learning_rate() const { return schedule_.rate(); }
   double loss_scale() const { return scaler_.factor(); }
+  /// Runs an update again that was read from a file, and leaves everything as it is. `forward` as keel::update_trace takes it.
+  traced_update replay(kept_update const& kept, update_trace::forward_pass const& forward, replay_settings settings) {
+    settings.program = pass_.registered();
+    return trace_.look(kept, forward, settings);
+  }
   /// The optimizer threw inside its step: parameters may be partly updated, and only a checkpoint is consistent.
   bool is_half_updated() const { return half_updated_; }
   /// Of the parameters, where the recipe has keel::ema.
@@ -228,6 +235,8 @@ class step {
   using clip_policy = policy_of<recipe, slot::clip>;
   using schedule_policy = policy_of<recipe, slot::schedule>;
   using pass_type = detail::update_pass<recipe, Environment>;
+  static constexpr bool looks_into_incidents =
+      configured.incident.kind != incident::kind::off && detail::looks_into_incidents<Observer>();
   static constexpr reason bad_gradient =
       configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
 
@@ -236,6 +245,9 @@ class step {
     average_.require_parameters_in_place();
     if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch)) require_same_rows(batch);
     if (!open_) begin();
+    // On the stack where the batch outlives its update.
+    [[maybe_unused]] std::optional<detail::taken_batch_of<Batch const&, LossOf&>> here;
+    if constexpr (looks_into_incidents) keep(batch, loss_of, here);
     std::int64_t const index = micro_batches_++;
     bool const complete = micro_batches_ == configured.accumulate.count;
     if constexpr (has_ladder) {
@@ -248,6 +260,21 @@ class step {
     }
   }
 
+  /// For an update that has to be looked into.
+  template <class Batch, class LossOf>
+  void keep(Batch const& batch, LossOf& loss_of, std::optional<detail::taken_batch_of<Batch const&, LossOf&>>& here) {
+    if (!trace_.is_on()) return;
+    std::int64_t const granularity = granularity_of(batch, pass_type::granularity);
+    if (configured.accumulate.count == 1 && !decides_on_device_) {
+      trace_.add(here.emplace(batch, loss_of, granularity));
+    } else if constexpr (std::copy_constructible<Batch> && std::copy_constructible<LossOf>) {
+      using kept = detail::taken_batch_of<Batch, std::remove_const_t<LossOf>>;
+      trace_.add(std::make_unique<kept>(batch, loss_of, granularity));
+    } else {
+      trace_.cannot_add("the batch or the loss function cannot be copied");
+    }
+  }
+
   /// Before an update's first micro-batch; what follows may happen again.
   void begin() {
     decides_on_device_ = can_decide_on_device();
@@ -257,6 +284,7 @@ class step {
     repeated_.forget();
     if constexpr (has_ladder) relieve_allocator();
     detail::name_out_of_memory(begun(), [&] { ladder_.prepare(); });
+    trace_.begin(pending_.has_value());
     open_ = true;
     pass_.memory().begin(detail::watches_memory(observe_));
     observe_(event::update_begin{begun()});
@@ -320,6 +348,7 @@ class step {
     micro_batches_ = 0;
     pass_.close();
     replay_.clear();
+    trace_.end(pending_.has_value());
   }
 
   template <class Batch, class LossOf>
@@ -487,6 +516,7 @@ class step {
     scaler_.update(false);
     schedule_.advance(result);
     guards_.accepted(result);
+    trace_.accepted();
     if constexpr (clip_policy::configured.kind == clip::kind::zscore) clip_state_.accepted(result);
     detail::name_out_of_memory_inside_update(updates_, [&] { average_.update(result); });
     ++updates_;
@@ -502,19 +532,38 @@ class step {
 
   /// The update was skipped; the policy says whether the run tolerates it.
   step_outcome skip(detail::update_facts const& facts, reason why, std::string const& where, double loss, double norm) {
+    // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
+    bool const at_floor =
+        why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor();
+    if (at_floor) why = reason::nonfinite_gradient;
+    std::string const origin = look_into(facts, why, where, loss, norm);
     ++skipped_;
     pass_.layers().forget(updates_ + 1);
-    // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
-    if (why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor()) {
-      scaler_.hold_at_floor();
-      why = reason::nonfinite_gradient;
-    }
+    if (at_floor) scaler_.hold_at_floor();
     // Before hooks are called, which may throw: the device's scale has backed off too.
     if (why == reason::scale_overflow) scaler_.update(true);
-    step_outcome result = close(facts, result::skipped{why, where}, loss, norm);
+    step_outcome result = close(facts, result::skipped{why, where, origin}, loss, norm);
     if (why == reason::scale_overflow) return result;
-    guards_.skipped(why, where, loss, norm, updates_ + 1);
+    guards_.skipped(why, where, origin, loss, norm, updates_ + 1);
     return result;
+  }
+
+  /// Where it began, in words; empty where that is not asked for.
+  std::string look_into([[maybe_unused]] detail::update_facts const& facts, [[maybe_unused]] reason why,
+                        [[maybe_unused]] std::string const& where, [[maybe_unused]] double loss, [[maybe_unused]] double norm) {
+    if constexpr (looks_into_incidents) {
+      if (!trace_.takes(why)) return "";
+      bool const is_before = facts.late && open_;
+      auto const forward = [this](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+        return pass_.forward_again(batch, begin, end, units, ladder_.relief());
+      };
+      replay_settings const settings{facts.loss_scale, ladder_.relief().pieces, ladder_.relief().length, pass_.registered()};
+      traced_update const traced = trace_.look(is_before, forward, settings);
+      observe_(event::incident{updates_, why, where, loss, norm, facts.loss_scale, traced, trace_.kept(is_before), settings});
+      return to_sentence(traced.origin);
+    } else {
+      return "";
+    }
   }
 
   step_outcome close(detail::update_facts const& facts, step_outcome result, double loss, double norm) {
@@ -558,6 +607,7 @@ class step {
   lr_schedule schedule_;
   state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
   pass_type pass_{model_, parameters_};
+  update_trace trace_{configured.incident, model_, optimizer_, parameters_};
   update_guards guards_{configured};
   repeated_step_watch repeated_;
   memory_ladder<policy_of<recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};

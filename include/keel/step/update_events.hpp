@@ -8,6 +8,7 @@
 #include <keel/memory/phase_watch.hpp>
 #include <keel/metrics/layer_record.hpp>
 #include <keel/metrics/phase_times.hpp>
+#include <keel/step/update_trace.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -50,6 +51,18 @@ struct update_end {
   /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
   phase_times times = {};  ///< since the update before
+};
+/// An update that is not finite was looked into, before it is skipped; model, optimizer and registered state are as it found them.
+struct incident {
+  std::int64_t update;  ///< updates applied so far
+  reason why;
+  std::string const& where;  ///< the first parameter with a gradient that is not finite, or empty
+  double loss;
+  double gradient_norm;
+  double loss_scale;
+  traced_update const& traced;
+  kept_update const& began_with;
+  replay_settings const& settings;  ///< with which it ran again
 };
 /// What was found in the layers of an applied update. On a device it may come some updates later.
 struct layers_measured {

@@ -31,10 +31,10 @@ class update_guards {
 
   /// One more update is skipped. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run; `update` counts
   /// from 1.
-  void skipped(reason why, std::string const& where, double loss, double norm, std::int64_t update) {
+  void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
     auto const words =
-        spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update) : nonfinite_.skipped(why, where, update);
+        spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update) : nonfinite_.skipped(why, where, origin, update);
     if (words) request_ = rollback_request{*words, spike};
   }
 

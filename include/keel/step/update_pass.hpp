@@ -23,6 +23,7 @@
 #include <keel/recompute/unit_scope.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/program_state.hpp>
+#include <keel/step/taken_batch.hpp>
 #include <keel/step/update_decision.hpp>
 #include <optional>
 #include <string>
@@ -61,6 +62,8 @@ class update_pass {
   buffer_snapshot& buffers() { return buffers_; }
   /// State of the program that is put back with the buffers; it outlives this.
   void restore_on_skip(program_state& state) { program_ = &state; }
+  /// Null where the program registered none.
+  program_state* registered() const { return has_program_state() ? program_ : nullptr; }
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
@@ -144,6 +147,15 @@ class update_pass {
     watch_.take(more_to_come);
     if (more_to_come && has_program_state()) left_ = program_->take_marks();
     return tally;
+  }
+
+  /// The forward pass of rows of a batch that was taken before, as run() does it.
+  weighted_loss forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* listener,
+                              memory_settings const& relief) const {
+    typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
+    unit_scope const units(relief.recompute, listener);
+    attention_scope const attention(relief.attention);
+    return batch.loss_of(begin, end, shortens ? relief.length : 0);
   }
 
  private:

@@ -187,6 +187,11 @@ class checkpoint_manager {
 
   /// At an update boundary: from here on numbers are drawn for what comes next.
   void note_random();
+  /// What the run was before an update that is being looked into, which began with this random state and at this place in the data.
+  snapshot before_update(random_snapshot const& random, data_cursor const& cursor);
+  /// Puts a snapshot of this run, or of another one with this recipe, into it. Throws checkpoint_error.
+  void apply_for_replay(snapshot content, std::string const& source);
+
   /// Puts the random state of the last boundary back, so that a run that continues draws what the dropped update drew.
   void restore_random();
 

@@ -271,6 +271,26 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
 }
 
 template <class Seams>
+snapshot checkpoint_manager<Seams>::before_update(random_snapshot const& random, data_cursor const& cursor) {
+  random_ = random;
+  data_cursor const now = std::exchange(progress_.cursor, cursor);
+  snapshot content = take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts());
+  progress_.cursor = now;
+  content.generation = rollbacks_.generation();
+  content.attempt = progress_.record.attempts;
+  // Of what is not finite it is, too.
+  content.finite.clear();
+  return content;
+}
+
+template <class Seams>
+void checkpoint_manager<Seams>::apply_for_replay(snapshot content, std::string const& source) {
+  std::string const run = run_id_;
+  apply(std::move(content), source);
+  run_id_ = run;
+}
+
+template <class Seams>
 void checkpoint_manager<Seams>::save_if_wanted(bool due) {
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
   if (!due && !by_program && !asked_ && !best_wanted_) return;

@@ -14,6 +14,21 @@
 
 namespace keel::detail {
 
+/// Throws error (E12) for a source that knows its length, where the options say another one.
+template <class Batches>
+void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unused]] std::int64_t batches_per_epoch) {
+  if constexpr (
+      requires {
+        { batches.size() } -> std::convertible_to<std::int64_t>;
+      } && !requires { batches.begin(); }) {
+    auto const size = static_cast<std::int64_t>(batches.size());
+    if (batches_per_epoch > 0 && size != batches_per_epoch)
+      throw error("E12", "options.batches_per_epoch is " + std::to_string(batches_per_epoch) +
+                             ", and the batches say that an epoch has " + std::to_string(size) +
+                             ". Give the options that number: schedules are spread over it.");
+  }
+}
+
 /// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
 inline void take_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)

@@ -41,6 +41,8 @@ class update_cursor {
     began_at_ = cursor_;
     closed_ = false;
   }
+  /// Where the data stood before the open update.
+  data_cursor const& began_at() const { return began_at_; }
   /// An update was applied or skipped; `late`: it is the one before this.
   void close(bool late) { closed_ = closed_ || !late; }
   /// One micro-batch was taken.

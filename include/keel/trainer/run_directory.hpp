@@ -33,6 +33,7 @@ class run_directory {
   }
 
   std::filesystem::path const& root() const { return root_; }
+  Files& files() { return files_; }
   checkpoint_store<Files>& checkpoints() { return store_; }
   json_lines<Files>& metrics() { return metrics_; }
   json_lines<Files>& layers() { return layers_; }

@@ -5,6 +5,7 @@
 //         update_begin
 //           micro_batch_begin, micro_batch_end      accumulate<N>: N times
 //           gradients_ready                         not in a skipped update
+//         incident                                  an update that is not finite was looked into
 //         update_end
 //         layers_measured                           in some updates, as options.layers_every says
 //         alarm_raised                              an alarm of the recipe; also after evaluated
@@ -82,7 +83,7 @@ struct run_end {
 };
 
 inline constexpr auto all =
-    boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, update_end,
+    boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, incident, update_end,
                          layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised, checkpoint_saved,
                          checkpoint_failed, epoch_end, run_end>;
 

@@ -126,6 +126,9 @@ class run_log {
 
   void out_of_memory(event::out_of_memory const& event);
 
+  /// An update that is not finite was looked into; `path`: where its files are, or empty.
+  void incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path, std::uint64_t bytes);
+
   /// What an update found in the layers.
   void layers(layer_record const& record);
 

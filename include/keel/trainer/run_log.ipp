@@ -348,6 +348,22 @@ void run_log<Files>::found(std::int64_t update, batch_finding const& finding) {
 }
 
 template <class Files>
+void run_log<Files>::incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path,
+                              std::uint64_t bytes) {
+  std::string const words = description["words"].get<std::string>();
+  console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + words +
+                  (path.empty() ? "" : "; run.replay(\"" + path + "\", loss_of) shows it again"));
+  if (!directory_) return;
+  nlohmann::ordered_json details;
+  for (char const* const key : {"attempt", "why", "where", "origin", "words"}) {
+    if (description.contains(key)) details[key] = description[key];
+  }
+  if (!path.empty()) details["path"] = path;
+  if (!path.empty()) details["bytes"] = bytes;
+  directory_->event("incident", update, details);
+}
+
+template <class Files>
 void run_log<Files>::layers(layer_record const& record) {
   sinks_.layers(record);
   record_.alarms.layers(record);

@@ -15,6 +15,9 @@
 #include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/trainer/options.hpp>
+#include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_incidents.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
 #include <optional>
@@ -39,6 +42,10 @@ class run_observer {
         options_(options),
         gpu_(step.parameters().tensors.front().device()),
         profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {
+    if (configured.incident.kind == keel::incident::kind::keep && options.run_directory.empty())
+      throw error("E12",
+                  "the recipe keeps incidents but options.run_directory is empty. Name a directory, or use "
+                  "keel::incident::trace.");
     if (health::binds_action<policy_of<Recipe, slot::health>>(health::action::incident) && options.run_directory.empty())
       throw error("E12",
                   "an alarm of the recipe writes incidents but options.run_directory is empty. Name a directory, or bind "
@@ -120,6 +127,31 @@ class run_observer {
     auto const is_due = [&](std::int64_t every) { return every > 0 && next % every == 0; };
     if (is_due(options_.histograms_every)) return layer_detail::distributions;
     return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
+  }
+
+  // Incidents.
+
+  /// An update that is not finite was looked into: says so, and keeps what shows it again where the recipe asks for that.
+  template <class Checkpoints>
+  void incident(event::incident const& event, run_directory<typename Environment::files>* directory, Checkpoints& checkpoints,
+                data_cursor const& began_at, std::int64_t attempts) {
+    nlohmann::ordered_json description = describe_incident(event, attempts + 1);
+    description["epoch"] = began_at.epoch;
+    description["position"] = began_at.position;
+    written_incident written;
+    if constexpr (configured.incident.kind == keel::incident::kind::keep) {
+      auto const& began_with = event.began_with.micro_batches;
+      try {
+        random_snapshot const now = random_snapshot::take(step_.parameters().device);
+        snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
+        add_incident(content, event, description);
+        written = write_incident(directory->files(), directory->root(), attempts + 1, configured.incident.most, content, description);
+      } catch (std::exception const& thrown) {
+        // What the run does with the update does not depend on it.
+        log_.notice("warning: an incident was not kept: " + first_line(thrown));
+      }
+    }
+    log_.incident(event.update, description, written.path.string(), written.bytes);
   }
 
   // The device.

@@ -31,6 +31,7 @@
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
+#include <keel/trainer/replay.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_observer.hpp>
 #include <keel/trainer/summary.hpp>
@@ -92,7 +93,7 @@ class trainer {
       detail::reject_call<rule::U18, Batches>();
       return result::finished{0};
     } else {
-      require_epoch_length(batches);
+      detail::require_epoch_length(batches, options_.batches_per_epoch);
       step_.add_facts(detail::source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
       deterministic_scope const deterministic(is_strict);
@@ -287,6 +288,18 @@ class trainer {
     return dry_run().overfit_one_batch(batch, loss_of, updates);
   }
 
+  /// The update of an incident of keel::incident::keep again, from the file that `incident` names: `loss_of` as for fit, of one type of
+  /// batch, or `run.replay<batch_type>(..)`. Throws checkpoint_error where the file is of another run or damaged.
+  template <class Batch = void, class LossOf>
+  replay_result replay(std::filesystem::path const& incident, LossOf&& loss_of, replay_options const& options = {}) {
+    return replay_of<Batch>(incident, loss_of, [&](auto& again) { return again.run(options); });
+  }
+  /// The same again and again, each time with one thing changed: what makes it finite is at fault, or near to it.
+  template <class Batch = void, class LossOf>
+  narrow_result narrow(std::filesystem::path const& incident, LossOf&& loss_of) {
+    return replay_of<Batch>(incident, loss_of, [](auto& again) { return narrowed(again); });
+  }
+
   /// The floating-point operations of a token of this micro-batch, forward and backward; from here on the record has the
   /// utilisation of the device. Throws error (E12) inside an update, and where the batch has no tokens.
   template <class Batch, class LossOf>
@@ -344,19 +357,11 @@ class trainer {
   bool ended_early() const { return progress_.evaluations.is_over(); }
   detail::dry_run<recipe, Environment, step_type> dry_run() { return {step_, checkpoints_.registered(), length()}; }
 
-  /// Throws error (E12) for a source that knows its length, where the options say another one.
-  template <class Batches>
-  void require_epoch_length([[maybe_unused]] Batches const& batches) const {
-    if constexpr (
-        requires {
-          { batches.size() } -> std::convertible_to<std::int64_t>;
-        } && !requires { batches.begin(); }) {
-      auto const size = static_cast<std::int64_t>(batches.size());
-      if (options_.batches_per_epoch > 0 && size != options_.batches_per_epoch)
-        throw error("E12", "options.batches_per_epoch is " + std::to_string(options_.batches_per_epoch) +
-                               ", and the batches say that an epoch has " + std::to_string(size) +
-                               ". Give the options that number: schedules are spread over it.");
-    }
+  template <class Batch, class LossOf, class Use>
+  auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
+    deterministic_scope const deterministic(is_strict);
+    detail::incident_replay<step_type, Environment, Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident, loss_of);
+    return again.end(use(again));
   }
 
   void begin_run() {
@@ -538,6 +543,8 @@ class trainer {
     }
     if constexpr (std::is_same_v<Event, event::rung_released>) log_.rung_released(event);
     if constexpr (std::is_same_v<Event, event::layers_measured>) log_.layers(event.record);
+    if constexpr (std::is_same_v<Event, event::incident>)
+      observer_.incident(event, directory_.get(), checkpoints_, cursor_.began_at(), progress_.record.attempts);
     if constexpr (std::is_same_v<Event, event::update_end>) {
       cursor_.close(event.late);
       if (event.result.updated()) checkpoints_.updated(event.loss);

@@ -50,6 +50,9 @@ inline constexpr auto fixes<rule::N27> = said(FIX("keel::spike::zscore<6.0>, rat
 template <>
 inline constexpr auto fixes<rule::N29> = said(FIX("keel::spike::in_a_row<10>", spike::skip<keel::spike::in_a_row<10>>));
 template <>
+inline constexpr auto fixes<rule::N30> =
+    said(FIX("keel::incident::trace<3>", keel::incident::trace<3>), FIX("keel::incident::off", keel::incident::off));
+template <>
 inline constexpr auto fixes<rule::N28> =
     said(FIX("skip instead of rolling back", read_once, saves, nonfinite::skip<10>),
          FIX("skip instead of rolling back", read_once, saves, spike::skip<>),

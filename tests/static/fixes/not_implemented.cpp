@@ -57,6 +57,9 @@ inline constexpr auto fixes<rule::U43> =
 template <>
 inline constexpr auto fixes<rule::U44> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::profile::every<500_steps>),
                                               FIX("keel::profile::off", keel::profile::off));
+template <>
+inline constexpr auto fixes<rule::U46> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::incident::keep<3>),
+                                              FIX("keel::incident::trace<3>", keel::incident::trace<3>));
 
 template struct each_followed<rule::rules_not_implemented>;
 template struct each_followed<rule::trainer_only_rules>;

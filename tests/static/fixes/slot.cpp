@@ -81,6 +81,9 @@ template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::profile>> =
     said(FIX("keep one of keel::profile::{off, every}", keel::profile::off), FIX("keep one of keel::profile::", keel::profile::every<1000_steps>));
 template <>
+inline constexpr auto fixes<rule::given_twice<keel::slot::incident>> =
+    said(FIX("keep one of keel::incident::{trace, keep, off}", keel::incident::off), FIX("keep one of keel::incident::", keel::incident::keep<>));
+template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::timeout>> =
     said(FIX("keep one of keel::timeout::{none, set}", keel::timeout::none), FIX("keep one of keel::timeout::", keel::timeout::set<keel::timeout::soft<1_min>>));
 template <>

@@ -140,13 +140,14 @@ static_assert(is_default<slot::objective>(nobody_filled.objective));
 static_assert(is_default<slot::ema>(nobody_filled.ema));
 static_assert(is_default<slot::evaluation>(nobody_filled.evaluation));
 static_assert(is_default<slot::profile>(nobody_filled.profile));
+static_assert(is_default<slot::incident>(nobody_filled.incident));
 static_assert(is_default<slot::timeout>(nobody_filled.timeout));
 static_assert(is_default<slot::model>(nobody_filled.model));
 static_assert(is_default<slot::optimizer>(nobody_filled.optimizer));
 static_assert(is_default<slot::data>(nobody_filled.data));
 static_assert(is_default<slot::device>(nobody_filled.device));
 static_assert(is_default<slot::world>(nobody_filled.world));
-static_assert(keel::slot_count == 26);
+static_assert(keel::slot_count == 27);
 
 // A policy goes to the member of its slot and to no other.
 template <class Policy, auto Member>
@@ -174,6 +175,7 @@ static_assert(goes_to<keel::objective::grpo<8>, &config::objective>);
 static_assert(goes_to<keel::ema<0.99>, &config::ema>);
 static_assert(goes_to<keel::evaluation::every<keel::steps{500}>, &config::evaluation>);
 static_assert(goes_to<keel::profile::every<keel::steps{500}>, &config::profile>);
+static_assert(goes_to<keel::incident::keep<2>, &config::incident>);
 static_assert(goes_to<keel::timeout::set<keel::timeout::soft<keel::seconds{60}>>, &config::timeout>);
 static_assert(goes_to<model::partly_frozen, &config::model>);
 static_assert(goes_to<optimizer::is<optimizer::closure>, &config::optimizer>);

@@ -127,6 +127,12 @@ template <>
 struct example<rule::N29> : recipes<recipe<spike::skip<spike::in_a_row<0>>>, recipe<spike::skip<spike::in_a_row<1>>>> {};
 static_assert(breaks<rule::N29>(of<spike::rollback<spike::in_a_row<0>>, saves>) && keeps({.spike = {.limit = 0}}));
 
+namespace incident = keel::incident;
+template <>
+struct example<rule::N30> : recipes<recipe<incident::trace<0>>, recipe<incident::trace<1>>> {};
+static_assert(breaks<rule::N30>(of<incident::keep<0>>) && keeps(of<incident::keep<>>) && keeps(of<incident::off>));
+static_assert(breaks<rule::N30>(of<incident::keep<-1>>));
+
 using read_once = data::is<data::single_pass>;
 template <>
 struct example<rule::N28>

@@ -142,6 +142,9 @@ template <>
 struct example<rule::given_twice<keel::slot::profile>>
     : recipes<recipe<keel::profile::off, keel::profile::every<1000_steps>>, recipe<keel::profile::every<1000_steps>>> {};
 template <>
+struct example<rule::given_twice<keel::slot::incident>>
+    : recipes<recipe<keel::incident::off, keel::incident::keep<>>, recipe<keel::incident::keep<>>> {};
+template <>
 struct example<rule::given_twice<keel::slot::timeout>> : recipes<recipe<keel::timeout::none, keel::timeout::set<keel::timeout::soft<1_min>>>,
                                     recipe<keel::timeout::set<keel::timeout::soft<1_min>>>> {};
 template <>

@@ -1,0 +1,28 @@
+// The bodies of taken_batch.hpp.
+#pragma once
+
+#include <keel/step/taken_batch.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+KEEL_BODY std::vector<tensor_mark> marks_of(batch_contents const& contents) {
+  std::vector<tensor_mark> marks;
+  marks.reserve(contents.inputs.size() + contents.labels.size());
+  for (at::Tensor const& one : contents.inputs) marks.emplace_back(one);
+  for (at::Tensor const& one : contents.labels) marks.emplace_back(one);
+  return marks;
+}
+
+}  // namespace detail
+
+KEEL_BODY void taken_batch::mark() { marks_ = detail::marks_of(contents()); }
+
+KEEL_BODY bool taken_batch::was_changed() const { return !marks_.empty() && !(marks_ == detail::marks_of(contents())); }
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

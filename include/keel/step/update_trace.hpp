@@ -1,0 +1,121 @@
+// Finds out where an update that was not finite began: it runs again from what it began with, a micro-batch after the other, and a batch
+// that is at fault is cut until its rows are known. It leaves everything as it was: gradients, buffers, random state, registered state.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <keel/core/loss.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/nonfinite/nonfinite_origin.hpp>
+#include <keel/policy/incident.hpp>
+#include <keel/recompute/unit_scope.hpp>
+#include <keel/step/program_state.hpp>
+#include <keel/step/taken_batch.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// What an update began with, beside model and optimizer, which it did not change.
+struct kept_update {
+  struct micro_batch {
+    taken_batch* batch;
+    random_snapshot random;  ///< before its forward pass
+  };
+  std::vector<micro_batch> micro_batches;
+  std::vector<std::unique_ptr<taken_batch>> owned;  ///< of those that outlive the call that brought them
+  std::string missing;                              ///< why not all of them are here; empty: they are
+
+  void clear() { *this = {}; }
+};
+
+/// How the micro-batches of an update are run.
+struct replay_settings {
+  double scale = 1.0;           ///< of the loss
+  std::int64_t pieces = 1;      ///< into which each is cut
+  std::int64_t length = 0;      ///< tokens to which each is shortened; 0: not
+  program_state* program = nullptr;             ///< registered state, or null
+  std::vector<std::int64_t> without_rows = {};  ///< of each micro-batch, ascending; what is left runs in the pieces between them
+};
+
+/// What an update came to when it ran again.
+struct traced_update {
+  nonfinite_origin origin;
+  std::vector<double> losses;   ///< of the micro-batches, or of their pieces, as far as they ran
+  std::string gradients;        ///< a checksum of all gradients where it ended; empty: it did not run
+};
+
+class update_trace {
+ public:
+  /// The forward pass of rows of a micro-batch, as the recipe wants it.
+  using forward_pass =
+      std::function<weighted_loss(taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units)>;
+
+  /// All of them outlive this.
+  update_trace(incident::settings const& settings, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+               parameter_list const& parameters);
+  update_trace(update_trace const&) = delete;
+  update_trace& operator=(update_trace const&) = delete;
+
+  /// There may be something to find in an update that begins now.
+  bool is_on() const { return traced_ < settings_.most; }
+  /// An update begins; where the one before it is under way on a device, what that began with stays.
+  void begin(bool one_is_pending);
+  void add(std::unique_ptr<taken_batch> batch);
+  /// One that outlives the update.
+  void add(taken_batch& batch);
+  void cannot_add(char const* why) { kept_.missing = why; }
+  /// No update is open; what the update that is under way on a device began with stays.
+  void end(bool one_is_pending);
+  /// The update that was under way on a device is known; `is_open`: the one after it is open.
+  void settled(bool is_open) { (is_open ? before_ : kept_).clear(); }
+
+  /// An update was applied.
+  void accepted() { in_a_row_ = false; }
+  /// True where this skipped update is to be looked into.
+  bool takes(reason why);
+  /// What an update began with: the open one, or the one before it.
+  kept_update const& kept(bool is_before) const { return is_before ? before_ : kept_; }
+  /// Throws nothing that a forward or backward pass threw: then the place is unknown.
+  traced_update look(bool is_before, forward_pass const& forward, replay_settings const& settings) {
+    return look(kept(is_before), forward, settings);
+  }
+  /// The same of an update that was read from a file.
+  traced_update look(kept_update const& kept, forward_pass const& forward, replay_settings const& settings);
+
+ private:
+  class untouched;
+
+  nonfinite_origin run_again(kept_update const& kept, forward_pass const& forward, replay_settings const& settings,
+                             traced_update& to);
+  /// Of parameters, optimizer state and buffers.
+  std::optional<nonfinite_origin> in_state() const;
+  std::string spoiled_state_of(std::string const& parameter) const;
+  void find_rows(kept_update::micro_batch const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
+                 replay_settings const& settings, std::vector<field_copies> const& program, nonfinite_origin& origin) const;
+
+  incident::settings settings_;
+  torch::nn::Module& model_;
+  torch::optim::Optimizer& optimizer_;
+  parameter_list const& parameters_;
+  kept_update kept_;
+  kept_update before_;  ///< of an update that is under way on a device
+  long long traced_ = 0;
+  bool in_a_row_ = false;
+};
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/step/update_trace.ipp>
+#endif

@@ -1,0 +1,334 @@
+// The bodies of update_trace.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/isnan.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <keel/checkpoint/checksum.hpp>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/core/buffers.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/loss_accumulator.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/nonfinite/nonfinite_values.hpp>
+#include <keel/nonfinite/operation_watch.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/step/update_trace.hpp>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+/// Puts back what a forward and a backward pass change.
+class update_trace::untouched {
+ public:
+  untouched(torch::nn::Module& model, parameter_list const& parameters, program_state* program)
+      : parameters_(parameters), buffers_(model), random_(random_snapshot::take(parameters.device)), program_(program) {
+    buffers_.take();
+    if (program_ != nullptr) taken_ = program_->take();
+    gradients_.reserve(parameters.tensors.size());
+    for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
+    clear_gradients(parameters.tensors);
+  }
+  untouched(untouched const&) = delete;
+  untouched& operator=(untouched const&) = delete;
+  ~untouched() {
+    for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
+    buffers_.restore();
+    if (program_ != nullptr) program_->put_back(taken_);
+    random_.restore();
+  }
+
+ private:
+  parameter_list const& parameters_;
+  buffer_snapshot buffers_;
+  random_snapshot random_;
+  program_state* program_;
+  std::vector<field_copies> taken_;
+  std::vector<at::Tensor> gradients_;
+};
+
+KEEL_BODY update_trace::update_trace(incident::settings const& settings, torch::nn::Module& model,
+                                     torch::optim::Optimizer& optimizer, parameter_list const& parameters)
+    : settings_(settings), model_(model), optimizer_(optimizer), parameters_(parameters) {}
+
+KEEL_BODY void update_trace::begin(bool one_is_pending) {
+  if (one_is_pending) {
+    before_ = std::move(kept_);
+  } else {
+    before_.clear();
+  }
+  kept_.clear();
+}
+
+KEEL_BODY void update_trace::end(bool one_is_pending) {
+  if (!one_is_pending) {
+    kept_.clear();
+  } else if (!before_.micro_batches.empty()) {
+    // The open one was dropped.
+    kept_ = std::move(before_);
+  }
+  before_.clear();
+}
+
+KEEL_BODY void update_trace::add(std::unique_ptr<taken_batch> batch) {
+  add(*batch);
+  kept_.owned.push_back(std::move(batch));
+}
+
+KEEL_BODY void update_trace::add(taken_batch& batch) {
+  kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
+}
+
+KEEL_BODY bool update_trace::takes(reason why) {
+  if (why != reason::nonfinite_loss && why != reason::nonfinite_gradient) return false;
+  if (std::exchange(in_a_row_, true) || !is_on()) return false;
+  ++traced_;
+  return true;
+}
+
+KEEL_BODY traced_update update_trace::look(kept_update const& kept, forward_pass const& forward,
+                                           replay_settings const& settings) {
+  traced_update traced;
+  nonfinite_origin& origin = traced.origin;
+  try {
+    auto const of_state = in_state();
+    origin.detail = kept.missing;
+    if (kept.micro_batches.empty() && origin.detail.empty()) origin.detail = "its batches are not kept";
+    for (auto const& one : kept.micro_batches) {
+      if (one.batch->was_changed()) origin.detail = "the program wrote into a batch after the step had taken it";
+    }
+    if (origin.detail.empty()) origin = run_again(kept, forward, settings, traced);
+    if (of_state) origin = *of_state;
+  } catch (std::exception const& thrown) {
+    // What the run does with the update does not depend on what is found out about it.
+    origin.detail = "it could not run again: " + first_line(thrown);
+  }
+  return traced;
+}
+
+KEEL_BODY std::string update_trace::spoiled_state_of(std::string const& parameter) const {
+  nlohmann::json values;
+  tensor_map tensors;
+  try {
+    save_optimizer(optimizer_, parameters_, values, tensors);
+  } catch (error const&) {
+    // An optimizer that keel does not know.
+    return "";
+  }
+  for (auto const& [name, tensor] : tensors) {
+    if (name.starts_with(parameter + ".") && !name.ends_with(".master") && nonfinite_values_of(tensor).any()) return name;
+  }
+  return "";
+}
+
+KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
+  nonfinite_origin origin;
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    nonfinite_values const found = nonfinite_values_of(parameters_.tensors[i]);
+    if (!found.any()) continue;
+    std::string const state = spoiled_state_of(parameters_.names[i]);
+    origin.place = state.empty() ? nonfinite_place::parameter : nonfinite_place::optimizer_state;
+    origin.parameter = state.empty() ? parameters_.names[i] : state;
+    origin.value = found.words();
+    return origin;
+  }
+  // Of a frozen one, and of buffers, in which an infinity may be a mask.
+  for (auto const& item : model_.named_parameters()) {
+    nonfinite_values const found = nonfinite_values_of(item.value());
+    if (!found.any()) continue;
+    origin.place = nonfinite_place::parameter;
+    origin.parameter = item.key();
+    origin.value = found.words();
+    return origin;
+  }
+  for (auto const& item : model_.named_buffers()) {
+    if (!nonfinite_values_of(item.value()).nan) continue;
+    origin.place = nonfinite_place::buffer;
+    origin.parameter = item.key();
+    origin.value = "nan";
+    return origin;
+  }
+  return std::nullopt;
+}
+
+namespace detail {
+
+inline constexpr std::int64_t most_rows = 8;
+
+KEEL_BODY std::string checksum_of_gradients(parameter_list const& parameters) {
+  at::NoGradGuard const no_grad;
+  checksum sum;
+  for (at::Tensor const& one : parameters.tensors) {
+    at::Tensor gradient = one.grad();
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) gradient = gradient.to_dense();
+    gradient = gradient.detach().cpu().contiguous();
+    sum.add(static_cast<char const*>(gradient.data_ptr()), gradient.nbytes());
+  }
+  return sum.digest();
+}
+
+/// Where the batch itself is not finite: in which tensor and in which rows. False where it is finite.
+KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t rows, nonfinite_origin& origin) {
+  auto const look = [&](std::vector<at::Tensor> const& tensors, char const* what) {
+    for (at::Tensor const& one : tensors) {
+      // Of minus infinity masks are made.
+      nonfinite_values const found = nonfinite_values_of(one);
+      if (!found.nan && !found.positive) continue;
+      origin.given = what;
+      origin.value = found.words();
+      if (one.dim() == 0 || one.size(0) != rows) return true;
+      std::int64_t bad = 0;
+      for (std::int64_t row = 0; row < rows; ++row) {
+        nonfinite_values const of_row = nonfinite_values_of(one.select(0, row));
+        if (!of_row.nan && !of_row.positive) continue;
+        if (++bad <= most_rows) origin.rows.push_back(row);
+      }
+      origin.every_row = bad == rows && rows > 1;
+      if (origin.every_row) origin.rows.clear();
+      return true;
+    }
+    return false;
+  };
+  if (look(contents.inputs, "an input of the batch") || look(contents.labels, "a label of the batch")) return true;
+  origin.given = "a tensor that the loss function holds";
+  return false;
+}
+
+}  // namespace detail
+
+KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forward_pass const& forward,
+                                                   replay_settings const& settings, traced_update& to) {
+  untouched const scope(model_, parameters_, settings.program);
+  auto gradients = keel::begin_update(parameters_.tensors, settings.scale, at::Tensor());
+  detail::loss_accumulator sum;
+  std::optional<nonfinite_origin> found;
+  for (std::size_t index = 0; index < kept.micro_batches.size() && !found; ++index) {
+    kept_update::micro_batch const& one = kept.micro_batches[index];
+    one.random.restore();
+    std::vector<field_copies> const program = settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
+    std::int64_t const rows = one.batch->rows();
+    std::int64_t const granularity = one.batch->granularity();
+    auto const run = [&](std::int64_t begin, std::int64_t end) {
+      if (found) return;
+      operation_watch watch(model_, parameters_);
+      weighted_loss loss;
+      watch.look_at([&] {
+        loss = forward(*one.batch, begin, end, watch.units());
+        // As in the update: a piece that is all padding has no graph.
+        if (settings.pieces > 1 && loss.weight == 0.0) return;
+        double const value = host_value(loss.mean);
+        sum.add(value, loss.weight);
+        to.losses.push_back(value);
+        if (std::isfinite(value)) gradients.add(loss.mean, loss.weight);
+      });
+      found = watch.origin_of(loss.mean);
+      if (!found) found = watch.origin_of_gradients();
+      if (!found) return;
+      to.gradients = detail::checksum_of_gradients(parameters_);
+      found->micro_batch = static_cast<std::int64_t>(index);
+      bool const adds_up = found->operation.find("AccumulateGrad") != std::string::npos;
+      if (found->place == nonfinite_place::backward && adds_up) {
+        found->place = nonfinite_place::sum;
+        return;
+      }
+      if (found->place == nonfinite_place::batch && detail::find_in_contents(one.batch->contents(), rows, *found)) return;
+      find_rows(one, begin, end, forward, settings, program, *found);
+    };
+    if (granularity == 0) {
+      run(0, rows);
+    } else if (settings.without_rows.empty()) {
+      detail::for_each_range(rows, settings.pieces, granularity, run);
+    } else {
+      std::int64_t begin = 0;
+      for (std::int64_t const row : settings.without_rows) {
+        if (row > begin && row <= rows) run(begin, row);
+        begin = row + 1;
+      }
+      if (begin < rows) run(begin, rows);
+    }
+  }
+  if (found) return *found;
+  to.gradients = detail::checksum_of_gradients(parameters_);
+  nonfinite_origin whole;
+  whole.place = nonfinite_place::sum;
+  if (to.losses.empty()) {
+    whole.place = nonfinite_place::unknown;
+    whole.detail = "nothing of its batches is left";
+    return whole;
+  }
+  if (!std::isfinite(sum.mean())) return whole;
+  auto result = std::move(gradients).complete().unscale().check();
+  auto const* const checked = std::get_if<keel::gradients<stage::checked>>(&result);
+  if (checked == nullptr || !std::isfinite(checked->norm())) return whole;
+  whole.place = nonfinite_place::transient;
+  return whole;
+}
+
+KEEL_BODY void update_trace::find_rows(kept_update::micro_batch const& at, std::int64_t begin, std::int64_t end,
+                                       forward_pass const& forward, replay_settings const& settings,
+                                       std::vector<field_copies> const& program, nonfinite_origin& origin) const {
+  std::int64_t const granularity = at.batch->granularity();
+  if (granularity == 0 || end - begin <= granularity) {
+    if (end - begin == 1) origin.rows = {begin};
+    return;
+  }
+  constexpr auto most_rows = static_cast<std::size_t>(detail::most_rows);
+  bool const is_forward = origin.place != nonfinite_place::backward;
+  auto const is_bad = [&](std::int64_t first, std::int64_t last) {
+    if (settings.program != nullptr) settings.program->put_back(program);
+    at.random.restore();
+    clear_gradients(parameters_.tensors);
+    weighted_loss const loss = forward(*at.batch, first, last, nullptr);
+    if (!loss.mean.defined() || loss.weight == 0.0) return false;
+    if (!std::isfinite(host_value(loss.mean))) return true;
+    if (is_forward || !loss.mean.requires_grad()) return false;
+    auto gradients = keel::begin_update(parameters_.tensors, settings.scale, at::Tensor());
+    gradients.add(loss.mean, loss.weight);
+    return std::any_of(parameters_.tensors.begin(), parameters_.tensors.end(),
+                       [](at::Tensor const& one) { return nonfinite_values_of(one.grad()).any(); });
+  };
+  std::vector<std::int64_t> bad;
+  std::function<void(std::int64_t, std::int64_t)> const split = [&](std::int64_t first, std::int64_t last) {
+    if (bad.size() >= most_rows) return;
+    std::int64_t const units = (last - first) / granularity;
+    if (units <= 1) {
+      for (std::int64_t row = first; row < last; ++row) bad.push_back(row);
+      return;
+    }
+    std::int64_t const middle = first + units / 2 * granularity;
+    if (is_bad(first, middle)) split(first, middle);
+    if (bad.size() < most_rows && is_bad(middle, last)) split(middle, last);
+  };
+  try {
+    split(begin, end);
+    std::int64_t const unit = granularity;
+    bool const is_all = static_cast<std::int64_t>(bad.size()) == end - begin ||
+                        (bad.size() >= most_rows && is_bad(end - unit, end) &&
+                         is_bad(begin + (end - begin) / unit / 2 * unit, begin + (end - begin) / unit / 2 * unit + unit));
+    if (is_all && at.batch->rows() > granularity) {
+      origin.every_row = true;
+    } else {
+      if (bad.size() > most_rows) bad.resize(most_rows);
+      if (bad.empty()) origin.detail = "each half of the batch alone is finite";
+      origin.rows = std::move(bad);
+    }
+  } catch (std::exception const& thrown) {
+    // A batch norm of one row, a batch that was cut at another place: what is known stays.
+    origin.detail = "its rows could not be tried apart: " + first_line(thrown);
+  }
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,286 @@
+// An incident again: the update of a file that keel::incident::keep wrote, run in a trainer of the same recipe, which is left as it was.
+//     keel::replay_result again = run.replay("run/incidents/attempt-000000123", loss_of);                 the same bits, on a CPU
+//     again = run.replay(path, loss_of, {.fp32 = true});       without the row that it named: {.without_rows = {3}}
+//     std::puts(run.narrow(path, loss_of).table().c_str());    each of these experiments once, and which of them made it finite
+// A batch of your own type lists its fields with `void visit(auto& archive)`; without it an incident holds no batch.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/randn_like.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <keel/attention/attention_scope.hpp>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/fields.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/core/error.hpp>
+#include <keel/data/batch_fields.hpp>
+#include <keel/recompute/unit_scope.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/step/taken_batch.hpp>
+#include <keel/step/update_trace.hpp>
+#include <keel/trainer/progress.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// What is changed of the update; without any of it, it is the same.
+struct replay_options {
+  bool fp32 = false;               ///< without autocast
+  bool without_recompute = false;  ///< units are not computed again in the backward pass
+  bool math_attention = false;     ///< without a fused kernel of keel::attention
+  bool evaluation_mode = false;    ///< the model as for an evaluation: without dropout, batch norm by its statistics
+  bool anomaly_mode = false;       ///< LibTorch's: `detail` of the origin then names the backward function that returned NaN
+  int threads = 0;                 ///< that LibTorch computes with; 0: as many as before
+  double loss_scale = 0.0;         ///< 0: the update's
+  std::int64_t pieces = 0;         ///< into which each micro-batch is cut; 0: the update's
+  std::int64_t micro_batch = -1;   ///< this one alone; -1: all of them
+  std::vector<std::int64_t> without_rows = {};  ///< of that micro-batch, or of each; ascending
+  bool synthetic = false;          ///< normally distributed numbers in place of floating-point tensors of the batches
+};
+
+struct replay_result {
+  nonfinite_origin origin;      ///< nonfinite_place::transient where the update is finite now
+  std::vector<double> losses;   ///< of the micro-batches, or of their pieces, as far as they ran
+  bool same_bits = false;       ///< losses and gradients are, bit for bit, those that the incident's own repetition had
+  bool is_finite() const { return origin.place == nonfinite_place::transient; }
+};
+
+/// What became of the update with one thing changed.
+struct narrow_row {
+  std::string experiment;  ///< what was changed
+  bool was_tried;
+  bool is_finite;
+  std::string words;  ///< where it began then, or why it was not tried
+};
+struct narrow_result {
+  std::vector<narrow_row> rows;
+  /// Those that made it finite.
+  std::vector<std::string> cures() const;
+  /// For a person: a line an experiment.
+  std::string table() const;
+};
+
+namespace detail {
+
+template <class Function>
+struct argument_of;
+template <class Function, class Result, class Argument>
+struct argument_of<Result (Function::*)(Argument) const> {
+  using type = std::remove_cvref_t<Argument>;
+};
+template <class Function, class Result, class Argument>
+struct argument_of<Result (Function::*)(Argument)> {
+  using type = std::remove_cvref_t<Argument>;
+};
+template <class LossOf>
+struct batch_of_loss {
+  static_assert(
+      requires { &LossOf::operator(); },
+      "keel cannot see which batches this loss function takes. Fix: say it, as in run.replay<batch_type>(path, loss_of).");
+  using type = typename argument_of<decltype(&LossOf::operator())>::type;
+};
+template <class Result, class Argument>
+struct batch_of_loss<Result(Argument)> {
+  using type = std::remove_cvref_t<Argument>;
+};
+
+/// Replaces each tensor of a batch by `change(tensor)`.
+template <class Change>
+struct change_tensors {
+  Change change;
+  template <class Field>
+  void operator()(char const* name, Field& value) {
+    constexpr field_kind kind = kind_of_field<Field>;
+    if constexpr (kind == field_kind::tensor) {
+      if (value.defined()) value = change(value);
+    } else if constexpr (holds_values<Field>) {
+      return;
+    } else if constexpr (kind == field_kind::nested) {
+      value.visit(*this);
+    } else if constexpr (kind == field_kind::map) {
+      for (auto& [key, element] : value) (*this)(name, element);
+    } else {
+      for (auto& element : elements_of(value)) (*this)(name, element);
+    }
+  }
+};
+template <class Batch, class Change>
+void change_batch(Batch& batch, Change change) {
+  change_tensors<Change> archive{std::move(change)};
+  fields_of_batch(archive, "batch", batch);
+}
+
+/// What an incident says of itself.
+struct incident_facts {
+  nlohmann::json const* description;
+  std::size_t micro_batches;
+  double loss_scale;
+  std::int64_t pieces;
+  std::int64_t length;
+  int threads;
+  std::vector<std::string> losses;  ///< as JSON
+  std::string gradients;
+};
+/// Throws checkpoint_error (E05) for a checkpoint that is not an incident, or one without its batches.
+incident_facts facts_of_incident(nlohmann::json const& state, std::string const& source);
+nlohmann::json const& batch_of_incident(incident_facts const& facts, std::size_t index);
+at::Device device_of_batch(nlohmann::json const& batch);
+bool are_same(incident_facts const& facts, traced_update const& traced);
+
+/// LibTorch's threads, its anomaly mode and the model's mode, for as long as it lives.
+class replay_scope {
+ public:
+  replay_scope(torch::nn::Module& model, int threads, bool anomaly_mode, bool evaluation_mode);
+  replay_scope(replay_scope const&) = delete;
+  replay_scope& operator=(replay_scope const&) = delete;
+  ~replay_scope();
+
+ private:
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+  torch::nn::Module& model_;
+  int threads_;
+  bool was_training_;
+  bool was_anomaly_;
+  bool checked_nan_;
+};
+
+/// A trainer's part, made for one call: the run is what the incident holds until end().
+template <class Step, class Environment, class Batch, class LossOf>
+class incident_replay {
+  using batch_type = typename std::conditional_t<std::is_void_v<Batch>, batch_of_loss<std::remove_cvref_t<LossOf>>,
+                                                 std::type_identity<Batch>>::type;
+  using restore_run = std::function<void()>;
+
+ public:
+  static constexpr config configured = Step::configured;
+
+  /// All of them outlive this.
+  template <class Checkpoints>
+  incident_replay(Step& step, Checkpoints& checkpoints, data_cursor const& cursor, std::filesystem::path const& incident,
+                  LossOf& loss_of)
+      : step_(step), loss_of_(loss_of), source_(incident.string()) {
+    static_assert(writable_batch<batch_type>,
+                  "keel cannot read this batch type from an incident. Fix: list its fields with `void visit(auto& archive)`.");
+    step_.settle();
+    if (!step_.at_boundary()) throw error("E12", "an update is open. Replay an incident between updates, before fit or after it.");
+    content_ = read_checkpoint(incident);
+    facts_ = facts_of_incident(content_.state, source_);
+    random_snapshot const random = random_snapshot::take(step_.parameters().device);
+    auto buffers = std::make_shared<snapshot_buffers>();
+    snapshot const present = buffers->copy(checkpoints.before_update(random, cursor));
+    restore_ = [&checkpoints, buffers, present, random] {
+      checkpoints.apply_for_replay(present, "this run");
+      random.restore();
+    };
+    try {
+      checkpoints.apply_for_replay(content_, source_);
+    } catch (...) {
+      // It goes on; the run is put back first.
+      restore_();
+      throw;
+    }
+  }
+  incident_replay(incident_replay const&) = delete;
+  incident_replay& operator=(incident_replay const&) = delete;
+  ~incident_replay() {
+    try {
+      if (restore_) restore_();
+    } catch (std::exception const&) {
+      // On the way of another exception; what end() would have thrown is less than that.
+    }
+  }
+
+  incident_facts const& facts() const { return facts_; }
+  /// The run is as it was. Returns its argument.
+  template <class Result>
+  Result end(Result result) {
+    std::exchange(restore_, {})();
+    return result;
+  }
+
+  replay_result run(replay_options const& options) {
+    kept_update const kept = read_batches(options);
+    auto const forward = [&](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+      using keel::precision::kind;
+      typename Environment::autocast autocast(step_.parameters().device, options.fp32 ? kind::fp32 : configured.precision.kind);
+      unit_scope const scope(options.without_recompute ? recompute_kind::none : step_.relief().recompute, units);
+      attention_scope const attention(options.math_attention ? attention_kind::math : step_.relief().attention);
+      return batch.loss_of(begin, end, facts_.length);
+    };
+    replay_settings settings;
+    settings.scale = options.loss_scale > 0.0 ? options.loss_scale : facts_.loss_scale;
+    settings.pieces = options.pieces > 0 ? options.pieces : facts_.pieces;
+    settings.length = facts_.length;
+    settings.without_rows = options.without_rows;
+    replay_scope const scope(step_.model(), options.threads > 0 ? options.threads : facts_.threads, options.anomaly_mode,
+                             options.evaluation_mode);
+    traced_update traced = step_.replay(kept, forward, settings);
+    bool const same = are_same(facts_, traced);
+    return {std::move(traced.origin), std::move(traced.losses), same};
+  }
+
+ private:
+  kept_update read_batches(replay_options const& options) {
+    kept_update kept;
+    for (std::size_t i = 0; i < facts_.micro_batches; ++i) {
+      if (options.micro_batch >= 0 && static_cast<std::size_t>(options.micro_batch) != i) continue;
+      nlohmann::json const& values = batch_of_incident(facts_, i);
+      state_reader reader(values, content_.tensors, source_, "incident." + std::to_string(i) + ".");
+      batch_type batch{};
+      fields_of_batch(reader, "batch", batch);
+      random_snapshot random;
+      reader("random", random);
+      change_batch(batch, [device = device_of_batch(values)](at::Tensor const& one) { return one.to(device); });
+      if (options.synthetic) {
+        change_batch(batch, [](at::Tensor const& one) {
+          return at::isFloatingType(one.scalar_type()) ? at::randn_like(one) : one;
+        });
+      }
+      std::int64_t const granularity = granularity_of(batch, update_granularity(configured));
+      kept.owned.push_back(std::make_unique<taken_batch_of<batch_type, LossOf&>>(batch, loss_of_, granularity));
+      kept.micro_batches.push_back({kept.owned.back().get(), random});
+    }
+    return kept;
+  }
+
+  Step& step_;
+  LossOf& loss_of_;
+  std::string source_;
+  snapshot content_;
+  incident_facts facts_{};
+  restore_run restore_;
+};
+
+/// The experiments of narrow(), in the order in which they are tried.
+std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts, config const& recipe);
+narrow_row row_of(std::string const& experiment, replay_result const& result);
+/// What cannot be tried on one update of one process, and why.
+std::vector<narrow_row> experiments_left_out(config const& recipe);
+
+template <class Again>
+narrow_result narrowed(Again& again) {
+  narrow_result result;
+  for (auto const& [experiment, options] : experiments_on(again.facts(), Again::configured))
+    result.rows.push_back(row_of(experiment, again.run(options)));
+  for (narrow_row& one : experiments_left_out(Again::configured)) result.rows.push_back(std::move(one));
+  return result;
+}
+
+}  // namespace detail
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/replay.ipp>
+#endif

@@ -1,0 +1,148 @@
+// The bodies of replay.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
+
+#include <algorithm>
+#include <keel/json/text.hpp>
+#include <keel/trainer/replay.hpp>
+#include <nlohmann/json.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY std::vector<std::string> narrow_result::cures() const {
+  std::vector<std::string> found;
+  for (narrow_row const& row : rows) {
+    if (row.was_tried && row.is_finite) found.push_back(row.experiment);
+  }
+  return found;
+}
+
+KEEL_BODY std::string narrow_result::table() const {
+  std::size_t width = 0;
+  for (narrow_row const& row : rows) width = std::max(width, row.experiment.size());
+  std::string text;
+  for (narrow_row const& row : rows) {
+    text += row.experiment + std::string(width - row.experiment.size() + 2, ' ');
+    text += !row.was_tried ? "not tried   " : row.is_finite ? "FINITE      " : "not finite  ";
+    text += row.words + "\n";
+  }
+  return text;
+}
+
+namespace detail {
+
+KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::string const& source) {
+  auto const found = state.find("incident");
+  if (found == state.end() || !found->is_object()) {
+    throw checkpoint_error("E05", source +
+                                      " is a checkpoint and not an incident. Name a folder in `incidents` of a run directory, "
+                                      "which keel::incident::keep<3> writes.");
+  }
+  nlohmann::json const& incident = *found;
+  try {
+    if (!incident.at("batches_are_written").get<bool>()) {
+      throw checkpoint_error("E05", source +
+                                        " has no batches, because their type does not say how it is written. List its fields "
+                                        "with `void visit(auto& archive)`, and wait for the next incident.");
+    }
+    incident_facts facts{};
+    facts.description = &incident;
+    facts.micro_batches = incident.at("batches").size();
+    facts.loss_scale = incident.at("loss_scale").get<double>();
+    facts.pieces = incident.at("pieces").get<std::int64_t>();
+    facts.length = incident.at("length").get<std::int64_t>();
+    facts.threads = incident.at("threads").get<int>();
+    for (nlohmann::json const& loss : incident.at("losses")) facts.losses.push_back(loss.dump());
+    facts.gradients = incident.at("gradients").get<std::string>();
+    return facts;
+  } catch (nlohmann::json::exception const& thrown) {
+    throw checkpoint_error("E05", source + ": its incident is not what keel writes (" + thrown.what() + "). Take another one.");
+  }
+}
+
+KEEL_BODY nlohmann::json const& batch_of_incident(incident_facts const& facts, std::size_t index) {
+  return facts.description->at("batches").at(index);
+}
+
+KEEL_BODY at::Device device_of_batch(nlohmann::json const& batch) { return at::Device(batch.at("device").get<std::string>()); }
+
+KEEL_BODY bool are_same(incident_facts const& facts, traced_update const& traced) {
+  if (facts.losses.size() != traced.losses.size() || facts.gradients != traced.gradients) return false;
+  for (std::size_t i = 0; i < traced.losses.size(); ++i) {
+    if (number_to_json(traced.losses[i]).dump() != facts.losses[i]) return false;
+  }
+  return true;
+}
+
+KEEL_BODY replay_scope::replay_scope(torch::nn::Module& model, int threads, bool anomaly_mode, bool evaluation_mode)
+    : model_(model),
+      threads_(at::get_num_threads()),
+      was_training_(model.is_training()),
+      was_anomaly_(torch::autograd::AnomalyMode::is_enabled()),
+      checked_nan_(torch::autograd::AnomalyMode::should_check_nan()) {
+  for (auto const& one : model.modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
+  if (evaluation_mode) model.eval();
+  if (threads > 0 && threads != threads_) at::set_num_threads(threads);
+  if (anomaly_mode) torch::autograd::AnomalyMode::set_enabled(true, true);
+}
+
+KEEL_BODY replay_scope::~replay_scope() {
+  torch::autograd::AnomalyMode::set_enabled(was_anomaly_, checked_nan_);
+  if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
+  if (model_.is_training() != was_training_) model_.train(was_training_);
+  // What a module's own train() would do beside its flag happened when the program called it.
+  for (auto const& [module, training] : modes_) {
+    if (module->is_training() != training) module->train(training);
+  }
+}
+
+KEEL_BODY std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts,
+                                                                             config const& recipe) {
+  std::vector<std::pair<std::string, replay_options>> all;
+  all.push_back({"the same again", {}});
+  if (recipe.precision.kind != precision::kind::fp32) all.push_back({"fp32", {.fp32 = true}});
+  if (facts.loss_scale != 1.0) all.push_back({"loss scale 1", {.loss_scale = 1.0}});
+  auto const found = facts.description->find("origin");
+  nlohmann::json const origin = found == facts.description->end() ? nlohmann::json::object() : *found;
+  if (origin.contains("rows")) {
+    auto rows = origin["rows"].get<std::vector<std::int64_t>>();
+    std::string words = rows.size() == 1 ? "without row " : "without rows ";
+    for (std::size_t i = 0; i < rows.size(); ++i) words += (i == 0 ? "" : ", ") + std::to_string(rows[i]);
+    if (facts.micro_batches > 1) words += " of each micro-batch";
+    all.push_back({words, {.without_rows = std::move(rows)}});
+  }
+  if (facts.micro_batches > 1) {
+    for (std::size_t i = 0; i < facts.micro_batches; ++i)
+      all.push_back({"micro-batch " + std::to_string(i) + " alone", {.micro_batch = static_cast<std::int64_t>(i)}});
+  }
+  all.push_back({"micro-batches in two pieces", {.pieces = 2 * facts.pieces}});
+  all.push_back({"one thread", {.threads = 1}});
+  if (recipe.recompute.kind != recompute_kind::none) all.push_back({"without recompute", {.without_recompute = true}});
+  if (recipe.attention.kind != attention_kind::math) all.push_back({"math attention", {.math_attention = true}});
+  all.push_back({"evaluation mode, without dropout", {.evaluation_mode = true}});
+  all.push_back({"synthetic inputs", {.synthetic = true}});
+  all.push_back({"LibTorch's anomaly mode", {.anomaly_mode = true}});
+  return all;
+}
+
+KEEL_BODY narrow_row row_of(std::string const& experiment, replay_result const& result) {
+  return {experiment, true, result.is_finite(), result.is_finite() ? "" : to_sentence(result.origin)};
+}
+
+KEEL_BODY std::vector<narrow_row> experiments_left_out(config const&) {
+  return {{"a smaller learning rate", false, false,
+           "this update failed before its step; options.resume_at goes on from an earlier checkpoint with another rate"},
+          {"one rank", false, false, "the run has one"}};
+}
+
+}  // namespace detail
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

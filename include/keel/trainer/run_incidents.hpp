@@ -1,0 +1,37 @@
+// The incidents of a run directory: each a folder `incidents/attempt-000000123` that is a checkpoint of just before an update that was
+// not finite, with the update's batches and random state in it, incident.json for a reader, and the last 200 lines of the record.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/step/update_events.hpp>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+/// What incident.json says: why, where it began, with which settings it ran, what came of it.
+nlohmann::ordered_json describe_incident(event::incident const& event, std::int64_t attempt);
+
+/// Puts the batches of the update, their random states and the description into a snapshot of the run before it.
+void add_incident(snapshot& to, event::incident const& event, nlohmann::ordered_json const& description);
+
+struct written_incident {
+  std::filesystem::path path;
+  std::uint64_t bytes = 0;
+};
+
+/// Writes one; of older ones the newest stay, `most` with this one. Throws file_error (E02),
+/// data_error (E05) for a batch that no file holds; then nothing of it is there.
+template <class Files>
+written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
+                                snapshot const& content, nlohmann::ordered_json description);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/run_incidents.ipp>
+#endif

@@ -1,0 +1,124 @@
+// The bodies of run_incidents.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/version.hpp>
+#include <keel/json/text.hpp>
+#include <keel/trainer/run_incidents.hpp>
+#include <nlohmann/json.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY nlohmann::ordered_json describe_incident(event::incident const& event, std::int64_t attempt) {
+  nlohmann::ordered_json object;
+  object["update"] = event.update;
+  object["attempt"] = attempt;
+  object["why"] = to_string(event.why);
+  if (!event.where.empty()) object["where"] = event.where;
+  object["loss"] = detail::number_to_json(event.loss);
+  object["gradient_norm"] = detail::number_to_json(event.gradient_norm);
+  object["loss_scale"] = detail::number_to_json(event.loss_scale);
+  object["origin"] = to_json(event.traced.origin);
+  object["words"] = to_sentence(event.traced.origin);
+  object["micro_batches"] = event.began_with.micro_batches.size();
+  object["pieces"] = event.settings.pieces;
+  object["length"] = event.settings.length;
+  object["threads"] = at::get_num_threads();
+  object["losses"] = nlohmann::ordered_json::array();
+  for (double const loss : event.traced.losses)
+    object["losses"].push_back(nlohmann::ordered_json(detail::number_to_json(loss)));
+  object["gradients"] = event.traced.gradients;
+  return object;
+}
+
+KEEL_BODY void add_incident(snapshot& to, event::incident const& event, nlohmann::ordered_json const& description) {
+  nlohmann::json& all = to.state["incident"];
+  all = nlohmann::json(description);
+  all["batches"] = nlohmann::json::array();
+  std::size_t index = 0;
+  for (auto const& one : event.began_with.micro_batches) {
+    std::string const prefix = "incident." + std::to_string(index++) + ".";
+    nlohmann::json values = nlohmann::json::object();
+    all["batches_are_written"] = one.batch->write(values, to.tensors, prefix);
+    auto random = one.random;
+    state_writer archive(values, to.tensors, prefix);
+    archive("random", random);
+    values["rows"] = one.batch->rows();
+    auto const contents = one.batch->contents();
+    values["device"] = contents.inputs.empty() ? "cpu" : contents.inputs.front().device().str();
+    all["batches"].push_back(std::move(values));
+  }
+}
+
+namespace detail {
+
+KEEL_BODY std::string last_lines(std::string text, std::size_t most) {
+  std::size_t begin = text.size();
+  for (std::size_t lines = 0; begin > 0; --begin) {
+    if (text[begin - 1] == '\n' && lines++ == most) break;
+  }
+  return text.substr(begin);
+}
+
+template <class Files>
+void remove_incident(Files& files, std::filesystem::path const& folder) {
+  for (auto const& one : files.list(folder)) files.remove_file(one);
+  files.remove_directory(folder);
+}
+
+}  // namespace detail
+
+template <class Files>
+written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
+                                snapshot const& content, nlohmann::ordered_json description) {
+  auto const folder = run_directory / "incidents";
+  char name[40];
+  std::snprintf(name, sizeof name, "attempt-%09lld", static_cast<long long>(attempt));
+  auto const beside = folder / (std::string(".writing-") + name);
+  written_incident written{folder / name};
+  try {
+    files.make_directories(folder);
+    if (files.exists(beside)) detail::remove_incident(files, beside);
+    files.make_directories(beside);
+    written.bytes = detail::write_checkpoint(files, beside, description["update"].template get<std::int64_t>(), true, content);
+    written.bytes += detail::write_text(files, beside / "incident.json",
+                                        description.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n")
+                         .bytes;
+    if (files.exists(run_directory / "metrics.jsonl"))
+      written.bytes += detail::write_text(files, beside / "records.jsonl",
+                                          detail::last_lines(files.read(run_directory / "metrics.jsonl"), 200))
+                           .bytes;
+    // Of an attempt that was made again after a resume the newer one stays.
+    if (files.exists(written.path)) detail::remove_incident(files, written.path);
+    files.rename(beside, written.path);
+    std::vector<std::filesystem::path> all;
+    for (auto const& one : files.list(folder)) {
+      if (one.filename().string().starts_with("attempt-") && files.exists(one / "incident.json")) all.push_back(one);
+    }
+    std::sort(all.begin(), all.end());
+    for (std::size_t i = 0; i + static_cast<std::size_t>(most) < all.size(); ++i) detail::remove_incident(files, all[i]);
+  } catch (std::exception const&) {
+    // What threw goes on; half of an incident does not stay.
+    try {
+      if (files.exists(beside)) detail::remove_incident(files, beside);
+    } catch (file_error const&) {
+      // The next incident of this attempt removes it.
+    }
+    throw;
+  }
+  return written;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>
