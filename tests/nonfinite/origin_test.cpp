@@ -4,7 +4,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <memory>
+#include <mutex>
 #include <optional>
+#include <stdexcept>
+#include <thread>
+#include <type_traits>
 
 #include "../starving.hpp"
 #include "../support.hpp"
@@ -190,10 +195,12 @@ std::string anomaly_of(planted_fault const& fault, std::uint64_t seed) {
   model->at = fault.at;
   auto batch = make_pair_batch(seed * 100 + 50);
   for (std::int64_t const row : fault.rows) batch.first[row][5] = 7.0;
+  at::Tensor const loss = at::mse_loss(model->forward(batch.first), batch.second);
+  // From here on, or it prints the stack of each forward pass that it blames.
   torch::autograd::AnomalyMode::set_enabled(true, true);
   std::string words;
   try {
-    at::mse_loss(model->forward(batch.first), batch.second).backward();
+    loss.backward();
   } catch (std::exception const& thrown) {
     words = thrown.what();
   }
@@ -277,4 +284,248 @@ TEST_CASE("the operation, the unit and the rows of 240 planted values that are n
       default: check_fault<everything>(fault, seed); break;
     }
   }
+}
+
+namespace {
+
+/// The squared error of a small model, of which the program says what becomes of it.
+template <class Recipe, class Environment = keel::step_environment>
+struct guarded_run {
+  explicit guarded_run(double dropout = 0.0)
+      : model(make_small(3, dropout)), optimizer(model->parameters(), 1e-2), step(*model, optimizer, 0, take_origin{&found}) {}
+  std::shared_ptr<small_module> model;
+  keel::adamw optimizer;
+  seen found;
+  keel::step<Recipe, Environment, take_origin> step;
+};
+
+struct on_a_device : keel::step_environment {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
+struct untraced : keel::recipe<skips, keel::incident::off> {};
+struct traced_once : keel::recipe<skips, keel::incident::trace<1>> {};
+struct untraced_clipped : keel::recipe<skips, keel::accumulate<2>, keel::clip::global_norm<0.5>, keel::ema<0.9>, keel::incident::off> {};
+struct traced_clipped : keel::recipe<skips, keel::accumulate<2>, keel::clip::global_norm<0.5>, keel::ema<0.9>> {};
+struct ends : keel::recipe<> {};
+
+pair_batch spoiled_batch(std::uint64_t seed, std::int64_t row) {
+  auto batch = make_pair_batch(seed);
+  batch.first[row][1] = NAN;
+  return batch;
+}
+
+}  // namespace
+
+TEST_CASE("an update that is looked into leaves no bit behind") {
+  auto const train = []<class Recipe>(std::type_identity<Recipe>) {
+    guarded_run<Recipe> run(0.3);
+    for (std::uint64_t i = 0; i < 24; ++i)
+      run.step(i % 5 == 3 ? spoiled_batch(i, 2) : make_pair_batch(i), mean_squared_error(run.model));
+    auto all = copies_of(run.model->parameters());
+    for (at::Tensor const& one : run.step.average().averages()) all.push_back(one.clone());
+    all.push_back(at::rand({4}));
+    return all;
+  };
+  CHECK(same_bits(train(std::type_identity<untraced_clipped>{}), train(std::type_identity<traced_clipped>{})));
+}
+
+TEST_CASE("an update that is finite the second time is called transient") {
+  guarded_run<plain> run;
+  int calls = 0;
+  auto const loss_of = [&](pair_batch const& batch) {
+    at::Tensor const loss = at::mse_loss(run.model->forward(batch.first), batch.second);
+    return ++calls == 2 ? loss * NAN : loss;
+  };
+  run.step(make_pair_batch(1), loss_of);
+  auto const outcome = run.step(make_pair_batch(2), loss_of);
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->place == nonfinite_place::transient);
+  CHECK(outcome.skipped()->origin.find("suspect the device") != std::string::npos);
+  CHECK(run.step(make_pair_batch(2), loss_of).updated());
+}
+
+TEST_CASE("of updates in a row the first is looked into, and no more than the recipe says") {
+  int calls = 0;
+  auto const count = [&](auto& run, pair_batch const& batch) {
+    int const before = calls;
+    run.step(batch, [&](pair_batch const& of) {
+      ++calls;
+      return at::mse_loss(run.model->forward(of.first), of.second);
+    });
+    return calls - before;
+  };
+  guarded_run<traced_once> once;
+  CHECK(count(once, make_pair_batch(1)) == 1);
+  CHECK(count(once, spoiled_batch(2, 0)) > 1);
+  CHECK(count(once, spoiled_batch(3, 0)) == 1);
+  CHECK(count(once, make_pair_batch(4)) == 1);
+  CHECK(count(once, spoiled_batch(5, 0)) == 1);
+  guarded_run<plain> three;
+  for (int i = 0; i < 3; ++i) {
+    CHECK(count(three, spoiled_batch(2, 0)) > 1);
+    CHECK(count(three, spoiled_batch(2, 0)) == 1);
+    CHECK(count(three, make_pair_batch(1)) == 1);
+  }
+  CHECK(count(three, spoiled_batch(2, 0)) == 1);
+  guarded_run<untraced> never;
+  CHECK(count(never, spoiled_batch(2, 0)) == 1);
+}
+
+TEST_CASE("an exception of the second run is said and changes nothing") {
+  guarded_run<plain> run;
+  int calls = 0;
+  auto const loss_of = [&](pair_batch const& batch) {
+    if (++calls == 2) throw std::runtime_error("the file is closed");
+    return at::mse_loss(run.model->forward(batch.first), batch.second);
+  };
+  auto const before = copies_of(run.model->parameters());
+  auto const outcome = run.step(spoiled_batch(1, 4), loss_of);
+  REQUIRE(outcome.skipped());
+  CHECK(outcome.skipped()->origin == "where it began is not known: it could not run again: the file is closed");
+  CHECK(same_bits(before, copies_of(run.model->parameters())));
+  CHECK(run.step(make_pair_batch(1), loss_of).updated());
+}
+
+TEST_CASE("an update that a device decides is looked into when the host learns of it") {
+  guarded_run<plain, on_a_device> run;
+  auto const loss_of = mean_squared_error(run.model);
+  CHECK(run.step(make_pair_batch(1), loss_of).pending());
+  run.step(spoiled_batch(2, 5), loss_of);
+  auto const late = run.step(make_pair_batch(3), loss_of);
+  REQUIRE(late.skipped());
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->rows == std::vector<std::int64_t>{5});
+  CHECK(late.skipped()->origin == keel::to_sentence(*run.found.origin));
+  REQUIRE(run.step.settle()->updated());
+  // The last update of a run has none after it.
+  run.found = {};
+  run.step(spoiled_batch(4, 1), loss_of);
+  REQUIRE(run.step.settle()->skipped());
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->rows == std::vector<std::int64_t>{1});
+  // An update is dropped while the one before it is under way.
+  run.found = {};
+  run.step(make_pair_batch(5), loss_of);
+  run.step(spoiled_batch(6, 3), loss_of);
+  CHECK_THROWS(run.step(make_pair_batch(7), [](pair_batch const&) -> at::Tensor { throw std::runtime_error("no data"); }));
+  REQUIRE(run.step.settle()->skipped());
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->rows == std::vector<std::int64_t>{3});
+}
+
+TEST_CASE("a batch whose memory the program used again is not blamed on the hardware") {
+  guarded_run<accumulated> run;
+  auto const loss_of = mean_squared_error(run.model);
+  auto batch = spoiled_batch(1, 0);
+  run.step(batch, loss_of);
+  batch.first.copy_(make_pair_batch(2).first);
+  run.step(batch, loss_of);
+  auto const outcome = run.step(make_pair_batch(3), loss_of);
+  REQUIRE(outcome.skipped());
+  CHECK(outcome.skipped()->origin.find("the program wrote into a batch") != std::string::npos);
+}
+
+TEST_CASE("a loss function that cannot be copied trains as any other") {
+  guarded_run<accumulated> run;
+  auto const once = [&](pair_batch const& batch) {
+    return run.step(batch, [held = std::make_unique<int>(1), &run](pair_batch const& of) {
+      return at::mse_loss(run.model->forward(of.first), of.second) * static_cast<double>(*held);
+    });
+  };
+  once(make_pair_batch(1));
+  once(spoiled_batch(2, 0));
+  auto const outcome = once(make_pair_batch(3));
+  REQUIRE(outcome.skipped());
+  CHECK(outcome.skipped()->origin.find("cannot be copied") != std::string::npos);
+  guarded_run<plain> alone;
+  auto const outcome_alone = alone.step(spoiled_batch(2, 6), [held = std::make_unique<int>(1), &alone](pair_batch const& of) {
+    return at::mse_loss(alone.model->forward(of.first), of.second) * static_cast<double>(*held);
+  });
+  CHECK(outcome_alone.skipped()->origin.find("row 6") != std::string::npos);
+}
+
+TEST_CASE("the error that ends a run says where it began") {
+  guarded_run<ends> run;
+  try {
+    run.step(spoiled_batch(1, 7), mean_squared_error(run.model));
+    FAIL("it went on");
+  } catch (keel::nonfinite_error const& thrown) {
+    std::string const words = thrown.what();
+    CHECK(words.find("non-finite loss at update 1: the first value that is not finite, nan, is in an input of the batch, "
+                     "which aten::addmm takes, after the parameter first.bias, in micro-batch 0, row 7. The parameters") !=
+          std::string::npos);
+  }
+}
+
+TEST_CASE("micro-batches that the ladder cut are looked into as they were cut") {
+  guarded_run<on_a_ladder> run;
+  bool starves = true;
+  auto const loss_of = starving(mean_squared_error(run.model), [&] { return std::exchange(starves, false); });
+  run.step(make_pair_batch(1), loss_of);
+  run.step(make_pair_batch(2), loss_of);
+  REQUIRE(run.step.pieces() == 2);
+  run.step(make_pair_batch(3), loss_of);
+  auto const outcome = run.step(spoiled_batch(4, 6), loss_of);
+  REQUIRE(outcome.skipped());
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->micro_batch == 1);
+  CHECK(run.found.origin->rows == std::vector<std::int64_t>{6});
+}
+
+TEST_CASE("rows that make a batch only together are tried apart as far as that goes") {
+  torch::nn::Sequential model(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 1));
+  keel::sgd optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+  seen found;
+  keel::step<plain, keel::step_environment, take_origin> step(*model, optimizer, 0, take_origin{&found});
+  auto const loss_of = [&](pair_batch const& batch) { return at::mse_loss(at::log(model->forward(batch.first)), batch.second); };
+  auto const buffers = copies_of(model->buffers());
+  REQUIRE(step(make_pair_batch(1), loss_of).skipped());
+  REQUIRE(found.origin);
+  CHECK(found.origin->operation == "aten::log");
+  CHECK(found.origin->micro_batch == 0);
+  // A batch norm of one row throws.
+  CHECK(found.origin->detail.find("its rows could not be tried apart") != std::string::npos);
+  CHECK(same_bits(buffers, copies_of(model->buffers())));
+}
+
+TEST_CASE("a value that every row has is blamed on no row") {
+  guarded_run<plain> run;
+  auto const loss_of = [&](pair_batch const& batch) { return at::log(run.model->forward(batch.first) * 0.0 - 1.0).mean(); };
+  run.step(make_pair_batch(1, 64), loss_of);
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->every_row);
+  CHECK(run.found.origin->rows.empty());
+}
+
+TEST_CASE("a mask of minus infinity is not an incident's origin") {
+  guarded_run<plain> run;
+  auto const loss_of = [&](pair_batch const& batch) {
+    at::Tensor const scores = run.model->forward(batch.first);
+    at::Tensor const mask = at::full({8, 8}, -infinity).triu(1);
+    at::Tensor const weights = at::softmax(at::mm(scores, scores.t()) + mask, 1);
+    return at::log(at::mm(weights, scores) * 0.0).mean();
+  };
+  run.step(make_pair_batch(1), loss_of);
+  REQUIRE(run.found.origin);
+  CHECK(run.found.origin->operation == "aten::log");
+}
+
+TEST_CASE("two steps in two threads look into their updates beside each other") {
+  std::vector<std::string> sentences(2);
+  std::vector<std::thread> threads;
+  std::mutex building;
+  for (std::size_t i = 0; i < 2; ++i) {
+    threads.emplace_back([&, i] {
+      std::unique_lock<std::mutex> lock(building);
+      guarded_run<plain> run;
+      lock.unlock();
+      for (std::uint64_t k = 0; k < 3; ++k) {
+        auto const outcome = run.step(spoiled_batch(k, static_cast<std::int64_t>(i)), mean_squared_error(run.model));
+        if (k == 0 && outcome.skipped()) sentences[i] = outcome.skipped()->origin;
+      }
+    });
+  }
+  for (auto& one : threads) one.join();
+  CHECK(sentences[0].ends_with("row 0"));
+  CHECK(sentences[1].ends_with("row 1"));
 }
