@@ -276,12 +276,24 @@ TEST_CASE("the operation, the unit and the rows of 240 planted values that are n
       fault.what = others[(kind - plants().size()) % 4];
     }
     switch (seed % 6) {
-      case 0: check_fault<plain>(fault, seed); break;
-      case 1: check_fault<accumulated>(fault, seed); break;
-      case 2: check_fault<low_precision>(fault, seed); break;
-      case 3: check_fault<reentrant>(fault, seed); break;
-      case 4: check_fault<on_a_ladder>(fault, seed); break;
-      default: check_fault<everything>(fault, seed); break;
+      case 0:
+        check_fault<plain>(fault, seed);
+        break;
+      case 1:
+        check_fault<accumulated>(fault, seed);
+        break;
+      case 2:
+        check_fault<low_precision>(fault, seed);
+        break;
+      case 3:
+        check_fault<reentrant>(fault, seed);
+        break;
+      case 4:
+        check_fault<on_a_ladder>(fault, seed);
+        break;
+      default:
+        check_fault<everything>(fault, seed);
+        break;
     }
   }
 }
@@ -304,7 +316,8 @@ struct on_a_device : keel::step_environment {
 };
 struct untraced : keel::recipe<skips, keel::incident::off> {};
 struct traced_once : keel::recipe<skips, keel::incident::trace<1>> {};
-struct untraced_clipped : keel::recipe<skips, keel::accumulate<2>, keel::clip::global_norm<0.5>, keel::ema<0.9>, keel::incident::off> {};
+struct untraced_clipped
+    : keel::recipe<skips, keel::accumulate<2>, keel::clip::global_norm<0.5>, keel::ema<0.9>, keel::incident::off> {};
 struct traced_clipped : keel::recipe<skips, keel::accumulate<2>, keel::clip::global_norm<0.5>, keel::ema<0.9>> {};
 struct ends : keel::recipe<> {};
 
@@ -477,7 +490,9 @@ TEST_CASE("rows that make a batch only together are tried apart as far as that g
   keel::sgd optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   seen found;
   keel::step<plain, keel::step_environment, take_origin> step(*model, optimizer, 0, take_origin{&found});
-  auto const loss_of = [&](pair_batch const& batch) { return at::mse_loss(at::log(model->forward(batch.first)), batch.second); };
+  auto const loss_of = [&](pair_batch const& batch) {
+    return at::mse_loss(at::log(model->forward(batch.first)), batch.second);
+  };
   auto const buffers = copies_of(model->buffers());
   REQUIRE(step(make_pair_batch(1), loss_of).skipped());
   REQUIRE(found.origin);

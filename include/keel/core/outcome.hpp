@@ -57,8 +57,9 @@ struct updated {
 /// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
 struct skipped {
   reason why;
-  std::string where;        ///< the first parameter with a non-finite gradient, or empty
-  std::string origin = {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
+  std::string where;  ///< the first parameter with a non-finite gradient, or empty
+  std::string origin =
+      {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
 };
 /// The ladder's last rung was reached.
 struct gave_up {

@@ -105,6 +105,13 @@ class phase_clock {
     std::optional<run_phase> outer_;
   };
 
+  /// A phase that begins where it ends.
+  struct afterwards {
+    phase_clock& clock;
+    run_phase phase;
+    ~afterwards() { clock.enter(phase); }
+  };
+
  private:
   using time_point = typename Clock::time_point;
   static double milliseconds(typename Clock::duration taken) {

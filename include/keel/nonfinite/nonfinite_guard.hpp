@@ -20,7 +20,8 @@ class nonfinite_guard {
 
   /// One more update is skipped. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
   /// what happened instead. `origin`: where it began, in words, or empty. `update` counts from 1.
-  std::optional<std::string> skipped(reason why, std::string const& where, std::string const& origin, std::int64_t update) {
+  std::optional<std::string> skipped(reason why, std::string const& where, std::int64_t update,
+                                     std::string const& origin = {}) {
     ++in_a_row_;
     bool const first_ends = settings_.kind == nonfinite::kind::raise;
     if (!first_ends && in_a_row_ < settings_.limit) return std::nullopt;
@@ -34,11 +35,10 @@ class nonfinite_guard {
                                 "keel::nonfinite::skip<10>.");
     }
     if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(in_a_row_) + " in a row";
-    throw nonfinite_error("E08",
-                          what + ", " + std::to_string(in_a_row_) +
-                              " in a row, which is this recipe's limit" + (origin.empty() ? "" : "; of the last " + origin) +
-                              ". The parameters are those of the last good update. "
-                              "Lower the learning rate, or look at the data from here on.");
+    throw nonfinite_error("E08", what + ", " + std::to_string(in_a_row_) + " in a row, which is this recipe's limit" +
+                                     (origin.empty() ? "" : "; of the last " + origin) +
+                                     ". The parameters are those of the last good update. "
+                                     "Lower the learning rate, or look at the data from here on.");
   }
 
   template <class Archive>

@@ -9,8 +9,8 @@
 namespace keel {
 
 KEEL_BODY char const* to_string(nonfinite_place which) {
-  constexpr char const* names[] = {"parameter", "optimizer_state", "buffer", "batch", "forward",
-                                   "backward",  "sum",             "transient", "unknown"};
+  constexpr char const* names[] = {"parameter", "optimizer_state", "buffer", "batch", "forward", "backward",
+                                   "sum",       "transient",       "unknown"};
   return names[static_cast<int>(which)];
 }
 

@@ -113,7 +113,7 @@ class operation_watch final : private operation_observer, private unit_listener 
   std::vector<std::pair<void const*, std::string>> modules_;
   std::size_t functions_ = 0;  ///< units without a module, so far
 
-  mutable std::mutex mutex_;  ///< backward passes run on several threads
+  mutable std::mutex mutex_;                                      ///< backward passes run on several threads
   std::unordered_map<std::uint64_t, std::vector<frame>> frames_;  ///< of each thread
   std::vector<std::size_t> open_units_;
   std::vector<unit_range> units_;

@@ -170,8 +170,8 @@ KEEL_BODY void operation_watch::look_at_output(at::Tensor const& output, begun c
   if (!values.any()) return;
   auto const* const storage = detail::storage_of(output);
   bool const writes_in_place = name.ends_with('_');
-  bool const aliases = std::any_of(context.inputs.begin(), context.inputs.end(),
-                                   [&](bad_input const& one) { return one.storage == storage; });
+  bool const aliases =
+      std::any_of(context.inputs.begin(), context.inputs.end(), [&](bad_input const& one) { return one.storage == storage; });
   // A view of what was not finite before.
   if (aliases && !writes_in_place) return;
   std::lock_guard<std::mutex> const lock(mutex_);
@@ -197,7 +197,7 @@ KEEL_BODY operation_watch::finding operation_watch::make_finding(nonfinite_value
   made.values = values;
   made.is_meant = context.is_meant;
   for (bad_input const& input : context.inputs) {
-    // What was never written is nobody's.
+    // What was never written came from nowhere.
     if (overwrites && input.storage == storage && !input.made_by) continue;
     made.inputs.push_back(input);
   }
@@ -208,8 +208,8 @@ KEEL_BODY std::size_t operation_watch::cause_of(std::size_t index, bool& is_give
   is_given = false;
   for (;;) {
     finding const& found = findings_[index];
-    bool const makes_nan =
-        found.values.nan && std::none_of(found.inputs.begin(), found.inputs.end(), [](auto const& one) { return one.values.nan; });
+    bool const makes_nan = found.values.nan && std::none_of(found.inputs.begin(), found.inputs.end(),
+                                                            [](auto const& one) { return one.values.nan; });
     // The program masked all of a row.
     if (makes_nan && detail::is_softmax(found.kernel.empty() ? found.operation : found.kernel)) return index;
     std::optional<std::size_t> before;
@@ -277,8 +277,8 @@ KEEL_BODY std::optional<nonfinite_origin> operation_watch::origin_of_gradients()
   if (!values) return std::nullopt;
   std::lock_guard<std::mutex> const lock(mutex_);
   if (!first) {
-    auto const of_backward = std::find_if(findings_.begin(), findings_.end(),
-                                          [](finding const& one) { return one.is_backward && !one.is_meant; });
+    auto const of_backward =
+        std::find_if(findings_.begin(), findings_.end(), [](finding const& one) { return one.is_backward && !one.is_meant; });
     if (of_backward != findings_.end()) first = static_cast<std::size_t>(of_backward - findings_.begin());
   }
   if (first) return origin_of_finding(*first);

@@ -6,7 +6,7 @@
 //   off              nothing of an update is kept, and nothing runs again.
 // Of non-finite updates in a row the first is looked into, and N of them in a process. What a trace needs in every update is the state of
 // the random generators, and of several micro-batches handles to all of them; a loss function that cannot be copied is traced without
-// accumulation alone. An overflow of a dynamic loss scale is no incident before the scale is at its minimum.
+// accumulation alone. An overflow of a dynamic loss scale is one when the scale is at its minimum.
 // Left out: a trace of spikes, in which no operation is at fault.
 #pragma once
 

@@ -248,6 +248,9 @@ class program_state {
   virtual bool empty() const = 0;
   virtual std::vector<field_copies> take() = 0;
   virtual void put_back(std::vector<field_copies> const& copies) = 0;
+  /// Also what updates leave alone, for a look at the update that nothing may be left of.
+  virtual std::vector<field_copies> take_all() = 0;
+  virtual void put_back_all(std::vector<field_copies> const& copies) = 0;
   virtual std::vector<field_marks> take_marks() = 0;
   /// Fields that changed since `marks` are not put back.
   virtual void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) = 0;

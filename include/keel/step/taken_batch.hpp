@@ -8,11 +8,11 @@
 #include <cstdint>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/batch_fields.hpp>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/core/batch.hpp>
 #include <keel/core/loss.hpp>
 #include <keel/core/tensor_mark.hpp>
-#include <keel/data/batch_fields.hpp>
 #include <keel/oom/cut_batch.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -37,7 +37,7 @@ class taken_batch {
   /// False where its type does not say how it is written.
   virtual bool write(nlohmann::json& values, tensor_map& tensors, std::string const& prefix) = 0;
 
-  /// Somebody wrote into its tensors since it was taken.
+  /// Its tensors were written to since it was taken.
   bool was_changed() const;
 
  protected:

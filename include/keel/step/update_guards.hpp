@@ -33,8 +33,8 @@ class update_guards {
   /// from 1.
   void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
-    auto const words =
-        spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update) : nonfinite_.skipped(why, where, origin, update);
+    auto const words = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
+                             : nonfinite_.skipped(why, where, update, origin);
     if (words) request_ = rollback_request{*words, spike};
   }
 

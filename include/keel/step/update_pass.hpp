@@ -62,8 +62,8 @@ class update_pass {
   buffer_snapshot& buffers() { return buffers_; }
   /// State of the program that is put back with the buffers; it outlives this.
   void restore_on_skip(program_state& state) { program_ = &state; }
-  /// Null where the program registered none.
-  program_state* registered() const { return has_program_state() ? program_ : nullptr; }
+  /// Null for a step without a trainer.
+  program_state* registered() const { return program_; }
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }

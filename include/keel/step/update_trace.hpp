@@ -41,18 +41,19 @@ struct kept_update {
 
 /// How the micro-batches of an update are run.
 struct replay_settings {
-  double scale = 1.0;           ///< of the loss
-  std::int64_t pieces = 1;      ///< into which each is cut
-  std::int64_t length = 0;      ///< tokens to which each is shortened; 0: not
-  program_state* program = nullptr;             ///< registered state, or null
-  std::vector<std::int64_t> without_rows = {};  ///< of each micro-batch, ascending; what is left runs in the pieces between them
+  double scale = 1.0;                ///< of the loss
+  std::int64_t pieces = 1;           ///< into which each is cut
+  std::int64_t length = 0;           ///< tokens to which each is shortened; 0: not
+  program_state* program = nullptr;  ///< registered state, or null
+  std::vector<std::int64_t> without_rows =
+      {};  ///< of each micro-batch, ascending; what is left runs in the pieces between them
 };
 
 /// What an update came to when it ran again.
 struct traced_update {
   nonfinite_origin origin;
-  std::vector<double> losses;   ///< of the micro-batches, or of their pieces, as far as they ran
-  std::string gradients;        ///< a checksum of all gradients where it ended; empty: it did not run
+  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, as far as they ran
+  std::string gradients;       ///< a checksum of all gradients where it ended; empty: it did not run
 };
 
 class update_trace {

@@ -34,7 +34,7 @@ class update_trace::untouched {
   untouched(torch::nn::Module& model, parameter_list const& parameters, program_state* program)
       : parameters_(parameters), buffers_(model), random_(random_snapshot::take(parameters.device)), program_(program) {
     buffers_.take();
-    if (program_ != nullptr) taken_ = program_->take();
+    if (program_ != nullptr) taken_ = program_->take_all();
     gradients_.reserve(parameters.tensors.size());
     for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
     clear_gradients(parameters.tensors);
@@ -44,7 +44,7 @@ class update_trace::untouched {
   ~untouched() {
     for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     buffers_.restore();
-    if (program_ != nullptr) program_->put_back(taken_);
+    if (program_ != nullptr) program_->put_back_all(taken_);
     random_.restore();
   }
 
@@ -216,7 +216,8 @@ KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forw
   for (std::size_t index = 0; index < kept.micro_batches.size() && !found; ++index) {
     kept_update::micro_batch const& one = kept.micro_batches[index];
     one.random.restore();
-    std::vector<field_copies> const program = settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
+    std::vector<field_copies> const program =
+        settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
     std::int64_t const rows = one.batch->rows();
     std::int64_t const granularity = one.batch->granularity();
     auto const run = [&](std::int64_t begin, std::int64_t end) {

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <functional>
 #include <keel/core/error.hpp>
+#include <keel/data/batch_source.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/recipe/config_of.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/update_decision.hpp>
 #include <keel/trainer/hooks.hpp>
@@ -36,21 +39,21 @@ class evaluator {
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
-  /// A second one of the same name replaces the first.
+  /// A second one of the same name replaces the first. Rejects batches that cannot be read again (U32), counted (U14) or come to an
+  /// end (E02).
   template <class Batches, class LossOf>
   void add(std::string name, Batches batches, LossOf loss_of) {
-    auto run = [this, name, batches, loss_of]() mutable {
-      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
-                      static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
-    };
-    auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
-    if (known != all_.end()) {
-      known->run = std::move(run);
+    using source = std::unwrap_reference_t<Batches>;
+    if constexpr (!is_repeatable<source>) {
+      reject_call<rule::U32, Batches>();
+    } else if constexpr (!countable_batch<batch_of<source>>) {
+      reject_call<rule::U14, batch_of<source>>();
+    } else if constexpr (source_facts<source>().endless && configured.evaluation.batches == 0) {
+      reject_call<rule::E02, Batches>();
     } else {
-      all_.push_back({std::move(name), std::move(run)});
+      add_sound(std::move(name), std::move(batches), std::move(loss_of));
     }
   }
-
   /// On the first `most` batches; 0: on all.
   template <class Batches, class LossOf>
   evaluation_result evaluate(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
@@ -117,6 +120,20 @@ class evaluator {
   double slowest() const { return slowest_; }
 
  private:
+  template <class Batches, class LossOf>
+  void add_sound(std::string name, Batches batches, LossOf loss_of) {
+    auto run = [this, name, batches, loss_of]() mutable {
+      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
+                      static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
+    };
+    auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
+    if (known != all_.end()) {
+      known->run = std::move(run);
+    } else {
+      all_.push_back({std::move(name), std::move(run)});
+    }
+  }
+
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
 
   struct named_evaluation {

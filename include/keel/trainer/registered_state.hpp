@@ -106,6 +106,15 @@ class registered_states final : public program_state {
       if (i < copies.size()) one.put_back(copies[i]);
     });
   }
+  std::vector<field_copies> take_all() override {
+    std::vector<field_copies> copies;
+    copies.reserve(states_.size());
+    for (auto const& one : states_) copies.push_back(one.take());
+    return copies;
+  }
+  void put_back_all(std::vector<field_copies> const& copies) override {
+    for (std::size_t i = 0; i < std::min(states_.size(), copies.size()); ++i) states_[i].put_back(copies[i]);
+  }
   std::vector<field_marks> take_marks() override {
     std::vector<field_marks> marks;
     for_each_undone([&](entry const& one, std::size_t) { marks.push_back(one.take_marks()); });

@@ -15,11 +15,11 @@
 #include <functional>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/batch_fields.hpp>
 #include <keel/checkpoint/fields.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
-#include <keel/data/batch_fields.hpp>
 #include <keel/recompute/unit_scope.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/step/taken_batch.hpp>
@@ -46,13 +46,13 @@ struct replay_options {
   std::int64_t pieces = 0;         ///< into which each micro-batch is cut; 0: the update's
   std::int64_t micro_batch = -1;   ///< this one alone; -1: all of them
   std::vector<std::int64_t> without_rows = {};  ///< of that micro-batch, or of each; ascending
-  bool synthetic = false;          ///< normally distributed numbers in place of floating-point tensors of the batches
+  bool synthetic = false;  ///< normally distributed numbers in place of floating-point tensors of the batches
 };
 
 struct replay_result {
-  nonfinite_origin origin;      ///< nonfinite_place::transient where the update is finite now
-  std::vector<double> losses;   ///< of the micro-batches, or of their pieces, as far as they ran
-  bool same_bits = false;       ///< losses and gradients are, bit for bit, those that the incident's own repetition had
+  nonfinite_origin origin;     ///< nonfinite_place::transient where the update is finite now
+  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, as far as they ran
+  bool same_bits = false;      ///< losses and gradients are, bit for bit, those that the incident's own repetition had
   bool is_finite() const { return origin.place == nonfinite_place::transient; }
 };
 
@@ -173,7 +173,8 @@ class incident_replay {
     static_assert(writable_batch<batch_type>,
                   "keel cannot read this batch type from an incident. Fix: list its fields with `void visit(auto& archive)`.");
     step_.settle();
-    if (!step_.at_boundary()) throw error("E12", "an update is open. Replay an incident between updates, before fit or after it.");
+    if (!step_.at_boundary())
+      throw error("E12", "an update is open. Replay an incident between updates, before fit or after it.");
     content_ = read_checkpoint(incident);
     facts_ = facts_of_incident(content_.state, source_);
     random_snapshot const random = random_snapshot::take(step_.parameters().device);
@@ -243,9 +244,8 @@ class incident_replay {
       reader("random", random);
       change_batch(batch, [device = device_of_batch(values)](at::Tensor const& one) { return one.to(device); });
       if (options.synthetic) {
-        change_batch(batch, [](at::Tensor const& one) {
-          return at::isFloatingType(one.scalar_type()) ? at::randn_like(one) : one;
-        });
+        change_batch(batch,
+                     [](at::Tensor const& one) { return at::isFloatingType(one.scalar_type()) ? at::randn_like(one) : one; });
       }
       std::int64_t const granularity = granularity_of(batch, update_granularity(configured));
       kept.owned.push_back(std::make_unique<taken_batch_of<batch_type, LossOf&>>(batch, loss_of_, granularity));

@@ -56,9 +56,9 @@ namespace detail {
 
 /// Slots that decide what the parameters become. The others may change between a run and its resume.
 inline bool shapes_the_result(std::string const& slot) {
-  static std::set<std::string> const others = {"checkpoint", "oom",     "recompute", "offload",     "health",
-                                               "evaluation", "profile", "incident",  "timeout",     "batch_guard",
-                                               "model",      "optimizer", "data",    "device",      "world"};
+  static std::set<std::string> const others = {"checkpoint", "oom",       "recompute", "offload", "health",
+                                               "evaluation", "profile",   "incident",  "timeout", "batch_guard",
+                                               "model",      "optimizer", "data",      "device",  "world"};
   return others.count(slot) == 0;
 }
 

@@ -83,8 +83,8 @@ struct run_end {
 };
 
 inline constexpr auto all =
-    boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, incident, update_end,
-                         layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised, checkpoint_saved,
-                         checkpoint_failed, epoch_end, run_end>;
+    boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, incident,
+                         update_end, layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised,
+                         checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
 
 }  // namespace keel::event

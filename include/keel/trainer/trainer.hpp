@@ -248,16 +248,7 @@ class trainer {
   /// `name` goes before its values, as in "validation/loss"; a second one of the same name replaces the first.
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
-    using source = std::unwrap_reference_t<Batches>;
-    if constexpr (!detail::is_repeatable<source>) {
-      detail::reject_call<rule::U32, Batches>();
-    } else if constexpr (!countable_batch<detail::batch_of<source>>) {
-      detail::reject_call<rule::U14, detail::batch_of<source>>();
-    } else if constexpr (detail::source_facts<source>().endless && configured.evaluation.batches == 0) {
-      detail::reject_call<rule::E02, Batches>();
-    } else {
-      evaluator_.add(std::move(name), std::move(batches), std::move(loss_of));
-    }
+    evaluator_.add(std::move(name), std::move(batches), std::move(loss_of));
   }
   /// Puts the moving average into the model for as long as the returned value lives: `auto scope = run.averaged();`, then
   /// evaluate, or save the weights. Training meanwhile, or a second one, throws error (M04).
@@ -344,11 +335,6 @@ class trainer {
   using clock = typename Environment::clock;
   using step_type = keel::step<recipe, Environment, forward_events>;
   using phase_scope = typename phase_clock<clock>::scope;
-  /// What follows, until the next micro-batch, is waiting for it.
-  struct waits_for_data {
-    phase_clock<clock>& phases;
-    ~waits_for_data() { phases.enter(run_phase::data); }
-  };
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
@@ -360,7 +346,8 @@ class trainer {
   template <class Batch, class LossOf, class Use>
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
     deterministic_scope const deterministic(is_strict);
-    detail::incident_replay<step_type, Environment, Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident, loss_of);
+    detail::incident_replay<step_type, Environment, Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident,
+                                                                         loss_of);
     return again.end(use(again));
   }
 
@@ -474,7 +461,8 @@ class trainer {
       observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
       return step_(batch, loss_of);
     });
-    waits_for_data const waits{step_.phases()};
+    // What follows, until the next micro-batch, is waiting for it.
+    typename phase_clock<clock>::afterwards const waits{step_.phases(), run_phase::data};
     // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
     if (taken.gave_up()) {
       cursor_.rewind();

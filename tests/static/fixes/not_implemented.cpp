@@ -30,18 +30,21 @@ template <>
 inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),
                                               FIX("keel::checkpoint::never", keel::checkpoint::never));
 template <>
-inline constexpr auto fixes<rule::U22> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::determinism::seeded<1>),
-                                              FIX_BESIDE("keel::determinism::off and at::manual_seed", "at::manual_seed", keel::determinism::off));
+inline constexpr auto fixes<rule::U22> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::determinism::seeded<1>),
+         FIX_BESIDE("keel::determinism::off and at::manual_seed", "at::manual_seed", keel::determinism::off));
 template <>
-inline constexpr auto fixes<rule::U23> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::nonfinite::warn<10>),
-                                              FIX("keel::nonfinite::skip<10> and a look at the outcome", keel::nonfinite::skip<10>));
+inline constexpr auto fixes<rule::U23> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::nonfinite::warn<10>),
+         FIX("keel::nonfinite::skip<10> and a look at the outcome", keel::nonfinite::skip<10>));
 template <>
 inline constexpr auto fixes<rule::U36> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::nonfinite::rollback<10>, keel::checkpoint::every<500_steps>),
          FIX("keel::nonfinite::skip<10> and keel::spike::skip<>", keel::nonfinite::skip<10>, keel::spike::skip<>));
 template <>
-inline constexpr auto fixes<rule::U37> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::evaluation::every<500_steps>),
-                                              FIX_BESIDE("keel::evaluation::none and keel::evaluate", "keel::evaluate", keel::evaluation::none));
+inline constexpr auto fixes<rule::U37> =
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::evaluation::every<500_steps>),
+         FIX_BESIDE("keel::evaluation::none and keel::evaluate", "keel::evaluate", keel::evaluation::none));
 template <>
 inline constexpr auto fixes<rule::U38> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>, timeout::set<timeout::grace<60_s>>),

@@ -29,101 +29,122 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::loss_scale>> =
          FIX("keep one of keel::loss_scale::", keel::precision::fp16, keel::loss_scale::fixed<1024.0>),
          FIX("keep one of keel::loss_scale::", keel::precision::fp16, keel::loss_scale::dynamic<>));
 template <>
-inline constexpr auto fixes<rule::given_twice<keel::slot::accumulate>> = said(FIX("keep one keel::accumulate<N>", keel::accumulate<4>));
+inline constexpr auto fixes<rule::given_twice<keel::slot::accumulate>> =
+    said(FIX("keep one keel::accumulate<N>", keel::accumulate<4>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::nonfinite>> =
     said(FIX("keep one of keel::nonfinite::{raise, warn, skip, rollback}", keel::nonfinite::raise),
-         FIX("keep one of keel::nonfinite::", keel::nonfinite::warn<10>), FIX("keep one of keel::nonfinite::", keel::nonfinite::skip<10>),
+         FIX("keep one of keel::nonfinite::", keel::nonfinite::warn<10>),
+         FIX("keep one of keel::nonfinite::", keel::nonfinite::skip<10>),
          FIX("keep one of keel::nonfinite::", keel::nonfinite::rollback<10>, keel::checkpoint::every<500_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::spike>> =
-    said(FIX("keep one of keel::spike::{ignore, skip, rollback}", keel::spike::ignore), FIX("keep one of keel::spike::", keel::spike::skip<>),
+    said(FIX("keep one of keel::spike::{ignore, skip, rollback}", keel::spike::ignore),
+         FIX("keep one of keel::spike::", keel::spike::skip<>),
          FIX("keep one of keel::spike::", keel::spike::rollback<>, keel::checkpoint::every<500_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::schedule>> =
     said(FIX("keep one of keel::schedule::{constant, linear, cosine, ..}", keel::schedule::constant),
-         FIX("keep one of keel::schedule::", keel::schedule::linear<>), FIX("keep one of keel::schedule::", keel::schedule::cosine<>));
+         FIX("keep one of keel::schedule::", keel::schedule::linear<>),
+         FIX("keep one of keel::schedule::", keel::schedule::cosine<>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::recompute>> =
     said(FIX("keep one of keel::recompute::{none, reentrant, non_reentrant}", keel::recompute::none),
-         FIX("keep one of keel::recompute::", keel::recompute::reentrant), FIX("keep one of keel::recompute::", keel::recompute::non_reentrant));
+         FIX("keep one of keel::recompute::", keel::recompute::reentrant),
+         FIX("keep one of keel::recompute::", keel::recompute::non_reentrant));
 template <>
-inline constexpr auto fixes<rule::given_twice<keel::slot::offload>> = said(FIX("keep one of keel::offload::{none, optimizer}", keel::offload::none),
-                                              FIX("keep one of keel::offload::", keel::offload::optimizer));
+inline constexpr auto fixes<rule::given_twice<keel::slot::offload>> =
+    said(FIX("keep one of keel::offload::{none, optimizer}", keel::offload::none),
+         FIX("keep one of keel::offload::", keel::offload::optimizer));
 template <>
-inline constexpr auto fixes<rule::given_twice<keel::slot::attention>> =
-    said(FIX("keep one of keel::attention::{automatic, math, fused}", keel::attention::automatic),
-         FIX("keep one of keel::attention::", keel::attention::math), FIX("keep one of keel::attention::", keel::attention::fused));
+inline constexpr auto fixes<rule::given_twice<keel::slot::attention>> = said(
+    FIX("keep one of keel::attention::{automatic, math, fused}", keel::attention::automatic),
+    FIX("keep one of keel::attention::", keel::attention::math), FIX("keep one of keel::attention::", keel::attention::fused));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::oom>> =
     said(FIX("keep keel::oom::raise", keel::oom::raise), FIX("one keel::oom::ladder", keel::oom::ladder<keel::oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::health>> =
-    said(FIX("keep one of keel::health::{off, sft, grpo, ebft, watch}", keel::health::off), FIX("keep one of keel::health::", keel::health::sft),
+    said(FIX("keep one of keel::health::{off, sft, grpo, ebft, watch}", keel::health::off),
+         FIX("keep one of keel::health::", keel::health::sft),
          FIX("keep one of keel::health::", keel::health::grpo, keel::objective::grpo<8>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::determinism>> =
     said(FIX("keep one of keel::determinism::{off, seeded, strict}", keel::determinism::off),
-         FIX("keep one of keel::determinism::", keel::determinism::seeded<1>), FIX("keep one of keel::determinism::", keel::determinism::strict<1>));
+         FIX("keep one of keel::determinism::", keel::determinism::seeded<1>),
+         FIX("keep one of keel::determinism::", keel::determinism::strict<1>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::objective>> =
     said(FIX("keep one of keel::objective::{supervised, grpo, ebft}", keel::objective::supervised),
-         FIX("keep one of keel::objective::", keel::objective::grpo<8>), FIX("keep one of keel::objective::", keel::objective::ebft<8>));
+         FIX("keep one of keel::objective::", keel::objective::grpo<8>),
+         FIX("keep one of keel::objective::", keel::objective::ebft<8>));
 template <>
-inline constexpr auto fixes<rule::given_twice<keel::slot::ema>> = said(FIX("keep one keel::ema<D>", keel::ema<0.999>), FIX("keel::no_ema", keel::no_ema));
+inline constexpr auto fixes<rule::given_twice<keel::slot::ema>> =
+    said(FIX("keep one keel::ema<D>", keel::ema<0.999>), FIX("keel::no_ema", keel::no_ema));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::model>> =
     said(FIX("list all facts in one keel::model::has<..>", keel::model::has<keel::model::frozen, keel::model::batch_norm>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::evaluation>> =
-    said(FIX("keep one of keel::evaluation::{none, every}", keel::evaluation::none), FIX("keep one of keel::evaluation::", keel::evaluation::every<500_steps>));
+    said(FIX("keep one of keel::evaluation::{none, every}", keel::evaluation::none),
+         FIX("keep one of keel::evaluation::", keel::evaluation::every<500_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::profile>> =
-    said(FIX("keep one of keel::profile::{off, every}", keel::profile::off), FIX("keep one of keel::profile::", keel::profile::every<1000_steps>));
+    said(FIX("keep one of keel::profile::{off, every}", keel::profile::off),
+         FIX("keep one of keel::profile::", keel::profile::every<1000_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::incident>> =
-    said(FIX("keep one of keel::incident::{trace, keep, off}", keel::incident::off), FIX("keep one of keel::incident::", keel::incident::keep<>));
+    said(FIX("keep one of keel::incident::{trace, keep, off}", keel::incident::off),
+         FIX("keep one of keel::incident::", keel::incident::keep<>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::timeout>> =
-    said(FIX("keep one of keel::timeout::{none, set}", keel::timeout::none), FIX("keep one of keel::timeout::", keel::timeout::set<keel::timeout::soft<1_min>>));
+    said(FIX("keep one of keel::timeout::{none, set}", keel::timeout::none),
+         FIX("keep one of keel::timeout::", keel::timeout::set<keel::timeout::soft<1_min>>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::optimizer>> =
-    said(FIX("list all facts in one keel::optimizer::is<..>", keel::optimizer::is<keel::optimizer::closure, keel::optimizer::whole_tensors>));
+    said(FIX("list all facts in one keel::optimizer::is<..>",
+             keel::optimizer::is<keel::optimizer::closure, keel::optimizer::whole_tensors>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::data>> =
     said(FIX("list all facts in one keel::data::is<..>", keel::data::is<keel::data::finite, keel::data::drops_last>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::device>> =
-    said(FIX("keep one of keel::device::{any, cpu, cuda, cuda_with}", keel::device::any), FIX("keep one of keel::device::", keel::device::cpu),
-         FIX("keep one of keel::device::", keel::device::cuda), FIX("keep one of keel::device::", keel::device::cuda_with<keel::device::device_assert>));
+    said(FIX("keep one of keel::device::{any, cpu, cuda, cuda_with}", keel::device::any),
+         FIX("keep one of keel::device::", keel::device::cpu), FIX("keep one of keel::device::", keel::device::cuda),
+         FIX("keep one of keel::device::", keel::device::cuda_with<keel::device::device_assert>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::batch_guard>> =
     said(FIX("keep one of keel::batch_guard::{on, check, off}", keel::batch_guard::on),
-         FIX("keep one of keel::batch_guard::", keel::batch_guard::check<>), FIX("keep one of keel::batch_guard::", keel::batch_guard::off));
+         FIX("keep one of keel::batch_guard::", keel::batch_guard::check<>),
+         FIX("keep one of keel::batch_guard::", keel::batch_guard::off));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::world>> =
     said(FIX("keep one of keel::world::{any, size}", keel::world::any), FIX("keep one of keel::world::", keel::world::size<1>));
 template <>
-inline constexpr auto fixes<rule::D20> = said(FIX("keep one of them", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>));
+inline constexpr auto fixes<rule::D20> =
+    said(FIX("keep one of them", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>));
 template <>
-inline constexpr auto fixes<rule::D25> =
-    said(FIX("give it the id, text and broken that keel/rule/rule.hpp describes", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
+inline constexpr auto fixes<rule::D25> = said(FIX("give it the id, text and broken that keel/rule/rule.hpp describes",
+                                                  keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
 template <>
 inline constexpr auto fixes<rule::D26> =
     said(FIX("500_steps", keel::checkpoint::every<500_steps>), FIX("500_steps", keel::evaluation::every<500_steps>),
          FIX("1_epochs", keel::checkpoint::every<1_epochs>), FIX("1_epochs", keel::evaluation::every<1_epochs>),
-         FIX_BESIDE("for checkpoints also 10_min, with using namespace keel::literals", "keel::literals", keel::checkpoint::every<10_min>));
+         FIX_BESIDE("for checkpoints also 10_min, with using namespace keel::literals", "keel::literals",
+                    keel::checkpoint::every<10_min>));
 template <>
-inline constexpr auto fixes<rule::D22> =
-    said(FIX("use an id from keel/rule/README.md", keel::accumulate<2>, keel::data::is<keel::data::ragged>, keel::accept<"B06">));
+inline constexpr auto fixes<rule::D22> = said(
+    FIX("use an id from keel/rule/README.md", keel::accumulate<2>, keel::data::is<keel::data::ragged>, keel::accept<"B06">));
 template <>
-inline constexpr auto fixes<rule::D23> = said(FIX("remove the accept and follow that rule's fix", keel::recompute::reentrant, keel::shard::zero<3>));
+inline constexpr auto fixes<rule::D23> =
+    said(FIX("remove the accept and follow that rule's fix", keel::recompute::reentrant, keel::shard::zero<3>));
 template <>
 inline constexpr auto fixes<rule::D24> = said(FIX("remove it", keel::accumulate<1>));
 
 template <>
-inline constexpr auto fixes<rule::P20> = said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>),
-                                              FIX("reduce_once needs keel::shard, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
+inline constexpr auto fixes<rule::P20> =
+    said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>),
+         FIX("reduce_once needs keel::shard, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
 
 template struct each_followed<rule::slot_rules>;
 template struct each_followed<rule::accept_rules>;

@@ -83,11 +83,11 @@ static_assert(facts<slot::model, int>() == model::settings{} && facts<slot::data
 
 // Either of two sources is enough, for each fact by itself.
 template <class Nothing, class... Alone>
-constexpr bool either_is_enough = (((Alone::configured | Nothing::configured) == Alone::configured &&
-                                    (Nothing::configured | Alone::configured) == Alone::configured &&
-                                    (Alone::configured | Alone::configured) == Alone::configured &&
-                                    !(Alone::configured == Nothing::configured)) &&
-                                   ...);
+constexpr bool either_is_enough =
+    (((Alone::configured | Nothing::configured) == Alone::configured &&
+      (Nothing::configured | Alone::configured) == Alone::configured &&
+      (Alone::configured | Alone::configured) == Alone::configured && !(Alone::configured == Nothing::configured)) &&
+     ...);
 static_assert(
     either_is_enough<model::has<>, model::has<model::frozen>, model::has<model::adapters>, model::has<model::batch_norm>,
                      model::has<model::dropout>, model::has<model::tied_weights>, model::has<model::routing>,

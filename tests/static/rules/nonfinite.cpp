@@ -56,7 +56,8 @@ struct example<rule::N11> : recipes<recipe<saves, nonfinite::rollback<10, nonfin
                                     recipe<saves, nonfinite::rollback<10, nonfinite::attempts<1>>>> {};
 
 // Two checkpoints are kept unless the recipe says otherwise, and the newest may be of the last update.
-static_assert(breaks<rule::N11>(of<saves, spike::rollback<spike::attempts<0>>>) && keeps(of<saves, spike::rollback<spike::attempts<1>>>));
+static_assert(breaks<rule::N11>(of<saves, spike::rollback<spike::attempts<0>>>) &&
+              keeps(of<saves, spike::rollback<spike::attempts<1>>>));
 
 template <>
 struct example<rule::N12> : recipes<recipe<saves, nonfinite::rollback<501>>, recipe<saves, nonfinite::rollback<500>>> {};
@@ -117,7 +118,8 @@ static_assert(breaks<rule::N27>(of<spike::rollback<spike::zscore<-1.0>>, saves>)
 static_assert(keeps({.spike = {.zscore = 0.0, .window = 0}}));
 static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<1.0>>>) && keeps(of<spike::skip<spike::ratio<above(1.0)>>>));
 static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<-2.0>>>) && keeps(of<spike::skip<spike::ratio<0.0>>>));
-static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<nan>>>) && breaks<rule::N27>(of<spike::skip<spike::ratio<1.7e308>>>));
+static_assert(breaks<rule::N27>(of<spike::skip<spike::ratio<nan>>>) &&
+              breaks<rule::N27>(of<spike::skip<spike::ratio<1.7e308>>>));
 static_assert(breaks<rule::N27>(of<spike::skip<spike::loss_above<-1.0>>>) && keeps(of<spike::skip<spike::loss_above<5.0>>>));
 static_assert(breaks<rule::N27>(of<spike::skip<spike::loss_above<nan>>>));
 static_assert(breaks<rule::N27>(of<spike::rollback<spike::gradient_norm_above<-1.0>>, saves>) &&

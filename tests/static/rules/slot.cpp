@@ -100,14 +100,17 @@ template <>
 struct example<rule::D00> : recipes<recipe<int>, recipe<>> {};
 static_assert(breaks<rule::D00>(of<int, void, only_a_name>) && of<int, void, only_a_name>.unknown_entries == 3);
 template <>
-struct example<rule::given_twice<keel::slot::loss_scale>> : recipes<recipe<keel::loss_scale::none, keel::loss_scale::none>, recipe<keel::loss_scale::none>> {};
+struct example<rule::given_twice<keel::slot::loss_scale>>
+    : recipes<recipe<keel::loss_scale::none, keel::loss_scale::none>, recipe<keel::loss_scale::none>> {};
 template <>
-struct example<rule::given_twice<keel::slot::accumulate>> : recipes<recipe<accumulate<4>, accumulate<8>>, recipe<accumulate<4>>> {};
+struct example<rule::given_twice<keel::slot::accumulate>>
+    : recipes<recipe<accumulate<4>, accumulate<8>>, recipe<accumulate<4>>> {};
 template <>
 struct example<rule::given_twice<keel::slot::nonfinite>>
     : recipes<recipe<keel::nonfinite::raise, keel::nonfinite::skip<10>>, recipe<keel::nonfinite::skip<10>>> {};
 template <>
-struct example<rule::given_twice<keel::slot::spike>> : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
+struct example<rule::given_twice<keel::slot::spike>>
+    : recipes<recipe<keel::spike::ignore, keel::spike::skip<>>, recipe<keel::spike::skip<>>> {};
 template <>
 struct example<rule::given_twice<keel::slot::schedule>>
     : recipes<recipe<keel::schedule::constant, keel::schedule::cosine<>>, recipe<keel::schedule::cosine<>>> {};
@@ -115,14 +118,17 @@ template <>
 struct example<rule::given_twice<keel::slot::recompute>>
     : recipes<recipe<keel::recompute::none, keel::recompute::reentrant>, recipe<keel::recompute::reentrant>> {};
 template <>
-struct example<rule::given_twice<keel::slot::offload>> : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
+struct example<rule::given_twice<keel::slot::offload>>
+    : recipes<recipe<keel::offload::none, keel::offload::optimizer>, recipe<keel::offload::optimizer>> {};
 template <>
-struct example<rule::given_twice<keel::slot::attention>> : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
+struct example<rule::given_twice<keel::slot::attention>>
+    : recipes<recipe<keel::attention::math, keel::attention::fused>, recipe<keel::attention::fused>> {};
 template <>
-struct example<rule::given_twice<keel::slot::oom>> : recipes<recipe<keel::oom::raise, ladder<keel::oom::give_up>>, recipe<ladder<keel::oom::give_up>>> {
-};
+struct example<rule::given_twice<keel::slot::oom>>
+    : recipes<recipe<keel::oom::raise, ladder<keel::oom::give_up>>, recipe<ladder<keel::oom::give_up>>> {};
 template <>
-struct example<rule::given_twice<keel::slot::health>> : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
+struct example<rule::given_twice<keel::slot::health>>
+    : recipes<recipe<keel::health::off, keel::health::sft>, recipe<keel::health::sft>> {};
 template <>
 struct example<rule::given_twice<keel::slot::determinism>>
     : recipes<recipe<keel::determinism::off, keel::determinism::seeded<1>>, recipe<keel::determinism::seeded<1>>> {};
@@ -145,23 +151,28 @@ template <>
 struct example<rule::given_twice<keel::slot::incident>>
     : recipes<recipe<keel::incident::off, keel::incident::keep<>>, recipe<keel::incident::keep<>>> {};
 template <>
-struct example<rule::given_twice<keel::slot::timeout>> : recipes<recipe<keel::timeout::none, keel::timeout::set<keel::timeout::soft<1_min>>>,
-                                    recipe<keel::timeout::set<keel::timeout::soft<1_min>>>> {};
+struct example<rule::given_twice<keel::slot::timeout>>
+    : recipes<recipe<keel::timeout::none, keel::timeout::set<keel::timeout::soft<1_min>>>,
+              recipe<keel::timeout::set<keel::timeout::soft<1_min>>>> {};
 template <>
-struct example<rule::given_twice<keel::slot::optimizer>> : recipes<recipe<keel::optimizer::usual, keel::optimizer::usual>, recipe<keel::optimizer::usual>> {};
+struct example<rule::given_twice<keel::slot::optimizer>>
+    : recipes<recipe<keel::optimizer::usual, keel::optimizer::usual>, recipe<keel::optimizer::usual>> {};
 template <>
-struct example<rule::given_twice<keel::slot::data>> : recipes<recipe<keel::data::usual, keel::data::usual>, recipe<keel::data::usual>> {};
+struct example<rule::given_twice<keel::slot::data>>
+    : recipes<recipe<keel::data::usual, keel::data::usual>, recipe<keel::data::usual>> {};
 template <>
-struct example<rule::given_twice<keel::slot::device>> : recipes<recipe<keel::device::any, keel::device::cpu>, recipe<keel::device::cpu>> {};
+struct example<rule::given_twice<keel::slot::device>>
+    : recipes<recipe<keel::device::any, keel::device::cpu>, recipe<keel::device::cpu>> {};
 template <>
 struct example<rule::given_twice<keel::slot::batch_guard>>
     : recipes<recipe<keel::batch_guard::on, keel::batch_guard::check<>>, recipe<keel::batch_guard::check<>>> {};
 template <>
-struct example<rule::given_twice<keel::slot::world>> : recipes<recipe<keel::world::any, keel::world::size<1>>, recipe<keel::world::size<1>>> {};
+struct example<rule::given_twice<keel::slot::world>>
+    : recipes<recipe<keel::world::any, keel::world::size<1>>, recipe<keel::world::size<1>>> {};
 
 // Two slots that are given twice are two errors, and one that is given three times is one.
-static_assert(
-    breaks<rule::given_twice<keel::slot::accumulate>, rule::given_twice<keel::slot::model>>(of<accumulate<1>, keel::model::all_trainable, keel::model::all_trainable, accumulate<1>>));
+static_assert(breaks<rule::given_twice<keel::slot::accumulate>, rule::given_twice<keel::slot::model>>(
+    of<accumulate<1>, keel::model::all_trainable, keel::model::all_trainable, accumulate<1>>));
 static_assert(breaks<rule::given_twice<keel::slot::accumulate>>(of<accumulate<1>, accumulate<1>, accumulate<1>>));
 
 // Every policy that has options.
@@ -256,7 +267,8 @@ using namespace keel::literals;
 template <>
 struct example<rule::D26> : recipes<recipe<keel::checkpoint::every<500>>, recipe<keel::checkpoint::every<500_steps>>> {};
 static_assert(breaks<rule::D26>(of<keel::evaluation::every<500>>) && keeps(of<keel::evaluation::every<2_epochs>>));
-static_assert(breaks<rule::D26>(of<keel::evaluation::every<10_min>>) && breaks<rule::D26>(of<keel::evaluation::every<500_tokens>>));
+static_assert(breaks<rule::D26>(of<keel::evaluation::every<10_min>>) &&
+              breaks<rule::D26>(of<keel::evaluation::every<500_tokens>>));
 // It is taken as updates, so that no other rule complains of it.
 static_assert(breaks<rule::D26>(of<keel::checkpoint::every<500>, keel::nonfinite::rollback<10>>));
 static_assert(breaks<rule::D26, rule::S24>(of<keel::checkpoint::every<0>>));
@@ -273,7 +285,8 @@ static_assert(breaks<rule::P20>(of<nonfinite::skip<10, nonfinite::reseed>>) &&
               keeps(of<nonfinite::skip<10, nonfinite::change_nothing>>));
 static_assert(breaks<rule::P20>(of<nonfinite::raise_with<nonfinite::skip_data>>));
 static_assert(breaks<rule::P20>(of<nonfinite::warn<10, nonfinite::lower_lr>>));
-static_assert(keeps(of<keel::checkpoint::every<500_steps>, nonfinite::rollback<10, nonfinite::reseed, nonfinite::attempts<1>>>));
+static_assert(
+    keeps(of<keel::checkpoint::every<500_steps>, nonfinite::rollback<10, nonfinite::reseed, nonfinite::attempts<1>>>));
 using failures = keel::checkpoint::mean_time_between_failures<1_s>;
 static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_steps, failures>>));
 static_assert(breaks<rule::P20>(of<keel::checkpoint::every<500_s, failures>>));

@@ -43,7 +43,8 @@ constexpr bool has_fields() {
 
 /// A batch that can be written and read again.
 template <class Batch>
-concept writable_batch = detail::has_fields<std::remove_cvref_t<Batch>>() && std::default_initializable<std::remove_cvref_t<Batch>>;
+concept writable_batch =
+    detail::has_fields<std::remove_cvref_t<Batch>>() && std::default_initializable<std::remove_cvref_t<Batch>>;
 
 /// The batch under the name `name`, and its members under their numbers: `fields_of_batch(archive, "batch", batch)`.
 template <class Archive, class Batch>
