@@ -17,7 +17,10 @@
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
 #include <keel/core/parameters.ipp>
+#include <keel/diagnose/compare_runs.ipp>
 #include <keel/diagnose/event_timeline.ipp>
+#include <keel/diagnose/explain.ipp>
+#include <keel/diagnose/guide.ipp>
 #include <keel/diagnose/heat_strip.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/report.ipp>

@@ -86,7 +86,13 @@ KEEL_BODY void update_trace::add(std::unique_ptr<taken_batch> batch) {
 }
 
 KEEL_BODY void update_trace::add(taken_batch& batch) {
-  kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
+  try {
+    kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    // What may have to be found out later is not worth a rung.
+    kept_.missing = "memory ran out where it began";
+  }
 }
 
 KEEL_BODY bool update_trace::takes(reason why) {

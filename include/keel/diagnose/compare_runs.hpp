@@ -1,0 +1,56 @@
+// Two runs beside each other: where one is fine and the other is not. What was asked of them (recipe, versions, data), the first update at
+// which they part and what parted first, and how far the weights of their newest common checkpoint are from each other, by layer.
+//     keel::run_comparison const found = keel::compare_runs("runs/good", "runs/worse");
+//     std::puts(keel::to_text(found).c_str());
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+/// Of what was asked of the runs; empty text where one does not have it.
+struct setting_difference {
+  std::string name;  ///< "clip.limit" of the recipe, "learning rate of group 0", ..
+  std::string a;
+  std::string b;
+};
+
+/// A key of metrics.jsonl, at the first update where its values differ in any bit.
+struct record_difference {
+  std::string key;
+  std::int64_t update;
+  double a;
+  double b;
+};
+
+struct layer_distance {
+  std::string name;
+  double relative;  ///< norm of the difference over the norm of the first run's; infinity where only one has the layer
+};
+
+struct run_comparison {
+  std::string name_a;
+  std::string name_b;
+  std::vector<setting_difference> settings;
+  std::int64_t common_updates = 0;         ///< that both records have
+  std::vector<record_difference> records;  ///< the first to part comes first; empty: they do not part
+  std::optional<std::int64_t> checkpoint;  ///< the newest update of which both have a checkpoint
+  std::vector<layer_distance> layers;      ///< in that one, the farthest first
+  std::string conclusion;                  ///< one sentence
+};
+
+/// Throws file_error (E02) for a directory without a record, checkpoint_error (E05) for a damaged checkpoint.
+run_comparison compare_runs(std::filesystem::path const& a, std::filesystem::path const& b);
+
+/// For a terminal.
+std::string to_text(run_comparison const& found);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/compare_runs.ipp>
+#endif

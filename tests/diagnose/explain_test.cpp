@@ -1,0 +1,92 @@
+// What messages, symptoms and ids are explained by.
+#include <keel/diagnose/explain.hpp>
+#include <keel/diagnose/guide.hpp>
+#include <keel/rule/every_rule.hpp>
+#include <set>
+
+#include "../support.hpp"
+
+namespace {
+
+/// The first that is found says this.
+bool finds(char const* asked, char const* words) {
+  auto const found = keel::explain(asked);
+  INFO(asked << " gives " << (found.empty() ? "nothing" : found.front().seen));
+  bool const fits = !found.empty() && (found.front().seen + found.front().cause).find(words) != std::string::npos;
+  CHECK(fits);
+  return fits;
+}
+
+template <class... Rules>
+std::vector<std::string> ids_of(keel::rule::list<Rules...>) {
+  return {std::string(Rules::id)...};
+}
+
+}  // namespace
+
+TEST_CASE("messages and symptoms of the tables that people know are explained") {
+  finds("exitcode: -9", "host memory");
+  finds("exitcode: -7 (DeepSpeed)", "shared memory");
+  finds("CUDA out of memory", "activations");
+  finds("RuntimeError: NCCL communicator was aborted", "another rank");
+  finds("ValueError: Asking to pad but the tokenizer does not have a padding token", "tokenizer");
+  finds("'DummyOptim' object has no attribute 'step'", "placeholder");
+  finds("unable to load strategy X", "was not found");
+  finds("generation_batch_size not divisible by num_generations", "groups of answers");
+  finds("'weight' must be 2-D", "flat");
+  finds("CheckpointError (tensor count mismatch)", "saved other tensors");
+  finds("BFloat16 TypeError during weight sync", "NumPy");
+  finds("Content end boundary is before start boundary", "chat template");
+  finds("CAS service error during data processing", "download");
+  finds("Training hangs (multi-GPU), async prefetch", "prefetching thread");
+  finds("loss is nan", "a nan comes of");
+  finds("the loss does not decrease", "well above");
+  finds("loss spikes", "recovers");
+  finds("overfitting", "evaluation loss rises");
+  finds("wild oscillations", "bounces");
+  finds("catastrophic forgetting", "older task");
+  finds("memory grows: staircase", "leak");
+  finds("OOM at validation", "keeps a graph");
+  finds("fragmentation", "fragmentation");
+  finds("low MFU", "small or odd sizes");
+  finds("waiting for data", "workers");
+  finds("loss jumps after a resume", "moments");
+  finds("nan_to_num", "the cause stays");
+  finds("label leakage", "targets stand in the inputs");
+  finds("nvidia-smi shows more memory", "driver");
+}
+
+TEST_CASE("every id of a rule and of a running program is explained by its own words") {
+  for (std::string const& id : ids_of(keel::rule::every_rule{})) {
+    auto const found = keel::explain(id);
+    INFO(id);
+    REQUIRE(!found.empty());
+    CHECK(found.back().seen.find("[" + id + "]") == 0);
+    CHECK(!found.back().fix.empty());
+  }
+  for (int number = 1; number <= 19; ++number) {
+    std::string const id = (number < 10 ? "E0" : "E") + std::to_string(number);
+    INFO(id);
+    CHECK(!keel::explain("[" + id + "]").empty());
+    CHECK(keel::explain(id).front().seen.find(id) != std::string::npos);
+  }
+}
+
+TEST_CASE("words that no entry has are explained by nothing, and nothing is by nothing") {
+  CHECK(keel::explain("xyzzy").empty());
+  CHECK(keel::explain("").empty());
+  CHECK(keel::explain("nan", 0).empty());
+  CHECK(keel::explain("the loss and the gradient", 100).size() > 1);
+}
+
+TEST_CASE("an entry of the guide has all of its fields, and none is there twice") {
+  std::set<std::string> seen;
+  for (keel::guide_entry const& entry : keel::guide()) {
+    INFO(entry.seen);
+    for (char const* const field : {entry.family, entry.seen, entry.cause, entry.fix, entry.keel}) CHECK(*field != '\0');
+    CHECK(seen.insert(entry.seen).second);
+    // A table has no room for it.
+    for (char const* const field : {entry.seen, entry.cause, entry.fix, entry.keel})
+      CHECK(std::string(field).find('|') == std::string::npos);
+  }
+}
