@@ -67,7 +67,7 @@ struct run {
   std::size_t position = 0;
 };
 
-/// `Climbs` has one rung; `Reference` with `from` begins where it leads. `updates_before`: of the update that runs out.
+/// `Climbs` has one rung, and keel::incident::off: what an incident would need is given up without a rung; `Reference` with `from` begins where it leads. `updates_before`: of the update that runs out.
 template <class Climbs, class Reference, class Optimizer = keel::adamw>
 void every_allocation_fails_once(std::int64_t updates_before, beginning from = beginning::plain, bool narrow = false) {
   keel::memory::budget budget;

@@ -544,3 +544,48 @@ TEST_CASE("two steps in two threads look into their updates beside each other") 
   CHECK(sentences[0].ends_with("row 0"));
   CHECK(sentences[1].ends_with("row 1"));
 }
+
+TEST_CASE("no memory for what an incident would need costs neither a rung nor the update") {
+  keel::memory::budget budget;
+  guarded_run<on_a_ladder> run;
+  auto const loss_of = mean_squared_error(run.model);
+  run.step(make_pair_batch(1), loss_of);
+  run.step(make_pair_batch(2), loss_of);
+  auto const first = make_pair_batch(3);
+  auto const second = spoiled_batch(4, 0);
+  budget.refuse_allocation(1);
+  run.step(first, loss_of);
+  budget.refuse_allocation(0);
+  auto const outcome = run.step(second, loss_of);
+  CHECK(run.step.pieces() == 1);
+  REQUIRE(outcome.skipped());
+  CHECK(outcome.skipped()->origin == "where it began is not known: memory ran out where it began");
+}
+
+TEST_CASE("whichever allocation fails while an update is looked into, the run goes on as it was") {
+  keel::memory::budget budget;
+  std::optional<std::vector<at::Tensor>> expected;
+  bool refused = true;
+  for (std::int64_t nth = 0; refused; ++nth) {
+    guarded_run<plain> run(0.3);
+    INFO("allocation " << nth);
+    bool is_second_run = false;
+    auto const loss_of = [&](pair_batch const& batch) {
+      // From the beginning of the second run on.
+      if (is_second_run && nth > 0) budget.refuse_allocation(nth);
+      is_second_run = !is_second_run;
+      return at::mse_loss(run.model->forward(batch.first), batch.second);
+    };
+    run.step(make_pair_batch(1), loss_of);
+    is_second_run = false;
+    auto const before = budget.refused();
+    REQUIRE(run.step(spoiled_batch(2, 3), loss_of).skipped());
+    budget.refuse_allocation(0);
+    refused = nth == 0 || budget.refused() > before;
+    is_second_run = false;
+    REQUIRE(run.step(make_pair_batch(3), mean_squared_error(run.model)).updated());
+    auto const parameters = copies_of(run.model->parameters());
+    if (!expected) expected = parameters;
+    REQUIRE(same_bits(parameters, *expected));
+  }
+}
