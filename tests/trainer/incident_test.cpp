@@ -133,6 +133,28 @@ TEST_CASE("a run goes on after a replay as it would have without it") {
   CHECK(a.second == b.second);
 }
 
+TEST_CASE("a replay gives the run its own learning rate back, whatever it is and whatever the options accept") {
+  scratch_directory directory;
+  {
+    small_run<keeps> small({.run_directory = directory.path(), .epochs = 1});
+    small.run.fit(batches_with({9}), small.loss());
+  }
+  auto const incident = incidents_of(directory.path()).at(0);
+  for (bool const accepts : {false, true}) {
+    scratch_directory of_other;
+    small_run<keeps> other({.run_directory = of_other.path(),
+                            .accept = accepts ? std::vector<std::string>{"lr"} : std::vector<std::string>{},
+                            .accept_changed_recipe = accepts});
+    other.optimizer.param_groups()[0].options().set_lr(0.5);
+    other.run.step(make_pair_batch(0), other.loss());
+    other.run.step(make_pair_batch(1), other.loss());
+    CHECK(other.run.replay(incident, other.loss()).same_bits);
+    CHECK(other.optimizer.param_groups()[0].options().get_lr() == 0.5);
+    CHECK(other.run.learning_rate() == 0.5);
+    CHECK(other.run.updates() == 1);
+  }
+}
+
 TEST_CASE("narrowing names what makes the update finite") {
   scratch_directory directory;
   small_run<keeps> small({.run_directory = directory.path(), .epochs = 1});

@@ -112,7 +112,7 @@ class operation_observer::scope {
     auto callback = detail::callback_of(place_, std::make_index_sequence<detail::most_observers>());
     callback.needsInputs(wanted.inputs).needsOutputs(wanted.outputs).scopes({at::RecordScope::FUNCTION});
     if (wanted.backward_functions) callback.scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
-    handle_ = at::addThreadLocalCallback(std::move(callback));
+    handle_ = at::addThreadLocalCallback(callback);
   }
   scope(scope const&) = delete;
   scope& operator=(scope const&) = delete;

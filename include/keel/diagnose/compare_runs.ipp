@@ -148,18 +148,21 @@ inline constexpr std::array<char const*, 6> compared_keys{"lr", "tokens", "loss_
 KEEL_BODY std::string concluded(run_comparison const& found) {
   if (found.common_updates == 0) return "the records have no update in common";
   if (found.records.empty()) {
-    std::string const all = "the same in every bit over all " + std::to_string(found.common_updates) + " updates that both have";
+    std::string const all =
+        "the same in every bit over all " + std::to_string(found.common_updates) + " updates that both have";
     return found.settings.empty() ? all : all + ", although their settings differ";
   }
   record_difference const& first = found.records.front();
   std::string const at = " at update " + std::to_string(first.update);
   bool const from_the_start = first.update <= 1;
   if (first.key == "lr") return "they part by the learning rate" + at + ": compare the schedules, and the length of the runs";
-  if (first.key == "tokens") return "they part by the data" + at + ": batches of another size, so another order or another source";
+  if (first.key == "tokens")
+    return "they part by the data" + at + ": batches of another size, so another order or another source";
   if (first.key == "loss_scale") return "they part by the loss scale" + at;
   if (first.key == "skipped") return "they part" + at + ", where one skipped an update and the other did not";
   if (first.key == "gradient_norm")
-    return "they part in the backward pass" + at + ": the loss is the same, the gradients are not (threads, kernels, recompute)";
+    return "they part in the backward pass" + at +
+           ": the loss is the same, the gradients are not (threads, kernels, recompute)";
   if (from_the_start)
     return "they part with the first loss: other initial weights, other data or another order, or other random numbers";
   return "they part by the loss" + at +

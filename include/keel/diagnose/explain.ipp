@@ -68,7 +68,8 @@ KEEL_BODY std::string id_in(std::string_view words) {
     if (std::isalnum(static_cast<unsigned char>(c)) != 0) id += static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   }
   bool const is_id = id.size() == 3 && std::isalpha(static_cast<unsigned char>(id[0])) != 0 &&
-                     std::isdigit(static_cast<unsigned char>(id[1])) != 0 && std::isdigit(static_cast<unsigned char>(id[2])) != 0;
+                     std::isdigit(static_cast<unsigned char>(id[1])) != 0 &&
+                     std::isdigit(static_cast<unsigned char>(id[2])) != 0;
   return is_id ? id : "";
 }
 

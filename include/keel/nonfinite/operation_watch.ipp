@@ -195,12 +195,16 @@ KEEL_BODY operation_watch::finding operation_watch::make_finding(nonfinite_value
   }
   made.where = where(frames);
   made.values = values;
-  made.is_meant = context.is_meant;
   for (bad_input const& input : context.inputs) {
     // What was never written came from nowhere.
     if (overwrites && input.storage == storage && !input.made_by) continue;
     made.inputs.push_back(input);
   }
+  // What is made of nothing else is meant too, as a mask that where() and a product go through.
+  bool const of_meant = !made.inputs.empty() && std::all_of(made.inputs.begin(), made.inputs.end(), [&](bad_input const& one) {
+    return one.made_by && findings_[*one.made_by].is_meant;
+  });
+  made.is_meant = (context.is_meant || of_meant) && !values.nan;
   return made;
 }
 
@@ -266,7 +270,7 @@ KEEL_BODY std::optional<nonfinite_origin> operation_watch::origin_of_gradients()
   std::optional<std::size_t> first;
   std::optional<nonfinite_values> values;
   for (at::Tensor const& parameter : parameters_.tensors) {
-    at::Tensor const gradient = parameter.grad();
+    at::Tensor const& gradient = parameter.grad();
     nonfinite_values const found = nonfinite_values_of(gradient);
     if (!found.any()) continue;
     if (!values) values = found;

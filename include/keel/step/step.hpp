@@ -214,7 +214,8 @@ class step {
   template <class Archive>
   void visit(Archive& archive) {
     settle();
-    device_scale_.reset();
+    // Of an open update, as one that is kept to be looked into, the device goes on with its scale.
+    if (!open_) device_scale_.reset();
     archive("updates", updates_);
     archive("skipped", skipped_);
     archive("clipped", clipped_);

@@ -122,6 +122,9 @@ template <class Environment>
 using checkpoint_seams_of =
     checkpoint_seams<typename Environment::files, typename Environment::clock, typename Environment::world>;
 
+/// What a snapshot is put into a run for. A rollback may have lowered the run's learning rate; what is put back is what the run was.
+enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
+
 /// A trainer's part; the trainer's own members of the same names document what users call.
 template <class Seams>
 class checkpoint_manager {
@@ -189,8 +192,9 @@ class checkpoint_manager {
   void note_random();
   /// What the run was before an update that is being looked into, which began with this random state and at this place in the data.
   snapshot before_update(random_snapshot const& random, data_cursor const& cursor);
-  /// Puts a snapshot of this run, or of another one with this recipe, into it. Throws checkpoint_error.
-  void apply_for_replay(snapshot content, std::string const& source);
+  /// Puts a snapshot of a run with this recipe into this one; `exactly`: it is of this run and trainer, with nothing to accept.
+  /// Throws checkpoint_error.
+  void apply_for_replay(snapshot content, std::string const& source, bool exactly);
 
   /// Puts the random state of the last boundary back, so that a run that continues draws what the dropped update drew.
   void restore_random();
@@ -247,8 +251,7 @@ class checkpoint_manager {
   /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
   void warn_of_grace(double slowest_update);
 
-  /// `own`: the checkpoint is of this run, whose learning rate a rollback may have lowered.
-  void apply(snapshot content, std::string const& source, bool own = false);
+  void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
 
   /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
   /// error (E12) where there is none.

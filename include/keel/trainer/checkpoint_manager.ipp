@@ -284,9 +284,9 @@ snapshot checkpoint_manager<Seams>::before_update(random_snapshot const& random,
 }
 
 template <class Seams>
-void checkpoint_manager<Seams>::apply_for_replay(snapshot content, std::string const& source) {
+void checkpoint_manager<Seams>::apply_for_replay(snapshot content, std::string const& source, bool exactly) {
   std::string const run = run_id_;
-  apply(std::move(content), source);
+  apply(std::move(content), source, exactly ? snapshot_use::put_back : snapshot_use::replay);
   run_id_ = run;
 }
 
@@ -392,8 +392,9 @@ void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
 }
 
 template <class Seams>
-void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, bool own) {
+void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, snapshot_use use) {
   for (auto const& one : migrations_) {
+    if (use == snapshot_use::put_back) break;
     snapshot const before = content;
     migration change(content);
     one.change(change);
@@ -404,8 +405,10 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
   std::string const run_id = content.run;
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
-  if (options_.resume_at || own) accepts.names.push_back("lr");
-  accepts.own_run = own;
+  // A replay makes no step, so the rate does not count.
+  if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
+  if (use == snapshot_use::put_back) accepts = {};
+  accepts.own_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
   // Older checkpoints have none, and what this run had is not theirs.
   progress_.record.interval = {};
   apply_snapshot(std::move(content), present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
@@ -536,7 +539,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   data_cursor const here = progress_.cursor;
   run_record const record = progress_.record;
   double const lowered = step_.schedule().lowered();
-  apply(found->second, directory_->checkpoints().path_of(found->first).string(), /*own=*/true);
+  apply(found->second, directory_->checkpoints().path_of(found->first).string(), snapshot_use::roll_back);
   random_.restore();
   // What an update that was under way came to is of the run that is left.
   step_.guards().take_rollback_request();

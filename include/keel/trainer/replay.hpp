@@ -181,11 +181,11 @@ class incident_replay {
     auto buffers = std::make_shared<snapshot_buffers>();
     snapshot const present = buffers->copy(checkpoints.before_update(random, cursor));
     restore_ = [&checkpoints, buffers, present, random] {
-      checkpoints.apply_for_replay(present, "this run");
+      checkpoints.apply_for_replay(present, "this run", /*exactly=*/true);
       random.restore();
     };
     try {
-      checkpoints.apply_for_replay(content_, source_);
+      checkpoints.apply_for_replay(content_, source_, /*exactly=*/false);
     } catch (...) {
       // It goes on; the run is put back first.
       restore_();
