@@ -61,7 +61,7 @@ std::vector<plant> const& plants() {
       {"arc sine of 1", "AsinBackward0", true, 0.5F, 1.0F, [](auto const& t) { return at::asin(t); }},
       {"logarithm that where leaves out", "LogBackward0", true, 1.0F, 0.0F,
        [](auto const& t) { return at::where(t > 0.0, at::log(t), at::zeros_like(t)); }},
-      {"angle of 0 and 0", "Atan2Backward0", true, 1.0F, 0.0F, [](auto const& t) { return at::atan2(t, t * 2.0); }},
+      {"hyperbolic arc cosine of 1", "AcoshBackward0", true, 2.0F, 1.0F, [](auto const& t) { return at::acosh(t); }},
   };
   return all;
 }

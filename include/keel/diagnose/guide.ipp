@@ -157,7 +157,7 @@ inline constexpr guide_entry all_of_guide[] = {
      "ranks run different code, have uneven data, or one of them died",
      "look for the first error over the logs of all ranks; the same number of batches on each",
      "several ranks are refused until keel can run them (U04); agreed<T> is the type of a common decision"},
-    {it_hangs, "collective mismatch; a liveness probe finds another sum", "one rank took another branch, as a skip of its own",
+    {it_hangs, "collective mismatch; a liveness probe finds another sum", "one rank took another branch, as a skip that it decided alone",
      "decide together", "a branch before a collective takes agreed<bool>; a raw one does not compile (S17, Y01)"},
     {it_hangs, "hang at start; rendezvous timeout; init_process_group", "a wrong address, port or world size",
      "compare MASTER_ADDR, MASTER_PORT, WORLD_SIZE on every rank", "a launcher's variables with one process are refused (U04)"},
