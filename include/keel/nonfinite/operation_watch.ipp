@@ -126,7 +126,7 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> operation_watch::began(at::Record
         });
       }
     }
-    // Without a graph there is no node of that number.
+    // Only with a graph does the operation make a node.
     if (operation.seqNr() >= 0 && at::GradMode::is_enabled())
       forward_.try_emplace(operation.seqNr(), forward_operation{operation.name(), last_parameter_});
   }
