@@ -399,6 +399,21 @@ TEST_CASE("an exception of the second run is said and changes nothing") {
   CHECK(run.step(make_pair_batch(1), loss_of).updated());
 }
 
+TEST_CASE("a parameter that is not finite is named also where the second run throws") {
+  guarded_run<plain> run;
+  int calls = 0;
+  {
+    at::NoGradGuard const no_grad;
+    run.model->first->weight[0][0] = NAN;
+  }
+  auto const outcome = run.step(make_pair_batch(1), [&](pair_batch const& batch) {
+    if (++calls == 2) throw std::runtime_error("all elements of input should be between 0 and 1");
+    return at::mse_loss(run.model->forward(batch.first), batch.second);
+  });
+  REQUIRE(outcome.skipped());
+  CHECK(outcome.skipped()->origin == "the parameter first.weight was not finite before the update began");
+}
+
 TEST_CASE("an update that a device decides is looked into when the host learns of it") {
   guarded_run<plain, on_a_device> run;
   auto const loss_of = mean_squared_error(run.model);

@@ -106,19 +106,21 @@ KEEL_BODY traced_update update_trace::look(kept_update const& kept, forward_pass
                                            replay_settings const& settings) {
   traced_update traced;
   nonfinite_origin& origin = traced.origin;
+  std::optional<nonfinite_origin> of_state;
   try {
-    auto const of_state = in_state();
+    of_state = in_state();
     origin.detail = kept.missing;
     if (kept.micro_batches.empty() && origin.detail.empty()) origin.detail = "its batches are not kept";
     for (auto const& one : kept.micro_batches) {
       if (one.batch->was_changed()) origin.detail = "the program wrote into a batch after the step had taken it";
     }
     if (origin.detail.empty()) origin = run_again(kept, forward, settings, traced);
-    if (of_state) origin = *of_state;
   } catch (std::exception const& thrown) {
     // What the run does with the update does not depend on what is found out about it.
     origin.detail = "it could not run again: " + first_line(thrown);
   }
+  // Also where LibTorch's own checks throw on such a value.
+  if (of_state) origin = *of_state;
   return traced;
 }
 
