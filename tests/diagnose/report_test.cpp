@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <keel/diagnose/heat_strip.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
 #include <keel/diagnose/trace_figure.hpp>

@@ -22,6 +22,7 @@
 #include <keel/diagnose/explain.ipp>
 #include <keel/diagnose/guide.ipp>
 #include <keel/diagnose/heat_strip.ipp>
+#include <keel/diagnose/page_text.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/report.ipp>
 #include <keel/diagnose/run_history.ipp>

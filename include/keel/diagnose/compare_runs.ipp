@@ -3,6 +3,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/linalg_vector_norm.h>
 

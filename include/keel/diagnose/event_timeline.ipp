@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <keel/diagnose/event_timeline.hpp>
-#include <keel/diagnose/plot.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/metrics/console.hpp>
 
 #include <keel/core/detail/body_begin.inc>

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <keel/diagnose/heat_strip.hpp>
-#include <keel/diagnose/plot.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <limits>
 #include <map>
 #include <optional>

@@ -29,12 +29,6 @@ struct plot_mark {
 std::string plot(std::string_view title, std::string_view unit, std::vector<plotted_curve> const& curves,
                  std::vector<plot_mark> const& marks = {});
 
-/// Text as HTML and SVG take it, in elements and in attributes.
-std::string escaped(std::string_view text);
-
-/// Short enough for an axis: 1500, 15k, 2.5M, 1.04e-3.
-std::string short_number(double value);
-
 }  // namespace keel
 
 #if !__has_include(<keel_bodies_are_compiled>)

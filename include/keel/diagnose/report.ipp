@@ -9,6 +9,7 @@
 #include <ctime>
 #include <keel/diagnose/event_timeline.hpp>
 #include <keel/diagnose/heat_strip.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
 #include <keel/json/load_config.hpp>

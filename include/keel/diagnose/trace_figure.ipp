@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <keel/diagnose/plot.hpp>
+#include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/trace_figure.hpp>
 #include <keel/metrics/console.hpp>
 #include <limits>
