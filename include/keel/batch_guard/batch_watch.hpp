@@ -118,6 +118,9 @@ class batch_watch {
   std::optional<double> padding() const { return padding_; }
   std::optional<double> ignored_labels() const { return ignored_; }
 
+  /// Of what it read of the last batch; 0 where it read nothing.
+  std::uint64_t checksum() const { return checksum_; }
+
   /// True for the first finding of a kind in a run, and for each tenfold: what is said to a person.
   bool is_news(batch_problem which);
 
@@ -138,6 +141,7 @@ class batch_watch {
   std::int64_t seen_ = 0;
   std::optional<double> padding_;
   std::optional<double> ignored_;
+  std::uint64_t checksum_ = 0;
   static constexpr std::size_t remembered = 64;
   std::vector<std::uint64_t> last_;  ///< checksums of the last batches, a ring
   std::uint64_t first_ = 0;          ///< since the data began

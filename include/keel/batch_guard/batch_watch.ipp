@@ -223,6 +223,7 @@ KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& 
   ++seen_;
   padding_.reset();
   ignored_.reset();
+  checksum_ = 0;
   at::NoGradGuard const no_grad;
   bool has_ids = false;
   std::uint64_t checksum = 0;
@@ -266,6 +267,7 @@ KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& 
     }
     add_checksum(look_for_repeated_rows(one, unused));
   }
+  checksum_ = is_read ? checksum : 0;
   if (is_read) look_for_repeats(checksum, found);
   return found;
 }

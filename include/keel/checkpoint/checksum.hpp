@@ -4,6 +4,7 @@
 
 #include <xxhash.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <new>
@@ -11,6 +12,18 @@
 #include <string_view>
 
 namespace keel {
+
+/// 16 hexadecimal digits.
+inline std::string in_hexadecimal(std::uint64_t checksum) {
+  char digits[17];
+  std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(checksum));
+  return digits;
+}
+
+/// Of a sequence of checksums; 0 stands for none.
+inline std::uint64_t checksum_with(std::uint64_t so_far, std::uint64_t one) {
+  return one == 0 ? so_far : XXH3_64bits_withSeed(&one, sizeof one, so_far);
+}
 
 class checksum {
  public:
@@ -20,11 +33,7 @@ class checksum {
   }
   void add(char const* bytes, std::size_t count) { XXH3_64bits_update(state_.get(), bytes, count); }
   /// 16 hexadecimal digits.
-  std::string digest() const {
-    char digits[17];
-    std::snprintf(digits, sizeof digits, "%016llx", static_cast<unsigned long long>(XXH3_64bits_digest(state_.get())));
-    return digits;
-  }
+  std::string digest() const { return in_hexadecimal(XXH3_64bits_digest(state_.get())); }
 
  private:
   struct free_state {

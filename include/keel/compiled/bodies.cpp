@@ -71,6 +71,7 @@
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
 #include <keel/trainer/replay.ipp>
+#include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
 #include <keel/trainer/run_log.ipp>
 #include <keel/trainer/run_profiles.ipp>

@@ -25,13 +25,22 @@ struct usage {
   std::int64_t held = 0;                     ///< allocated at its end, gradients included
   std::int64_t reserved = 0;                 ///< taken from the system at its end
   std::array<std::int64_t, phases> peaks{};  ///< allocated at most while the phase ran
-  bool is_on_gpu = false;                    ///< and not in the host's memory
+  std::int64_t between = 0;                  ///< allocated at most since the update before: evaluations, saves, hooks, loading
+  std::int64_t accumulated = 0;  ///< held before its last piece of a batch more than before its first, gradients included
+  bool is_on_gpu = false;        ///< and not in the host's memory
   std::int64_t peak() const { return *std::max_element(peaks.begin(), peaks.end()); }
   /// The phase of the highest peak.
   phase highest() const { return static_cast<phase>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin()); }
 };
 
-/// Called where phases begin. Costs two atomic operations a phase where memory is counted, and one where it is not.
+/// Where an update stood when memory ran out.
+struct shortage {
+  phase during = phase::forward;
+  std::int64_t pieces = 0;  ///< forward passes that the update had begun
+  usage so_far;             ///< what failed is not in it
+};
+
+/// Called where phases begin. Costs a few atomic operations a phase where memory is counted, and one where it is not.
 class phase_watch {
  public:
   explicit phase_watch(c10::Device device) : device_(device), peak_(device) {}
@@ -41,25 +50,39 @@ class phase_watch {
     wanted_ = wanted;
     now_ = phase::forward;
     peaks_ = {};
-    if (wanted_) peak_.take();
+    pieces_ = 0;
+    between_ = wanted_ ? peak_.take().value_or(0) : 0;
   }
   /// What was since the last call belongs to the phase before.
   void enter(phase next) {
     if (!wanted_) return;
     close_phase();
     now_ = next;
+    if (next != phase::forward || !wanted_) return;
+    (pieces_ == 0 ? first_ : last_) = allocated_on(device_);
+    if (pieces_++ == 0) last_ = first_;
+  }
+  /// Memory ran out; nothing where no update is open or memory is not counted.
+  std::optional<shortage> interrupted() {
+    if (!wanted_) return std::nullopt;
+    close_phase();
+    auto const so_far = read();
+    return so_far ? std::optional(shortage{now_, pieces_, *so_far}) : std::nullopt;
   }
   /// The update ends; nothing where memory is not counted.
   std::optional<usage> end() {
     if (!wanted_) return std::nullopt;
     close_phase();
     wanted_ = false;
-    auto const all = statistics_of(device_);
-    if (!all) return std::nullopt;
-    return usage{all->allocated, all->reserved, peaks_, !device_.is_cpu()};
+    return read();
   }
 
  private:
+  std::optional<usage> read() const {
+    auto const all = statistics_of(device_);
+    if (!all) return std::nullopt;
+    return usage{all->allocated, all->reserved, peaks_, between_, last_ - first_, !device_.is_cpu()};
+  }
   void close_phase() {
     auto const peak = peak_.take();
     if (!peak) {
@@ -75,6 +98,10 @@ class phase_watch {
   phase now_ = phase::forward;
   bool wanted_ = false;
   std::array<std::int64_t, phases> peaks_{};
+  std::int64_t between_ = 0;
+  std::int64_t pieces_ = 0;
+  std::int64_t first_ = 0;  ///< held before the first piece
+  std::int64_t last_ = 0;   ///< held before the last one
 };
 
 }  // namespace keel::memory

@@ -35,6 +35,9 @@ std::int64_t resident();
 /// Nothing where memory is not counted: on the CPU without a budget, or on a device whose allocator this LibTorch does not show.
 std::optional<statistics> statistics_of(c10::Device device);
 
+/// Bytes that tensors hold; 0 where memory is not counted.
+std::int64_t allocated_on(c10::Device device);
+
 /// The peak between two of its readings. On a GPU the allocator has one peak for all, which a reading resets.
 class peak_watch {
  public:

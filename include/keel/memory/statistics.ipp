@@ -37,6 +37,12 @@ KEEL_BODY std::optional<statistics> statistics_of(c10::Device device) {
   return statistics{counts.allocated, counts.peaks[0], detail::resident(), 0, counts.refused};
 }
 
+KEEL_BODY std::int64_t allocated_on(c10::Device device) {
+  if (device.is_cpu()) return detail::process_counts::instance().allocated.load(std::memory_order_relaxed);
+  auto const shown = libtorch::device_memory_of(device);
+  return shown ? shown->allocated : 0;
+}
+
 KEEL_BODY peak_watch::peak_watch(c10::Device device) : device_(device) {
   if (!device_.is_cpu()) return;
   auto& counts = detail::process_counts::instance();

@@ -56,6 +56,7 @@ class update_interval {
     archive.optional_field("ignored_labels", ignored_labels_);
     archive.optional_field("utilised", utilised_);
     archive.optional_field("times", times_);
+    archive.optional_field("batch", batch_);
   }
 
  private:
@@ -94,9 +95,11 @@ class update_interval {
   double padding_ = 0.0;  ///< sums of shares, each times its update's tokens
   double ignored_labels_ = 0.0;
   double utilised_ = 0.0;        ///< milliseconds, each update's times its utilisation
+  std::uint64_t batch_ = 0;      ///< checksum of checksums
   std::string skipped_because_;  ///< the last reason
   std::array<std::int64_t, memory::phases> peaks_{};
   std::int64_t reserved_ = 0;
+  std::int64_t between_ = 0;
   std::vector<own_value> own_;
 };
 

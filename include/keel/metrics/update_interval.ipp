@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <keel/checkpoint/checksum.hpp>
 #include <keel/metrics/update_interval.hpp>
 #include <limits>
 #include <utility>
@@ -66,6 +67,7 @@ KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics cons
   }
   detail::take_farther(loss_zscore_, one.loss_zscore);
   detail::take_farther(gradient_norm_zscore_, one.gradient_norm_zscore);
+  batch_ = checksum_with(batch_, one.batch);
   tokens_ += one.tokens;
   milliseconds_ += one.milliseconds;
   times_ += one.times;
@@ -76,6 +78,7 @@ KEEL_BODY std::optional<update_metrics> update_interval::add(update_metrics cons
   if (one.memory) {
     reserved_ = std::max(reserved_, one.memory->reserved);
     for (std::size_t i = 0; i < peaks_.size(); ++i) peaks_[i] = std::max(peaks_[i], one.memory->peaks[i]);
+    between_ = std::max(between_, one.memory->between);
   }
   for (reduced_value const& value : own) {
     auto const held =
@@ -100,6 +103,7 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
   line.clip_fraction = applied_ > 0 ? static_cast<double>(clipped_) / static_cast<double>(applied_) : 0.0;
   line.loss_zscore = loss_zscore_;
   line.gradient_norm_zscore = gradient_norm_zscore_;
+  line.batch = batch_;
   line.tokens = tokens_;
   line.milliseconds = milliseconds_;
   line.times = times_;
@@ -112,6 +116,7 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
   if (line.memory) {
     line.memory->peaks = peaks_;
     line.memory->reserved = reserved_;
+    line.memory->between = between_;
   }
   line.own.clear();
   for (own_value const& value : own_) line.own.emplace_back(value.name, value.reduced());

@@ -39,6 +39,7 @@ struct update_metrics {
   phase_times times;
   std::optional<double> padding = {};               ///< share of the ids that fill rows
   std::optional<double> ignored_labels = {};        ///< share of the labels that count for nothing
+  std::uint64_t batch = 0;                          ///< checksum of its micro-batches; 0 where nothing read them
   std::optional<gpu_state> gpu = {};                ///< what the driver said last
   std::optional<double> mfu = {};                   ///< model FLOP utilisation (keel/metrics/operation_count.hpp), 1 at most
   std::optional<memory::usage> memory;              ///< where memory is counted

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/checksum.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <nlohmann/json.hpp>
 
@@ -36,11 +37,14 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   line["tokens"] = m.tokens;
   if (m.padding) line["padding"] = *m.padding;
   if (m.ignored_labels && *m.ignored_labels > 0.0) line["ignored_labels"] = *m.ignored_labels;
+  if (m.batch != 0) line["batch"] = in_hexadecimal(m.batch);
   if (m.memory) {
     auto& bytes = line["memory"];
     bytes["held"] = m.memory->held;
     bytes["reserved"] = m.memory->reserved;
     for (std::size_t i = 0; i < memory::phases; ++i) bytes[to_string(static_cast<memory::phase>(i))] = m.memory->peaks[i];
+    bytes["between"] = m.memory->between;
+    if (m.memory->accumulated != 0) bytes["accumulated"] = m.memory->accumulated;
   }
   if (!m.own.empty()) {
     for (auto const& [name, value] : m.own) line["own"][name] = detail::number_to_json(value);

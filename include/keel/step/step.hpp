@@ -145,6 +145,7 @@ class step {
       step& of;
       ~at_end() { of.end_update(); }
     } const ends{*this};
+    if (open_) dropped_at_ = pass_.memory().interrupted();
     clear_gradients(parameters_.tensors);
     if (engine_ != nullptr) engine_->forget_prepared();
     settled_.reset();
@@ -189,6 +190,8 @@ class step {
   }
   /// The optimizer threw inside its step: parameters may be partly updated, and only a checkpoint is consistent.
   bool is_half_updated() const { return half_updated_; }
+  /// How far the open update came, or the last one if it was dropped; nothing where memory is not counted.
+  std::optional<memory::shortage> shortage() { return open_ ? pass_.memory().interrupted() : dropped_at_; }
   /// Of the parameters, where the recipe has keel::ema.
   moving_average& average()
     requires(averages)
@@ -287,6 +290,7 @@ class step {
     detail::name_out_of_memory(begun(), [&] { ladder_.prepare(); });
     trace_.begin(pending_.has_value());
     open_ = true;
+    dropped_at_.reset();
     pass_.memory().begin(detail::watches_memory(observe_));
     observe_(event::update_begin{begun()});
   }
@@ -340,7 +344,7 @@ class step {
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
     auto const rung = ladder_.take_next(agree(world_, replay_.max_pieces()).value(), begun());
     if (rung != oom::rung_kind::give_up || may_give_up)
-      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces, !may_give_up});
+      observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces, !may_give_up, shortage()});
     return rung;
   }
 
@@ -619,6 +623,7 @@ class step {
 
   // The open update. Between updates all of it is empty, which is why a checkpoint is only taken there.
   bool open_ = false;
+  std::optional<memory::shortage> dropped_at_;
   std::int64_t micro_batches_ = 0;
   update_replay replay_;
   [[no_unique_address]] typename Environment::world world_{};

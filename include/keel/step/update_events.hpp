@@ -73,10 +73,11 @@ struct layers_measured {
 /// in making room, and the rung was taken before an update began.
 struct out_of_memory {
   std::int64_t update;
-  std::string rung;     ///< what was done
-  std::string message;  ///< LibTorch's own words, one line
-  std::int64_t pieces;  ///< into which each micro-batch is cut from now on
-  bool slow = false;    ///< memory did not run out: the allocator lost time in making room
+  std::string rung;                                  ///< what was done
+  std::string message;                               ///< LibTorch's own words, one line
+  std::int64_t pieces;                               ///< into which each micro-batch is cut from now on
+  bool slow = false;                                 ///< memory did not run out: the allocator lost time in making room
+  std::optional<keel::memory::shortage> where = {};  ///< nothing where memory is not counted
 };
 /// Memory was enough for so long that the ladder released its last rung; the next update runs without it.
 struct rung_released {

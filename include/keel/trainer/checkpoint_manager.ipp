@@ -20,6 +20,7 @@
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/resume.hpp>
 #include <keel/trainer/rollback.hpp>
+#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/spoiled.hpp>
@@ -481,7 +482,8 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
-  log_.begins_with(directory, step_.updates(), in_place_of(options_));
+  log_.begins_with(directory, step_.updates(), in_place_of(options_),
+                   describe_state(step_.model(), step_.optimizer(), step_.parameters()));
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
   saver_->wait();
@@ -500,7 +502,7 @@ bool checkpoint_manager<Seams>::load_newest() {
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
-  log_.resumed(step_.updates());
+  log_.resumed(step_.updates(), describe_state(step_.model(), step_.optimizer(), step_.parameters()));
   return true;
 }
 

@@ -65,8 +65,10 @@ class evaluator {
       if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
     };
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
+    is_inside_ = true;
     evaluation_result const result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
+    is_inside_ = false;
     double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
     if (!of_recipe_) hooks_(event::evaluated{step_.updates(), name, result});
@@ -116,6 +118,8 @@ class evaluator {
       return false;
     }
   }
+  /// An evaluation is under way, or ended with an exception.
+  bool is_inside() const { return is_inside_; }
   /// Seconds that the slowest evaluation of all took.
   double slowest() const { return slowest_; }
 
@@ -178,6 +182,7 @@ class evaluator {
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
   bool of_recipe_ = false;
+  bool is_inside_ = false;
 };
 
 }  // namespace keel::detail

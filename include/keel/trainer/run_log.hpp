@@ -77,8 +77,10 @@ class run_log {
   /// `warns`: a skipped update is printed on the console too.
   void update(event::update_end const& event, figures const& known, bool warns);
 
-  /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known.
-  void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels);
+  /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known; a
+  /// checksum of what was read of it, or 0.
+  void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels,
+             std::uint64_t checksum);
   void found(std::int64_t update, batch_finding const& finding);
 
   /// Alarms that were raised since the last call.
@@ -100,15 +102,20 @@ class run_log {
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
   /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
-  void resumed(std::int64_t update);
-  void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words);
+  /// `state`: checksums of what was loaded.
+  void resumed(std::int64_t update, nlohmann::ordered_json const& state);
+  void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
+                   nlohmann::ordered_json const& state);
   void stopped_early(std::int64_t update, std::string const& words);
 
   /// The run ends as `words` say.
   void ended(outcome const& result, std::int64_t update, std::string const& words);
 
-  /// The run ends with an exception, which goes on.
-  void failed(std::int64_t update, std::string const& words);
+  /// The first update of a run, or after a resume, is next: what keel/trainer/run_beginning.hpp says of it.
+  void begins(std::int64_t update, nlohmann::ordered_json const& description);
+
+  /// The run ends with an exception, which goes on. `memory`: where it ran out, or null.
+  void failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory);
 
   /// A value without a name is a loss. `milliseconds` that an evaluation of the recipe took, which has a line and is watched by alarms.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
@@ -177,6 +184,8 @@ class run_log {
   };
   share padding_;
   share ignored_labels_;
+  std::uint64_t batch_ = 0;  ///< of the open update
+  std::uint64_t batch_before_ = 0;
   memory::timeline timeline_;
   slowdown_watch slowdowns_;
   std::string slowdown_;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/saver.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
@@ -14,6 +15,7 @@
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/trainer/options.hpp>
+#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/summary.hpp>
@@ -91,6 +93,7 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   m.gpu = known.gpu;
   m.padding = padding_.take(known.is_late);
   m.ignored_labels = ignored_labels_.take(known.is_late);
+  m.batch = known.is_late ? batch_before_ : batch_;
   if (known.operations_per_token > 0.0 && known.peak > 0.0 && m.milliseconds > 0.0)
     m.mfu = known.operations_per_token * static_cast<double>(m.tokens) * 1e3 / (m.milliseconds * known.peak);
   bool const skipped = !m.skipped_because.empty();
@@ -212,16 +215,22 @@ void run_log<Files>::migrated(std::string const& name, std::string const& source
 }
 
 template <class Files>
-void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words) {
+void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
+                                 nlohmann::ordered_json const& state) {
   console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + words);
   sinks_.restarted_after(-1);
-  directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}});
+  directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}});
 }
 
 template <class Files>
-void run_log<Files>::resumed(std::int64_t update) {
+void run_log<Files>::resumed(std::int64_t update, nlohmann::ordered_json const& state) {
   restart_sinks_after(update);
-  directory_->event("resumed", update);
+  directory_->event("resumed", update, {{"state", state}});
+}
+
+template <class Files>
+void run_log<Files>::begins(std::int64_t update, nlohmann::ordered_json const& description) {
+  if (directory_) directory_->event("begins", update, description);
 }
 
 template <class Files>
@@ -247,11 +256,13 @@ void run_log<Files>::ended(outcome const& result, std::int64_t update, std::stri
 }
 
 template <class Files>
-void run_log<Files>::failed(std::int64_t update, std::string const& words) {
+void run_log<Files>::failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory) {
   console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
   try {
     write_rest();
-    if (directory_) directory_->event("failed", update, {{"message", words}});
+    nlohmann::ordered_json details = {{"message", words}};
+    if (!memory.is_null()) details["memory"] = memory;
+    if (directory_) directory_->event("failed", update, details);
   } catch (file_error const&) {
     // A full disk is often what failed; the first exception says so better.
   }
@@ -324,18 +335,22 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
                   (gives_up ? "the ladder has no rung left" : "took " + event.rung) +
                   (cuts ? ", each micro-batch now runs in " + std::to_string(event.pieces) + " pieces" : ""));
   if (!directory_) return;
-  directory_->event("rung", event.update, {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}});
+  nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}};
+  if (event.where) details["memory"] = describe_shortage(*event.where);
+  directory_->event("rung", event.update, details);
 }
 
 template <class Files>
 void run_log<Files>::batch(bool begins_update, std::optional<double> const& padding,
-                           std::optional<double> const& ignored_labels) {
+                           std::optional<double> const& ignored_labels, std::uint64_t checksum) {
   if (begins_update) {
+    batch_before_ = std::exchange(batch_, 0);
     padding_.begin();
     ignored_labels_.begin();
   }
   padding_.add(padding);
   ignored_labels_.add(ignored_labels);
+  batch_ = checksum_with(batch_, checksum);
 }
 
 template <class Files>

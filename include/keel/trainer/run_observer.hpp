@@ -16,10 +16,12 @@
 #include <keel/rule/reject_call.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_incidents.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -63,6 +65,26 @@ class run_observer {
     }
   }
 
+  /// The first update of a run, or after a resume, is next.
+  void begins(bool resumed) {
+    auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
+    if (resumed) description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
+    log_.begins(step_.updates(), description);
+  }
+
+  /// The run ends with this exception, and the update that is open goes: where memory ran out is still to be seen.
+  void failing(std::exception const& thrown, bool evaluates) {
+    failure_ = nullptr;
+    if (!is_out_of_memory(thrown) && dynamic_cast<out_of_memory_error const*>(&thrown) == nullptr) return;
+    if (auto const where = step_.shortage()) {
+      failure_ = describe_shortage(*where);
+    } else {
+      failure_ = describe_shortage(evaluates ? "evaluating" : "between updates", step_.parameters().tensors.front().device());
+    }
+  }
+  /// Null where it was not memory.
+  nlohmann::ordered_json const& failure() const { return failure_; }
+
   // Batches.
 
   /// Says what is odd about a batch. Throws data_error (E06) where it cannot train, and drops the update then.
@@ -83,7 +105,7 @@ class run_observer {
           log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
         }
       }
-      log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels());
+      log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
     }
   }
   void end_epoch() {
@@ -199,6 +221,7 @@ class run_observer {
   bool looks_ = true;
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;
+  nlohmann::ordered_json failure_;
   gpu_monitor gpu_;
   run_profiles profiles_;
 };

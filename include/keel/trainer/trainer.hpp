@@ -102,6 +102,7 @@ class trainer {
         outcome const ended = run_epochs(batches, loss_of, listener);
         return end_run(ended);
       } catch (std::exception const& thrown) {
+        observer_.failing(thrown, evaluator_.is_inside());
         drop_open_update();
         record_failure(thrown);
         throw;
@@ -373,6 +374,7 @@ class trainer {
     hooks_(event::run_begin{step_.updates(), resumed});
     checkpoints_.begin();
     checkpoints_.note_random();
+    if (directory_) observer_.begins(resumed);
     begun_ = true;
     step_.phases().enter(run_phase::data);
   }
@@ -613,7 +615,7 @@ class trainer {
       // Its end is an event in the record; older checkpoints are whole.
     }
     observer_.end();
-    log_.failed(step_.updates(), first_line(thrown));
+    log_.failed(step_.updates(), first_line(thrown), observer_.failure());
   }
 
   trainer_options options_;

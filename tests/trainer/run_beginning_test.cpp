@@ -1,0 +1,174 @@
+// What the record says of a run's beginning, of its batches, and of where memory ran out.
+#include <keel/diagnose/run_history.hpp>
+#include <keel/memory/budget.hpp>
+
+#include "../support.hpp"
+
+using namespace keel_test;
+using namespace keel::literals;
+
+namespace {
+
+struct plain : keel::recipe<keel::checkpoint::every<2_steps>, keel::accumulate<2>> {};
+struct evaluates : keel::recipe<keel::checkpoint::every<2_steps>, keel::evaluation::every<2_steps>> {};
+
+std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
+  std::vector<nlohmann::json> found;
+  for (std::string const& line : read_lines(directory / "events.jsonl")) {
+    auto event = nlohmann::json::parse(line);
+    if (event["event"] == name) found.push_back(std::move(event));
+  }
+  return found;
+}
+
+template <class Recipe>
+struct small_run {
+  explicit small_run(keel::trainer_options options, double dropout = 0.3)
+      : model(make_small(5, dropout)), optimizer(model->parameters(), 1e-2), run{*model, optimizer, quiet(std::move(options))} {}
+  auto loss() const { return mean_squared_error(model); }
+  std::shared_ptr<small_module> model;
+  keel::adamw optimizer;
+  keel::trainer<Recipe> run;
+};
+
+std::vector<pair_batch> some_batches(std::size_t count, std::size_t first = 0) {
+  std::vector<pair_batch> batches;
+  for (std::size_t i = 0; i < count; ++i) batches.push_back(make_pair_batch(first + i));
+  return batches;
+}
+
+}  // namespace
+
+TEST_CASE("a resume that goes on with what it loaded says the same checksums twice, and one that lost something does not") {
+  scratch_directory directory;
+  keel::trainer_options const first{.run_directory = directory.path(), .updates = 4, .batches_per_epoch = 8};
+  {
+    small_run<plain> small(first);
+    small.run.fit(some_batches(8), small.loss());
+  }
+  auto const begun = events_of(directory.path(), "begins");
+  REQUIRE(begun.size() == 1);
+  CHECK_FALSE(begun[0].contains("state"));
+  CHECK(begun[0]["parameters"] == 65);
+  CHECK(begun[0]["trained"] == 65);
+  CHECK(begun[0]["frozen"] == 0);
+  CHECK(begun[0]["trained_bytes"] == 260);
+  CHECK(begun[0]["rates"] == nlohmann::json({1e-2}));
+
+  keel::trainer_options const longer{.run_directory = directory.path(), .updates = 8, .batches_per_epoch = 8};
+  auto const resumed = [&](auto const& change) {
+    std::filesystem::path const copy = directory / "copy";
+    std::filesystem::remove_all(copy);
+    std::filesystem::copy(directory.path(), directory.path().string() + "-copy", std::filesystem::copy_options::recursive);
+    keel::trainer_options options = longer;
+    options.run_directory = directory.path().string() + "-copy";
+    {
+      small_run<plain> small(options);
+      small.run.on([&](keel::event::run_begin const&) { change(small); });
+      small.run.fit(some_batches(8), small.loss());
+    }
+    auto const loaded = events_of(options.run_directory, "resumed");
+    auto const begins = events_of(options.run_directory, "begins");
+    std::filesystem::remove_all(options.run_directory);
+    REQUIRE(loaded.size() == 1);
+    REQUIRE(begins.size() == 2);
+    std::vector<std::string> changed;
+    for (auto const& [key, value] : loaded[0]["state"].items()) {
+      if (begins[1]["state"][key] != value) changed.push_back(key);
+    }
+    return changed;
+  };
+  using words = std::vector<std::string>;
+  CHECK(resumed([](auto&) {}) == words{});
+  CHECK(resumed([](auto& small) { small.optimizer.state().clear(); }) == words{"optimizer"});
+  CHECK(resumed([](auto& small) { small.optimizer.param_groups()[0].options().set_lr(0.5); }) == words{"rates"});
+  CHECK(resumed([](auto&) { keel::libtorch::seed_random(at::kCPU, 99); }) == words{"is_reseeded", "random", "seed"});
+  CHECK(resumed([](auto& small) {
+          at::NoGradGuard const no_grad;
+          small.model->second->bias.add_(1.0);
+        }) == words{"weights"});
+}
+
+TEST_CASE("a line of the record has the checksum of its batches: the same for the same ones, also over an interval and a resume") {
+  scratch_directory directory;
+  auto const checksums = [&](char const* name, std::int64_t every, std::vector<std::int64_t> const& lengths, std::size_t first) {
+    for (std::int64_t const updates : lengths) {
+      small_run<plain> small({.run_directory = directory / name, .updates = updates, .batches_per_epoch = 16, .record_every = every});
+      small.run.fit(some_batches(16, first), small.loss());
+    }
+    std::vector<std::string> found;
+    for (std::string const& line : read_lines(directory / name / "metrics.jsonl"))
+      found.push_back(nlohmann::json::parse(line)["batch"].get<std::string>());
+    return found;
+  };
+  auto const once = checksums("once", 1, {8}, 0);
+  CHECK(once.size() == 8);
+  CHECK(std::set<std::string>(once.begin(), once.end()).size() == 8);
+  CHECK(checksums("again", 1, {4, 8}, 0) == once);
+  CHECK(checksums("others", 1, {8}, 1) != once);
+  auto const threes = checksums("threes", 3, {8}, 0);
+  CHECK(threes.size() == 3);
+  CHECK(checksums("threes_again", 3, {4, 8}, 0) == threes);
+}
+
+TEST_CASE("where memory ran out is in the record: the phase, the piece and the bytes, with a ladder and without") {
+  keel::memory::budget budget;
+  scratch_directory directory;
+  SECTION("in a forward pass of the second micro-batch") {
+    small_run<plain> small({.run_directory = directory.path(), .updates = 8, .batches_per_epoch = 16});
+    int calls = 0;
+    auto const loss = [&](pair_batch const& batch) {
+      if (++calls == 4) budget.refuse_allocation(1);
+      return mean_squared_error(small.model)(batch);
+    };
+    CHECK_THROWS_AS(small.run.fit(some_batches(16), loss), keel::out_of_memory_error);
+    auto const failed = events_of(directory.path(), "failed");
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0]["memory"]["during"] == "forward");
+    CHECK(failed[0]["memory"]["pieces"] == 2);
+    CHECK(failed[0]["memory"]["held"].get<std::int64_t>() > 0);
+  }
+  SECTION("in an evaluation") {
+    small_run<evaluates> small({.run_directory = directory.path(), .updates = 8, .batches_per_epoch = 16});
+    small.run.evaluate_on(some_batches(2), [&](pair_batch const& batch) {
+      budget.refuse_allocation(1);
+      return mean_squared_error(small.model)(batch);
+    });
+    CHECK_THROWS_AS(small.run.fit(some_batches(16), small.loss()), std::exception);
+    auto const failed = events_of(directory.path(), "failed");
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0]["memory"]["during"] == "evaluating");
+  }
+  SECTION("in the first update's optimizer") {
+    small_run<plain> small({.run_directory = directory.path(), .updates = 8, .batches_per_epoch = 16});
+    small.run.on([&](keel::event::micro_batch_end const& event) {
+      if (event.micro_batch == 1) budget.refuse_allocation(1);
+    });
+    CHECK_THROWS_AS(small.run.fit(some_batches(16), small.loss()), keel::out_of_memory_error);
+    auto const failed = events_of(directory.path(), "failed");
+    REQUIRE(failed.size() == 1);
+    CHECK(failed[0]["memory"]["during"] == "update");
+  }
+}
+
+TEST_CASE("what is taken between updates, and what micro-batches leave behind, is in the record") {
+  keel::memory::budget budget;
+  scratch_directory directory;
+  small_run<plain> small({.run_directory = directory.path(), .updates = 4, .batches_per_epoch = 8});
+  std::vector<at::Tensor> kept;
+  small.run.on([&](keel::event::update_end const& event) {
+    if (event.update == 2) at::zeros({1 << 20});
+    kept.clear();
+  });
+  auto const loss = [&](pair_batch const& batch) {
+    kept.push_back(at::zeros({1 << 16}));
+    return mean_squared_error(small.model)(batch);
+  };
+  small.run.fit(some_batches(8), loss);
+  auto const history = keel::read_run_history(directory.path());
+  auto const& between = history.curves.at("memory.between").kept;
+  REQUIRE(between.size() == 4);
+  CHECK(between[2].value > 4e6);
+  CHECK(between[1].value < 4e6);
+  for (auto const& point : history.curves.at("memory.accumulated").kept) CHECK(point.value >= 4.0 * (1 << 16));
+}
