@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdio>
 #include <ctime>
+#include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/event_timeline.hpp>
 #include <keel/diagnose/heat_strip.hpp>
 #include <keel/diagnose/page_text.hpp>
@@ -167,32 +168,6 @@ KEEL_BODY bool varies(std::vector<run_history> const& runs, std::string const& k
     }
   }
   return false;
-}
-
-/// What evaluations found, which stands in the events.
-KEEL_BODY std::map<std::string, run_curve> evaluations_of(run_history const& run) {
-  std::map<std::string, run_curve> curves;
-  for (auto const& event : run.events) {
-    if (event.name == "rolled_back" || event.name == "restarted") {
-      auto const to = event.details.find("to");
-      std::int64_t const update = to != event.details.end() ? integer_in(event.details, "to") : event.update;
-      abandon_after(curves, update, std::numeric_limits<std::int64_t>::max());
-    }
-    if (event.name != "evaluated") continue;
-    auto const name = event.details.find("name");
-    std::string const group = name != event.details.end() && name->is_string() ? name->get<std::string>() + " " : "";
-    auto const values = event.details.find("values");
-    if (values == event.details.end() || !values->is_object()) continue;
-    for (auto const& [key, value] : values->items()) {
-      auto const read = number_in(value);
-      if (!read) continue;
-      auto& kept = curves[group + key].kept;
-      // A run that is killed and resumed evaluates an update again.
-      while (!kept.empty() && kept.back().update >= event.update) kept.pop_back();
-      kept.push_back({event.update, *read});
-    }
-  }
-  return curves;
 }
 
 /// Milliseconds of an update by phase.

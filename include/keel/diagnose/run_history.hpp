@@ -34,6 +34,14 @@ struct run_event {
   nlohmann::json details;  ///< what else its line has
 };
 
+/// The batches of an update, or of the updates of a line.
+struct seen_batch {
+  std::int64_t update;
+  std::int64_t attempt;
+  std::int64_t epoch;
+  std::string checksum;
+};
+
 /// A profile of the run directory.
 struct run_profile {
   std::string name;     ///< of its folder
@@ -46,6 +54,7 @@ struct run_history {
   std::map<std::string, run_curve> curves;
   std::map<std::string, run_curve> layers;  ///< of layers.jsonl, as "grad_norm/NAME"
   std::vector<run_event> events;            ///< since the last run in this directory began
+  std::vector<seen_batch> batches;          ///< of the lines that are not abandoned, where the record has their checksums
   std::vector<run_profile> profiles;        ///< the newest four
   nlohmann::json recipe;                    ///< null where there is none
   std::int64_t updates = 0;                 ///< applied, at the last line
@@ -71,7 +80,7 @@ void abandon_after(std::map<std::string, run_curve>& curves, std::int64_t update
 
 }  // namespace detail
 
-/// Throws file_error (E02) for a directory without metrics.jsonl, or one that cannot be read.
+/// Throws file_error (E02) for a directory with neither metrics.jsonl nor events.jsonl, or one that cannot be read.
 run_history read_run_history(std::filesystem::path const& run_directory);
 
 }  // namespace keel

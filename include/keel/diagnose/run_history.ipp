@@ -74,7 +74,9 @@ KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
   std::int64_t const update = integer_in(line, "update");
   if (line.contains("abandoned")) {
     constexpr std::int64_t all = std::numeric_limits<std::int64_t>::max();
-    abandon_after(to.curves, update, line.contains("kept_attempt") ? integer_in(line, "kept_attempt") : all);
+    std::int64_t const kept = line.contains("kept_attempt") ? integer_in(line, "kept_attempt") : all;
+    abandon_after(to.curves, update, kept);
+    std::erase_if(to.batches, [&](seen_batch const& one) { return one.update > update || one.attempt > kept; });
     to.updates = update;
     return;
   }
@@ -82,6 +84,8 @@ KEEL_BODY void add_line(run_history& to, nlohmann::json const& line) {
   to.updates = update;
   to.skipped = integer_in(line, "skipped");
   std::int64_t const attempt = integer_in(line, "attempt");
+  if (line.contains("batch") && line["batch"].is_string())
+    to.batches.push_back({update, attempt, integer_in(line, "epoch"), line["batch"].get<std::string>()});
   auto const updates = static_cast<double>(std::max<std::int64_t>(integer_in(line, "updates"), 1));
   bool const none_applied = line.contains("skipped_because") && integer_in(line, "applied") == 0;
   for (auto const& [key, value] : line.items()) {
@@ -150,16 +154,17 @@ KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesy
 
 KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
   posix_files files;
-  if (!files.exists(run_directory / "metrics.jsonl")) {
-    throw file_error("E02",
-                     run_directory.string() +
-                         " has no metrics.jsonl. Name the directory that options.run_directory named, after its first update.");
+  bool const has_metrics = files.exists(run_directory / "metrics.jsonl");
+  // A run may end in its first update.
+  if (!has_metrics && !files.exists(run_directory / "events.jsonl")) {
+    throw file_error("E02", run_directory.string() +
+                                " has no metrics.jsonl. Name the directory that options.run_directory named, after its first update.");
   }
   run_history found;
   auto const whole = std::filesystem::absolute(run_directory).lexically_normal();
   found.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   constexpr std::size_t most_kept = 8 << 20;
-  std::string metrics = files.read(run_directory / "metrics.jsonl");
+  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl") : std::string();
   found.bytes = metrics.size();
   found.unreadable = detail::for_each_object(metrics, [&](nlohmann::json const& line) { detail::add_line(found, line); });
   if (metrics.size() <= most_kept) found.metrics = std::move(metrics);

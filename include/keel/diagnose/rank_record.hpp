@@ -1,0 +1,49 @@
+// What each rank of a run of several writes of its collectives, ranks/RANK.jsonl in the run directory, one JSON object a line, each with
+// `event` and `time` (seconds since 1970):
+//     joining             world                  before the ranks meet
+//     joined                                     after
+//     collective          sequence, operation, elements, dtype, of, update     entered; counted from 1 on each rank
+//     completed           sequence               that collective came to its end
+//     alive                                      at least every ten seconds, from a thread that waits for nothing
+//     data_ended          update                 this rank has no more micro-batches
+//     left                why                    the rank's end: "finished", or the first line of an error
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+struct entered_collective {
+  std::int64_t sequence = 0;
+  std::string operation;  ///< "all_reduce"
+  std::string of;         ///< what it is about, "gradients"
+  std::string dtype;
+  std::int64_t elements = 0;
+  std::int64_t update = 0;
+  double time = 0.0;
+  bool is_completed = false;
+};
+
+struct rank_record {
+  std::int64_t rank = 0;
+  std::int64_t world = 0;  ///< 0: not known
+  bool has_joined = false;
+  std::map<std::int64_t, entered_collective> collectives;  ///< by sequence
+  std::optional<std::int64_t> data_ended;                  ///< after so many updates
+  std::optional<std::string> left;                         ///< why
+  double last = 0.0;                                       ///< time of the last line
+};
+
+/// By rank; empty where the directory has none. A line that cannot be read, as a kill leaves one, is passed over.
+std::vector<rank_record> read_rank_records(std::filesystem::path const& run_directory);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/rank_record.ipp>
+#endif

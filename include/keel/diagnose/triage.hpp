@@ -1,0 +1,43 @@
+// Which family of trouble a run is in, and which cause: judged from its run directory alone, while it runs or after its end.
+//     keel::triage_result const found = keel::triage("runs/today");
+//     std::fputs(keel::to_text(found).c_str(), stdout);
+// Hard evidence, such as an event of the record, comes before curves, whose shapes several causes share: then the first two causes are
+// worth a look, and the evidence says why. A run without trouble is healthy; one that is too short to say is said to be.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <keel/diagnose/rank_record.hpp>
+#include <keel/diagnose/run_history.hpp>
+#include <keel/diagnose/trouble.hpp>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+struct triage_finding {
+  trouble cause;
+  double confidence;                  ///< 0 to 1; what is below a half is not enough to say that a run is in trouble
+  std::vector<std::string> evidence;  ///< sentences with update numbers
+};
+
+enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble };
+
+struct triage_result {
+  triage_verdict verdict = triage_verdict::not_enough_data;
+  std::vector<triage_finding> findings;  ///< the likeliest first; empty unless in trouble
+  std::int64_t updates = 0;              ///< that the record has
+};
+
+/// Throws file_error (E02) for a directory without a record, neither of updates nor of ranks.
+triage_result triage(std::filesystem::path const& run_directory);
+triage_result triage(run_history const& history, std::vector<rank_record> const& ranks = {});
+
+/// For a terminal.
+std::string to_text(triage_result const& found);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/triage.ipp>
+#endif

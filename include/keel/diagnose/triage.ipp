@@ -1,0 +1,94 @@
+// The bodies of triage.hpp.
+#pragma once
+
+#include <algorithm>
+#include <keel/metrics/console.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
+#include <keel/diagnose/triage.hpp>
+#include <keel/diagnose/triage_learning.hpp>
+#include <keel/diagnose/triage_memory.hpp>
+#include <keel/diagnose/triage_nonfinite.hpp>
+#include <keel/diagnose/triage_ranks.hpp>
+#include <keel/diagnose/triage_resume.hpp>
+#include <keel/diagnose/triage_speed.hpp>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_record> const& ranks) {
+  triage_result found;
+  found.updates = history.updates;
+  auto const add = [&](std::vector<triage_finding> const& all) {
+    for (triage_finding const& one : all) {
+      auto const known = std::find_if(found.findings.begin(), found.findings.end(),
+                                      [&](triage_finding const& other) { return other.cause == one.cause; });
+      if (known == found.findings.end()) {
+        found.findings.push_back(one);
+        continue;
+      }
+      known->confidence = std::max(known->confidence, one.confidence);
+      for (std::string const& words : one.evidence) {
+        if (std::find(known->evidence.begin(), known->evidence.end(), words) == known->evidence.end()) known->evidence.push_back(words);
+      }
+    }
+  };
+  auto const nonfinite = detail::triage_of_nonfinite(history);
+  auto const memory = detail::triage_of_memory(history);
+  auto const resume = detail::triage_of_resume(history);
+  add(detail::triage_of_ranks(ranks));
+  add(nonfinite);
+  add(memory);
+  add(resume);
+  auto learning = detail::triage_of_learning(history);
+  auto speed = detail::triage_of_speed(history);
+  // A run that ended for what an event names is not judged by the shape of its curves too, unless that is all there is.
+  bool const has_hard_evidence = !found.findings.empty();
+  for (auto* const soft : {&learning, &speed}) {
+    for (triage_finding& one : *soft) one.confidence *= has_hard_evidence ? 0.6 : 1.0;
+  }
+  add(learning);
+  add(speed);
+  std::stable_sort(found.findings.begin(), found.findings.end(),
+                   [](triage_finding const& a, triage_finding const& b) { return a.confidence > b.confidence; });
+  constexpr double enough = 0.5;
+  constexpr double worth_a_line = 0.25;
+  bool const in_trouble = !found.findings.empty() && found.findings.front().confidence >= enough;
+  if (!in_trouble) found.findings.clear();
+  std::erase_if(found.findings, [](triage_finding const& one) { return one.confidence < worth_a_line; });
+  constexpr std::int64_t least = 60;
+  found.verdict = in_trouble                 ? triage_verdict::in_trouble
+                  : history.updates >= least ? triage_verdict::healthy
+                                             : triage_verdict::not_enough_data;
+  return found;
+}
+
+KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
+  auto const ranks = read_rank_records(run_directory);
+  posix_files files;
+  // Ranks that did not meet have no record of updates.
+  if (!ranks.empty() && !files.exists(run_directory / "metrics.jsonl")) return triage(run_history{}, ranks);
+  return triage(read_run_history(run_directory), ranks);
+}
+
+KEEL_BODY std::string to_text(triage_result const& found) {
+  std::string const updates = std::to_string(found.updates) + " updates";
+  if (found.verdict == triage_verdict::healthy) return "healthy: nothing in " + updates + " asks for a look\n";
+  if (found.verdict == triage_verdict::not_enough_data)
+    return "not enough data: " + updates + " say nothing yet, and no event does\n";
+  std::string text = std::string("family: ") + to_string(facts_about(found.findings.front().cause).family) + "\n";
+  int place = 0;
+  for (triage_finding const& one : found.findings) {
+    trouble_facts const& facts = facts_about(one.cause);
+    text += detail::formatted("%d. %s (%s), confidence %.2f\n", ++place, facts.name, to_string(facts.family), one.confidence);
+    for (std::string const& words : one.evidence) text += "     " + words + "\n";
+    text += std::string("     to do: ") + facts.fixes + "\n";
+  }
+  return text;
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,308 @@
+// The bodies of triage_learning.hpp.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <keel/metrics/console.hpp>
+#include <keel/diagnose/curve_values.hpp>
+#include <keel/diagnose/triage_learning.hpp>
+#include <string>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// What the looks at the layers have come to.
+struct layer_summary {
+  double update_ratio = 0.0;  ///< median over layers and looks, of those that are not 0; 0: not known
+  std::size_t layers = 0;
+  std::vector<std::string> without_gradient;  ///< 0 at every look
+  std::vector<std::string> died;              ///< not 0 at the first look, 0 at the last
+  std::vector<std::string> of_zeros;          ///< whose parameters were all 0 at the first look
+  double smallest = 0.0;                      ///< gradient norm of a layer at the first look, that is not 0
+  double largest = 0.0;
+  std::string smallest_layer;
+  std::string largest_layer;
+  double activation = 0.0;  ///< deviation of a unit's output at the first look, farthest from 1; 0: not known
+  std::string unit;
+};
+
+KEEL_BODY layer_summary layers_of(run_history const& history) {
+  layer_summary found;
+  std::vector<double> ratios;
+  for_each_layer(history, "update_ratio", [&](std::string const&, std::span<curve_point const> points) {
+    for (curve_point const& one : points) {
+      if (std::isfinite(one.value) && one.value > 0.0) ratios.push_back(one.value);
+    }
+  });
+  if (!ratios.empty()) found.update_ratio = median_of(std::move(ratios));
+  for_each_layer(history, "grad_norm", [&](std::string const& layer, std::span<curve_point const> points) {
+    ++found.layers;
+    double const first = points.front().value;
+    if (std::all_of(points.begin(), points.end(), [](curve_point const& one) { return one.value == 0.0; })) {
+      found.without_gradient.push_back(layer);
+    } else if (first != 0.0 && points.back().value == 0.0) {
+      found.died.push_back(layer);
+    }
+    if (!std::isfinite(first) || first <= 0.0) return;
+    if (found.smallest == 0.0 || first < found.smallest) std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
+    if (first > found.largest) std::tie(found.largest, found.largest_layer) = std::tie(first, layer);
+  });
+  for_each_layer(history, "param_norm", [&](std::string const& layer, std::span<curve_point const> points) {
+    if (points.front().value == 0.0) found.of_zeros.push_back(layer);
+  });
+  for_each_layer(history, "std", [&](std::string const& unit, std::span<curve_point const> points) {
+    double const here = points.front().value;
+    if (!std::isfinite(here) || here <= 0.0) return;
+    if (found.activation == 0.0 || std::abs(std::log(here)) > std::abs(std::log(found.activation)))
+      std::tie(found.activation, found.unit) = std::tie(here, unit);
+  });
+  return found;
+}
+
+KEEL_BODY std::string names_in(std::vector<std::string> const& names) {
+  constexpr std::size_t most = 4;
+  std::string words;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) words += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > most) words += " and " + std::to_string(names.size() - most) + " more";
+  return words;
+}
+
+/// Swings of a loss between high and low, each of three tenths of where it began at least, in the last two thirds of a run. Smoothed over
+/// five updates, so that batches that differ do not count.
+KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double start) {
+  constexpr std::size_t width = 5;
+  constexpr double least = 0.3;
+  std::vector<double> smooth;
+  for (std::size_t i = points.size() / 3; i + width <= points.size(); ++i) {
+    std::vector<double> here;
+    for (std::size_t k = 0; k < width; ++k) here.push_back(points[i + k].value);
+    if (double const middle = median_of(std::move(here)); std::isfinite(middle)) smooth.push_back(middle);
+  }
+  std::int64_t swings = 0;
+  double high = -INFINITY, low = INFINITY;
+  int direction = 0;
+  for (double const value : smooth) {
+    high = std::max(high, value);
+    low = std::min(low, value);
+    if (direction <= 0 && value - low > least * start) {
+      ++swings;
+      direction = 1;
+      high = value;
+    } else if (direction >= 0 && high - value > least * start) {
+      ++swings;
+      direction = -1;
+      low = value;
+    }
+  }
+  return swings;
+}
+
+/// How strongly a loss goes up after it went down, and down after up, in the second half of a run: -1 for every second update, 0 for
+/// none. Noise alone gives a half.
+KEEL_BODY double alternation_of(std::span<curve_point const> points) {
+  double product = 0.0, square = 0.0, before = 0.0;
+  for (std::size_t i = points.size() / 2 + 1; i < points.size(); ++i) {
+    double const change = points[i].value - points[i - 1].value;
+    if (!std::isfinite(change)) continue;
+    product += change * before;
+    square += change * change;
+    before = change;
+  }
+  return square > 0.0 ? product / square : 0.0;
+}
+
+KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& loss, std::vector<triage_finding>& found) {
+  auto const all = evaluations_of(history);
+  auto const is_loss = [](std::string const& name) { return name.ends_with("loss") || name.ends_with("perplexity"); };
+  bool const training_falls = loss.fallen() > 0.1;
+  double rises_from_the_start = 0.0, rises_after_falling = 0.0;
+  std::string forgotten, overfitted;
+  bool another_falls = false;
+  for (auto const& [name, curve] : all) {
+    auto const& points = curve.kept;
+    if (!is_loss(name) || points.size() < 4) continue;
+    auto const lowest =
+        std::min_element(points.begin(), points.end(), [](curve_point const& a, curve_point const& b) { return a.value < b.value; });
+    double const first = points.front().value, last = points.back().value;
+    if (!(lowest->value > 0.0)) continue;
+    double const rise = last / lowest->value;
+    auto const behind = static_cast<std::size_t>(points.end() - lowest) - 1;
+    std::string const words = formatted("%s was lowest after update %lld with %.4g, and is %.4g after update %lld", name.c_str(),
+                                        static_cast<long long>(lowest->update), lowest->value, last,
+                                        static_cast<long long>(points.back().update));
+    another_falls = another_falls || last < 0.9 * first;
+    if (rise < 1.05 || behind < 3) continue;
+    // What was good before the run began cannot have been learned in it.
+    if (lowest == points.begin() || first < 1.05 * lowest->value) {
+      if (rise > rises_from_the_start) std::tie(rises_from_the_start, forgotten) = std::tie(rise, words);
+    } else if (rise > rises_after_falling) {
+      std::tie(rises_after_falling, overfitted) = std::tie(rise, words);
+    }
+  }
+  std::string const training = formatted("the training loss went from %.4g to %.4g", loss.start, loss.last);
+  // Where everything rises the run diverges, which is another family.
+  if (!training_falls && !another_falls) return;
+  if (rises_from_the_start > 0.0) {
+    found.push_back({trouble::forgetting, another_falls || rises_from_the_start > 1.3 ? 0.85 : 0.6, {forgotten, training}});
+    found.push_back({trouble::overfitting, 0.45, {forgotten, training}});
+  }
+  if (rises_after_falling > 0.0) {
+    found.push_back({trouble::overfitting, rises_after_falling > 1.15 ? 0.9 : 0.65, {overfitted, training}});
+    if (all.size() > 1 && another_falls) found.push_back({trouble::forgetting, 0.6, {overfitted, training}});
+  }
+}
+
+KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& history) {
+  std::vector<triage_finding> found;
+  auto const add = [&](trouble cause, double confidence, std::vector<std::string> evidence) {
+    found.push_back({cause, confidence, std::move(evidence)});
+  };
+  auto const losses = points_of(history, "loss");
+  curve_shape const loss = shape_of(losses);
+  constexpr std::size_t least = 60;
+  if (loss.count < least) return found;
+  add_evaluations(history, loss, found);
+  // Shares of a loss mean something where it is positive, as cross-entropies and squares are.
+  if (!(loss.start > 0.0) || !(loss.last > 0.0)) return found;
+
+  layer_summary const layers = layers_of(history);
+  auto const norms = points_of(history, "gradient_norm");
+  curve_shape const norm = shape_of(norms);
+  std::string const course =
+      formatted("the loss went from %.4g to %.4g in %zu updates, at its lowest %.4g", loss.start, loss.last, loss.count, loss.lowest);
+  std::string const moved = layers.update_ratio > 0.0
+                                ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
+                                : std::string("no look at the layers says how far updates go; options.layers_every");
+
+  std::int64_t const swings = swings_of(losses, loss.start);
+  bool const swings_often = swings >= 5 && loss.lowest < 0.9 * loss.start;
+  bool const alternates = alternation_of(losses) < -0.75 && loss.noise > 0.2 * loss.start;
+  bool const oscillates = swings_often || alternates;
+  std::string const swung = std::to_string(swings) + " swings of three tenths of the first loss or more, over five updates each";
+
+  // Collapse: it had learned, or had gradients, and now gives the same for everything.
+  std::vector<double> tail;
+  for (std::size_t i = losses.size() - std::min<std::size_t>(losses.size(), 30); i < losses.size(); ++i) tail.push_back(losses[i].value);
+  auto const [least_of_tail, most_of_tail] = std::minmax_element(tail.begin(), tail.end());
+  bool const is_constant = *most_of_tail - *least_of_tail <= 1e-6 * std::abs(*most_of_tail) && loss.last > 0.1 * loss.start;
+  bool const diverges = loss.last > 2.0 * loss.start;
+  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > 0.85 * loss.start && loss.last > 1.5 * loss.lowest;
+  bool const blew_up = loss.highest > 10.0 * loss.start;
+  bool const norm_died = norm.start > 0.0 && norm.last < 1e-3 * norm.start && loss.last > 0.5 * loss.start;
+  bool const has_died = !layers.died.empty() && loss.last > 0.5 * loss.start;
+  if (diverges) {
+    add(trouble::rate_too_high, 0.9, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+    add(trouble::collapse, lost ? 0.5 : 0.3, {course});
+    if (oscillates) add(trouble::oscillation, 0.6, {course, swung});
+    return found;
+  }
+  if ((is_constant && norm.start > 0.0) || norm_died || has_died || (lost && !oscillates)) {
+    std::vector<std::string> evidence{course};
+    if (is_constant) evidence.push_back("the last 30 losses are the same");
+    if (norm_died) evidence.push_back(formatted("the gradient norm fell from %.3g to %.3g", norm.start, norm.last));
+    if (has_died) evidence.push_back("layers whose gradient became 0: " + names_in(layers.died));
+    add(trouble::collapse, has_died || norm_died || is_constant ? 0.85 : 0.75, std::move(evidence));
+    add(trouble::rate_too_high, blew_up ? 0.6 : 0.4, {course, moved});
+  }
+  if (oscillates) {
+    add(trouble::oscillation, 0.8, {course, swings_often ? swung : std::string("it goes up and down with every update")});
+    add(trouble::rate_too_high, 0.55, {course, swung, moved});
+  }
+
+  double const frozen = [&] {
+    run_event const* const begins = first_event(history, "begins");
+    if (begins == nullptr) return 0.0;
+    auto const all = static_cast<double>(integer_in(begins->details, "parameters"));
+    return all > 0.0 ? static_cast<double>(integer_in(begins->details, "frozen")) / all : 0.0;
+  }();
+  bool const crawls = layers.update_ratio > 0.0 && layers.update_ratio < 5e-5;
+  bool const is_flat = std::abs(loss.settled - loss.last) < 0.02 * loss.start;
+  bool const has_no_gradient = !layers.without_gradient.empty();
+  auto const ignored = values_of(points_of(history, "ignored_labels"));
+  auto const padded = values_of(points_of(history, "padding"));
+  double const of_ignored = ignored.empty() ? 0.0 : median_of(ignored);
+  double const of_padding = padded.empty() ? 0.0 : median_of(padded);
+  // A cross-entropy that stays at the logarithm of a number of classes says that nothing is known but that number.
+  double const classes = std::round(std::exp(std::min(loss.settled, 20.0)));
+  bool const is_at_chance = classes >= 2.0 && classes <= 2e5 && std::abs(loss.settled - std::log(classes)) < 0.006 * loss.settled &&
+                            std::abs(loss.last - std::log(classes)) < 0.006 * loss.last;
+  bool const is_suspect = crawls || frozen > 0.3 || of_ignored > 0.8;
+  bool const is_stuck = loss.fallen() < 0.05 || (is_flat && loss.fallen() < (is_suspect ? 0.3 : is_at_chance ? 0.15 : 0.08)) ||
+                        (is_suspect && loss.fallen() < 0.2);
+  double const spread = layers.smallest > 0.0 ? layers.largest / layers.smallest : 1.0;
+  // What no loss that falls can excuse: layers that do not train at all, where nothing was frozen.
+  if (!is_stuck && (!has_no_gradient || frozen > 0.0) && spread < 3e4) return found;
+
+  bool const leaps = layers.update_ratio > 0.02;
+  bool const has_usual_updates = layers.update_ratio > 0.0 && !crawls && !leaps;
+
+  if (is_stuck)
+    add(trouble::rate_too_low, crawls ? 0.9 : layers.update_ratio == 0.0 ? 0.4 : layers.update_ratio < 3e-4 ? 0.5 : 0.15, {course, moved});
+  if (!oscillates) {
+    double const high = blew_up ? 0.92 : is_stuck ? (leaps ? 0.85 : layers.update_ratio == 0.0 ? 0.3 : 0.15) : 0.1;
+    add(trouble::rate_too_high, high, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+    if (blew_up && has_no_gradient)
+      add(trouble::collapse, 0.7, {course, "layers without a gradient: " + names_in(layers.without_gradient)});
+  }
+
+  std::vector<std::string> mask{course};
+  double wrong_mask = !is_stuck ? 0.1 : has_usual_updates ? 0.35 : 0.2;
+  if (of_ignored > 0.8 && is_stuck) {
+    wrong_mask = 0.9;
+    mask.push_back(formatted("%.0f %% of the labels count for nothing", 100.0 * of_ignored));
+  }
+  // Of all layers a few, as an embedding that attention does not reach.
+  bool const only_a_few = has_no_gradient && 3 * layers.without_gradient.size() < layers.layers;
+  if (only_a_few && !blew_up) {
+    wrong_mask = std::max(wrong_mask, 0.6);
+    mask.push_back("without a gradient at any look: " + names_in(layers.without_gradient));
+  }
+  if (of_padding > 0.3 && of_ignored == 0.0) {
+    wrong_mask = std::max(wrong_mask, 0.6);
+    mask.push_back(formatted("%.0f %% of the ids are padding, and every label counts", 100.0 * of_padding));
+  }
+
+  std::vector<std::string> untrained{course};
+  double forgotten = 0.1;
+  if (frozen > 0.3 && is_stuck) {
+    forgotten = 0.8;
+    untrained.push_back(formatted("%.0f %% of the parameters are frozen", 100.0 * frozen));
+  }
+  if (has_no_gradient && layers.of_zeros.empty()) {
+    forgotten = std::max(forgotten, only_a_few ? 0.7 : 0.85);
+    untrained.push_back("layers without a gradient at any look: " + names_in(layers.without_gradient));
+  }
+  std::vector<std::string> begun{course};
+  double init = 0.1;
+  if (!layers.of_zeros.empty() && !layers.without_gradient.empty()) {
+    init = 0.9;
+    begun.push_back("layers whose parameters are all 0: " + names_in(layers.of_zeros));
+  }
+  if (layers.layers > 1 && spread > 1e4) {
+    init = std::max(init, is_stuck ? 0.85 : 0.6);
+    begun.push_back(formatted("at the first look the gradient norm of %s was %.2g and that of %s %.2g", layers.smallest_layer.c_str(),
+                              layers.smallest, layers.largest_layer.c_str(), layers.largest));
+  }
+  if (norm.start > 0.0 && (norm.start < 1e-4 || norm.start > 1e3)) {
+    init = std::max(init, 0.7);
+    begun.push_back(formatted("the gradient norm was %.2g at the start", norm.start));
+  }
+  if (layers.activation > 0.0 && (layers.activation < 1e-4 || layers.activation > 1e3)) {
+    init = std::max(init, 0.75);
+    begun.push_back(formatted("the output of %s has a deviation of %.2g", layers.unit.c_str(), layers.activation));
+  }
+  add(trouble::wrong_mask, wrong_mask, std::move(mask));
+  add(trouble::untrained_parameters, forgotten, std::move(untrained));
+  add(trouble::bad_initialization, init, std::move(begun));
+  bool const is_explained = std::max({wrong_mask, forgotten, init}) >= 0.6 || crawls || leaps || blew_up;
+  add(trouble::wrong_labels, !is_stuck ? 0.1 : is_explained ? 0.3 : has_usual_updates ? 0.75 : 0.55,
+      {course, moved, formatted("the gradient norm is %.3g", norm.last)});
+  return found;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

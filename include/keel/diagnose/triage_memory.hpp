@@ -1,0 +1,15 @@
+// The triage of memory that runs out or grows.
+#pragma once
+
+#include <keel/diagnose/triage.hpp>
+#include <vector>
+
+namespace keel::detail {
+
+std::vector<triage_finding> triage_of_memory(run_history const& history);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/triage_memory.ipp>
+#endif

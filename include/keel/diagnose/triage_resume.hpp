@@ -1,0 +1,15 @@
+// The triage of resumes that did not go on with what they loaded.
+#pragma once
+
+#include <keel/diagnose/triage.hpp>
+#include <vector>
+
+namespace keel::detail {
+
+std::vector<triage_finding> triage_of_resume(run_history const& history);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/triage_resume.ipp>
+#endif
