@@ -1,6 +1,6 @@
 // How often a triage is right: runs with one fault each, really trained, and healthy ones, judged from their run directories alone; beside
 // it a baseline of the thresholds that practice names. An argument judges only what has it in its name, and says what was found; a second
-// one is a folder that keeps the run directories.
+// one is a folder that keeps the run directories, or -, and a third a number that is added to every seed.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -84,10 +84,10 @@ void print(char const* name, double ours, double peer, int of) {
 int main(int count, char** arguments) {
   std::string const wanted = count > 1 ? arguments[1] : "";
   auto const keep = [&](std::filesystem::path const& directory, std::string const& name) {
-    if (count > 2) std::filesystem::copy(directory, std::filesystem::path(arguments[2]) / name,
+    if (count > 2 && std::string(arguments[2]) != "-") std::filesystem::copy(directory, std::filesystem::path(arguments[2]) / name,
                                              std::filesystem::copy_options::recursive | std::filesystem::copy_options::overwrite_existing);
   };
-  at::set_num_threads(1);
+  std::uint64_t const shift = count > 3 ? std::stoull(arguments[3]) : 0;
   score ours, baseline;
   std::map<std::string, std::map<std::string, int>> confusion;
   for (planted::incident const& one : planted::incidents()) {
@@ -98,8 +98,11 @@ int main(int count, char** arguments) {
     planted::plan plan;
     plan.directory = directory.path();
     plan.kind = one.kind;
-    plan.seed = one.seed;
-    one.run(plan);
+    plan.seed = one.seed + shift;
+    planted::in_another_process([&] {
+      at::set_num_threads(1);
+      one.run(plan);
+    });
     keep(directory.path(), name);
     keel::triage_result const found = keel::triage(directory.path());
     std::vector<trouble> causes;
@@ -118,8 +121,11 @@ int main(int count, char** arguments) {
     planted::plan plan;
     plan.directory = directory.path();
     plan.kind = one.kind;
-    plan.seed = one.seed;
-    one.run(plan);
+    plan.seed = one.seed + shift;
+    planted::in_another_process([&] {
+      at::set_num_threads(1);
+      one.run(plan);
+    });
     keep(directory.path(), name);
     keel::triage_result const found = keel::triage(directory.path());
     bool const alarms = found.verdict == keel::triage_verdict::in_trouble;

@@ -18,14 +18,14 @@ double median_of(std::vector<double> values);
 /// How a curve went as a whole: medians of its beginning and its end, and the lowest between them.
 struct curve_shape {
   std::size_t count = 0;  ///< finite values
-  double start = 0.0;     ///< median of the first three to five values, or the first where that is lower
+  double start = 0.0;     ///< median of the first three to five values, or the first where that is higher, or far lower
   double highest = 0.0;
-  double settled = 0.0;  ///< median of what lies between 30 % and half of the run
-  double last = 0.0;      ///< median of the last tenth, five values at least
-  double lowest = 0.0;    ///< of the medians of its tenths
+  double settled = 0.0;        ///< median of what lies between 30 % and half of the run
+  double last = 0.0;           ///< median of the last tenth, five values at least
+  double lowest = 0.0;         ///< of the medians of its tenths
   std::int64_t lowest_at = 0;  ///< the update in the middle of that tenth
-  double noise = 0.0;     ///< median change from one value to the next in its last half
-  double rising = 0.0;    ///< share of its last half's tenths that are above the one before
+  double noise = 0.0;          ///< median change from one value to the next in its last half
+  double rising = 0.0;         ///< share of its last half's tenths that are above the one before
 
   /// The share of the start that the end is lower; 0 where the start is not positive.
   double fallen() const { return start > 0.0 ? (start - last) / start : 0.0; }

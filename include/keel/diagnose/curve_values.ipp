@@ -32,9 +32,11 @@ KEEL_BODY curve_shape shape_of(std::span<curve_point const> points) {
     return median_of(std::move(values));
   };
   std::size_t const count = finite.size();
-  // A run whose first updates throw it off began where its first loss was.
-  found.start = std::min(median(0, std::clamp<std::size_t>(count / 20, 3, 5)), finite.front().value);
-  found.highest = std::max_element(finite.begin(), finite.end(), [](auto const& a, auto const& b) { return a.value < b.value; })->value;
+  // A run whose first updates throw it off, and one that learns within a few, began where their first loss was.
+  double const first = finite.front().value, soon = median(0, std::clamp<std::size_t>(count / 20, 3, 5));
+  found.start = soon > 2.0 * first ? first : std::max(first, soon);
+  found.highest =
+      std::max_element(finite.begin(), finite.end(), [](auto const& a, auto const& b) { return a.value < b.value; })->value;
   found.last = median(count - std::min(count, std::max<std::size_t>(5, count / 10)), count);
   constexpr std::size_t tenths = 10;
   found.lowest = found.start;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <keel/diagnose/explain.hpp>
 #include <keel/diagnose/guide.hpp>
+#include <keel/diagnose/trouble.hpp>
 #include <keel/rule/every_rule.hpp>
 #include <map>
 #include <set>
@@ -150,6 +151,7 @@ KEEL_BODY std::string guide_page() {
     }
     page += std::string("| ") + entry.seen + " | " + entry.cause + " | " + entry.fix + " | " + entry.keel + " |\n";
   }
+  page += "\n### What a triage decides from\n\n" + trouble_table();
   return page;
 }
 

@@ -30,8 +30,14 @@ KEEL_BODY void add_line(rank_record& to, nlohmann::json const& line) {
   if (event == "completed") to.collectives[integer_in(line, "sequence")].is_completed = true;
   if (event == "collective") {
     auto& one = to.collectives[integer_in(line, "sequence")];
-    one = {integer_in(line, "sequence"), text_in(line, "operation"), text_in(line, "of"),   text_in(line, "dtype"),
-           integer_in(line, "elements"), integer_in(line, "update"), to.last, one.is_completed};
+    one = {integer_in(line, "sequence"),
+           text_in(line, "operation"),
+           text_in(line, "of"),
+           text_in(line, "dtype"),
+           integer_in(line, "elements"),
+           integer_in(line, "update"),
+           to.last,
+           one.is_completed};
   }
 }
 
@@ -41,7 +47,8 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
   posix_files files;
   std::vector<rank_record> found;
   std::error_code failed;
-  for (std::filesystem::directory_iterator one(run_directory / "ranks", failed), end; !failed && one != end; one.increment(failed)) {
+  for (std::filesystem::directory_iterator one(run_directory / "ranks", failed), end; !failed && one != end;
+       one.increment(failed)) {
     std::string const stem = one->path().stem().string();
     bool const is_rank = one->path().extension() == ".jsonl" && !stem.empty() && stem.size() < 8 &&
                          std::all_of(stem.begin(), stem.end(), [](char c) { return c >= '0' && c <= '9'; });

@@ -157,8 +157,9 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
   bool const has_metrics = files.exists(run_directory / "metrics.jsonl");
   // A run may end in its first update.
   if (!has_metrics && !files.exists(run_directory / "events.jsonl")) {
-    throw file_error("E02", run_directory.string() +
-                                " has no metrics.jsonl. Name the directory that options.run_directory named, after its first update.");
+    throw file_error("E02",
+                     run_directory.string() +
+                         " has no metrics.jsonl. Name the directory that options.run_directory named, after its first update.");
   }
   run_history found;
   auto const whole = std::filesystem::absolute(run_directory).lexically_normal();

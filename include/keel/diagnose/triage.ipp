@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <keel/metrics/console.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
 #include <keel/diagnose/triage.hpp>
@@ -12,6 +11,7 @@
 #include <keel/diagnose/triage_ranks.hpp>
 #include <keel/diagnose/triage_resume.hpp>
 #include <keel/diagnose/triage_speed.hpp>
+#include <keel/metrics/console.hpp>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -31,7 +31,8 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
       }
       known->confidence = std::max(known->confidence, one.confidence);
       for (std::string const& words : one.evidence) {
-        if (std::find(known->evidence.begin(), known->evidence.end(), words) == known->evidence.end()) known->evidence.push_back(words);
+        if (std::find(known->evidence.begin(), known->evidence.end(), words) == known->evidence.end())
+          known->evidence.push_back(words);
       }
     }
   };

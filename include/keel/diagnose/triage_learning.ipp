@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_learning.hpp>
+#include <keel/metrics/console.hpp>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -47,7 +49,8 @@ KEEL_BODY layer_summary layers_of(run_history const& history) {
       found.died.push_back(layer);
     }
     if (!std::isfinite(first) || first <= 0.0) return;
-    if (found.smallest == 0.0 || first < found.smallest) std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
+    if (found.smallest == 0.0 || first < found.smallest)
+      std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
     if (first > found.largest) std::tie(found.largest, found.largest_layer) = std::tie(first, layer);
   });
   for_each_layer(history, "param_norm", [&](std::string const& layer, std::span<curve_point const> points) {
@@ -70,13 +73,12 @@ KEEL_BODY std::string names_in(std::vector<std::string> const& names) {
   return words;
 }
 
-/// Swings of a loss between high and low, each of three tenths of where it began at least, in the last two thirds of a run. Smoothed over
-/// five updates, so that batches that differ do not count.
-KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double start) {
-  constexpr std::size_t width = 5;
-  constexpr double least = 0.3;
+/// Swings of a loss between high and low, of so much at least, in the last half of a run. Smoothed over three updates, so that a batch
+/// that differs does not count.
+KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double least) {
+  constexpr std::size_t width = 3;
   std::vector<double> smooth;
-  for (std::size_t i = points.size() / 3; i + width <= points.size(); ++i) {
+  for (std::size_t i = points.size() / 2; i + width <= points.size(); ++i) {
     std::vector<double> here;
     for (std::size_t k = 0; k < width; ++k) here.push_back(points[i + k].value);
     if (double const middle = median_of(std::move(here)); std::isfinite(middle)) smooth.push_back(middle);
@@ -87,11 +89,11 @@ KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double sta
   for (double const value : smooth) {
     high = std::max(high, value);
     low = std::min(low, value);
-    if (direction <= 0 && value - low > least * start) {
+    if (direction <= 0 && value - low > least) {
       ++swings;
       direction = 1;
       high = value;
-    } else if (direction >= 0 && high - value > least * start) {
+    } else if (direction >= 0 && high - value > least) {
       ++swings;
       direction = -1;
       low = value;
@@ -100,18 +102,37 @@ KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double sta
   return swings;
 }
 
-/// How strongly a loss goes up after it went down, and down after up, in the second half of a run: -1 for every second update, 0 for
-/// none. Noise alone gives a half.
-KEEL_BODY double alternation_of(std::span<curve_point const> points) {
-  double product = 0.0, square = 0.0, before = 0.0;
-  for (std::size_t i = points.size() / 2 + 1; i < points.size(); ++i) {
-    double const change = points[i].value - points[i - 1].value;
-    if (!std::isfinite(change)) continue;
-    product += change * before;
-    square += change * change;
-    before = change;
+/// How far the losses of the last half of a run follow those of so many updates before, apart from a straight line through them: 1 where they
+/// do, 0 for batches that differ by chance, below 0 where high follows low.
+KEEL_BODY double correlation_of(std::span<curve_point const> points, std::size_t distance) {
+  std::vector<double> values;
+  for (std::size_t i = points.size() / 2; i < points.size(); ++i) {
+    if (std::isfinite(points[i].value)) values.push_back(points[i].value);
   }
-  return square > 0.0 ? product / square : 0.0;
+  auto const count = static_cast<double>(values.size());
+  if (values.size() < 4 * distance + 16) return 0.0;
+  double const centre = (count - 1.0) / 2.0;
+  double mean = 0.0, slope = 0.0, square = 0.0;
+  for (double const value : values) mean += value / count;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    slope += (static_cast<double>(i) - centre) * (values[i] - mean);
+    square += (static_cast<double>(i) - centre) * (static_cast<double>(i) - centre);
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] -= mean + slope / square * (static_cast<double>(i) - centre);
+  double product = 0.0, all = 0.0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    all += values[i] * values[i];
+    if (i >= distance) product += values[i] * values[i - distance];
+  }
+  return all > 0.0 ? product / all : 0.0;
+}
+
+/// The share of lines whose batches an earlier line had; -1 where the record does not say.
+KEEL_BODY double share_of_repeats(run_history const& history) {
+  if (history.batches.empty()) return -1.0;
+  std::set<std::string> seen;
+  for (seen_batch const& one : history.batches) seen.insert(one.checksum);
+  return 1.0 - static_cast<double>(seen.size()) / static_cast<double>(history.batches.size());
 }
 
 KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& loss, std::vector<triage_finding>& found) {
@@ -124,15 +145,15 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
   for (auto const& [name, curve] : all) {
     auto const& points = curve.kept;
     if (!is_loss(name) || points.size() < 4) continue;
-    auto const lowest =
-        std::min_element(points.begin(), points.end(), [](curve_point const& a, curve_point const& b) { return a.value < b.value; });
+    auto const lowest = std::min_element(points.begin(), points.end(),
+                                         [](curve_point const& a, curve_point const& b) { return a.value < b.value; });
     double const first = points.front().value, last = points.back().value;
     if (!(lowest->value > 0.0)) continue;
     double const rise = last / lowest->value;
     auto const behind = static_cast<std::size_t>(points.end() - lowest) - 1;
-    std::string const words = formatted("%s was lowest after update %lld with %.4g, and is %.4g after update %lld", name.c_str(),
-                                        static_cast<long long>(lowest->update), lowest->value, last,
-                                        static_cast<long long>(points.back().update));
+    std::string const words =
+        formatted("%s was lowest after update %lld with %.4g, and is %.4g after update %lld", name.c_str(),
+                  static_cast<long long>(lowest->update), lowest->value, last, static_cast<long long>(points.back().update));
     another_falls = another_falls || last < 0.9 * first;
     if (rise < 1.05 || behind < 3) continue;
     // What was good before the run began cannot have been learned in it.
@@ -145,14 +166,22 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
   std::string const training = formatted("the training loss went from %.4g to %.4g", loss.start, loss.last);
   // Where everything rises the run diverges, which is another family.
   if (!training_falls && !another_falls) return;
-  if (rises_from_the_start > 0.0) {
-    found.push_back({trouble::forgetting, another_falls || rises_from_the_start > 1.3 ? 0.85 : 0.6, {forgotten, training}});
-    found.push_back({trouble::overfitting, 0.45, {forgotten, training}});
-  }
-  if (rises_after_falling > 0.0) {
-    found.push_back({trouble::overfitting, rises_after_falling > 1.15 ? 0.9 : 0.65, {overfitted, training}});
-    if (all.size() > 1 && another_falls) found.push_back({trouble::forgetting, 0.6, {overfitted, training}});
-  }
+  // What was seen once cannot be learned by heart.
+  double const repeated = share_of_repeats(history);
+  bool const is_new = repeated >= 0.0 && repeated < 0.1;
+  bool const is_known = repeated > 0.5;
+  std::vector<std::string> evidence{overfitted.empty() ? forgotten : overfitted, training};
+  if (repeated >= 0.0)
+    evidence.push_back(formatted("%.0f %% of the updates saw batches that had been there before", 100.0 * repeated));
+  double const rise = std::max(rises_from_the_start, rises_after_falling);
+  if (rise == 0.0) return;
+  double overfits = rises_after_falling > 0.0 ? 0.7 : 0.45, forgets = rises_from_the_start > 0.0 ? 0.7 : 0.3;
+  if (is_known) overfits = 0.9, forgets = std::min(forgets, 0.6);
+  if (is_new) overfits = 0.4, forgets = another_falls || rises_from_the_start > 0.0 ? 0.9 : 0.6;
+  double const doubt = rise > 1.15 ? 1.0 : 0.8;
+  found.push_back(
+      {trouble::forgetting, doubt * forgets, {forgotten.empty() ? overfitted : forgotten, training, evidence.back()}});
+  found.push_back({trouble::overfitting, doubt * overfits, std::move(evidence)});
 }
 
 KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& history) {
@@ -171,25 +200,29 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   layer_summary const layers = layers_of(history);
   auto const norms = points_of(history, "gradient_norm");
   curve_shape const norm = shape_of(norms);
-  std::string const course =
-      formatted("the loss went from %.4g to %.4g in %zu updates, at its lowest %.4g", loss.start, loss.last, loss.count, loss.lowest);
-  std::string const moved = layers.update_ratio > 0.0
-                                ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
-                                : std::string("no look at the layers says how far updates go; options.layers_every");
+  std::string const course = formatted("the loss went from %.4g to %.4g in %zu updates, at its lowest %.4g", loss.start,
+                                       loss.last, loss.count, loss.lowest);
+  std::string const moved =
+      layers.update_ratio > 0.0
+          ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
+          : std::string("no look at the layers says how far updates go; options.layers_every");
 
-  std::int64_t const swings = swings_of(losses, loss.start);
-  bool const swings_often = swings >= 5 && loss.lowest < 0.9 * loss.start;
-  bool const alternates = alternation_of(losses) < -0.75 && loss.noise > 0.2 * loss.start;
+  std::int64_t const swings = swings_of(losses, std::max(0.2 * loss.start, 0.35 * (loss.start - loss.lowest)));
+  bool const swings_often =
+      swings >= 4 && loss.lowest < 0.9 * loss.start && correlation_of(losses, 1) + correlation_of(losses, 2) > 0.6;
+  bool const alternates = correlation_of(losses, 1) < -0.5 && loss.noise > 0.2 * loss.start;
   bool const oscillates = swings_often || alternates;
-  std::string const swung = std::to_string(swings) + " swings of three tenths of the first loss or more, over five updates each";
+  std::string const swung = std::to_string(swings) + " swings of the loss between high and low, over three updates each";
 
   // Collapse: it had learned, or had gradients, and now gives the same for everything.
   std::vector<double> tail;
-  for (std::size_t i = losses.size() - std::min<std::size_t>(losses.size(), 30); i < losses.size(); ++i) tail.push_back(losses[i].value);
+  for (std::size_t i = losses.size() - std::min<std::size_t>(losses.size(), 30); i < losses.size(); ++i)
+    tail.push_back(losses[i].value);
   auto const [least_of_tail, most_of_tail] = std::minmax_element(tail.begin(), tail.end());
   bool const is_constant = *most_of_tail - *least_of_tail <= 1e-6 * std::abs(*most_of_tail) && loss.last > 0.1 * loss.start;
   bool const diverges = loss.last > 2.0 * loss.start;
-  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > 0.85 * loss.start && loss.last > 1.5 * loss.lowest;
+  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) &&
+                    loss.last > 1.5 * loss.lowest;
   bool const blew_up = loss.highest > 10.0 * loss.start;
   bool const norm_died = norm.start > 0.0 && norm.last < 1e-3 * norm.start && loss.last > 0.5 * loss.start;
   bool const has_died = !layers.died.empty() && loss.last > 0.5 * loss.start;
@@ -206,6 +239,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     if (has_died) evidence.push_back("layers whose gradient became 0: " + names_in(layers.died));
     add(trouble::collapse, has_died || norm_died || is_constant ? 0.85 : 0.75, std::move(evidence));
     add(trouble::rate_too_high, blew_up ? 0.6 : 0.4, {course, moved});
+    if (!blew_up) return found;
   }
   if (oscillates) {
     add(trouble::oscillation, 0.8, {course, swings_often ? swung : std::string("it goes up and down with every update")});
@@ -219,7 +253,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     return all > 0.0 ? static_cast<double>(integer_in(begins->details, "frozen")) / all : 0.0;
   }();
   bool const crawls = layers.update_ratio > 0.0 && layers.update_ratio < 5e-5;
-  bool const is_flat = std::abs(loss.settled - loss.last) < 0.02 * loss.start;
+  bool const is_flat = std::abs(loss.settled - loss.last) < std::max(0.02 * loss.start, 0.5 * loss.noise);
   bool const has_no_gradient = !layers.without_gradient.empty();
   auto const ignored = values_of(points_of(history, "ignored_labels"));
   auto const padded = values_of(points_of(history, "padding"));
@@ -227,11 +261,15 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   double const of_padding = padded.empty() ? 0.0 : median_of(padded);
   // A cross-entropy that stays at the logarithm of a number of classes says that nothing is known but that number.
   double const classes = std::round(std::exp(std::min(loss.settled, 20.0)));
-  bool const is_at_chance = classes >= 2.0 && classes <= 2e5 && std::abs(loss.settled - std::log(classes)) < 0.006 * loss.settled &&
-                            std::abs(loss.last - std::log(classes)) < 0.006 * loss.last;
+  bool const is_at_chance = classes >= 2.0 && classes <= 2e5 &&
+                            std::abs(loss.settled - std::log(classes)) < 0.01 * loss.settled &&
+                            std::abs(loss.last - std::log(classes)) < 0.01 * loss.last;
   bool const is_suspect = crawls || frozen > 0.3 || of_ignored > 0.8;
-  bool const is_stuck = loss.fallen() < 0.05 || (is_flat && loss.fallen() < (is_suspect ? 0.3 : is_at_chance ? 0.15 : 0.08)) ||
-                        (is_suspect && loss.fallen() < 0.2);
+  bool const is_stuck = loss.fallen() < 0.05 ||
+                        (is_flat && loss.fallen() < (is_suspect     ? 0.3
+                                                     : is_at_chance ? 0.15
+                                                                    : 0.08)) ||
+                        (is_flat && loss.start - loss.last < loss.noise) || (is_suspect && loss.fallen() < 0.2);
   double const spread = layers.smallest > 0.0 ? layers.largest / layers.smallest : 1.0;
   // What no loss that falls can excuse: layers that do not train at all, where nothing was frozen.
   if (!is_stuck && (!has_no_gradient || frozen > 0.0) && spread < 3e4) return found;
@@ -240,7 +278,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const has_usual_updates = layers.update_ratio > 0.0 && !crawls && !leaps;
 
   if (is_stuck)
-    add(trouble::rate_too_low, crawls ? 0.9 : layers.update_ratio == 0.0 ? 0.4 : layers.update_ratio < 3e-4 ? 0.5 : 0.15, {course, moved});
+    add(trouble::rate_too_low,
+        crawls                       ? 0.9
+        : layers.update_ratio == 0.0 ? 0.4
+        : layers.update_ratio < 3e-4 ? 0.5
+                                     : 0.15,
+        {course, moved});
   if (!oscillates) {
     double const high = blew_up ? 0.92 : is_stuck ? (leaps ? 0.85 : layers.update_ratio == 0.0 ? 0.3 : 0.15) : 0.1;
     add(trouble::rate_too_high, high, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
@@ -268,7 +311,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   std::vector<std::string> untrained{course};
   double forgotten = 0.1;
   if (frozen > 0.3 && is_stuck) {
-    forgotten = 0.8;
+    forgotten = frozen > 0.9 ? 0.9 : 0.8;
     untrained.push_back(formatted("%.0f %% of the parameters are frozen", 100.0 * frozen));
   }
   if (has_no_gradient && layers.of_zeros.empty()) {
@@ -283,8 +326,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   }
   if (layers.layers > 1 && spread > 1e4) {
     init = std::max(init, is_stuck ? 0.85 : 0.6);
-    begun.push_back(formatted("at the first look the gradient norm of %s was %.2g and that of %s %.2g", layers.smallest_layer.c_str(),
-                              layers.smallest, layers.largest_layer.c_str(), layers.largest));
+    begun.push_back(formatted("at the first look the gradient norm of %s was %.2g and that of %s %.2g",
+                              layers.smallest_layer.c_str(), layers.smallest, layers.largest_layer.c_str(), layers.largest));
   }
   if (norm.start > 0.0 && (norm.start < 1e-4 || norm.start > 1e3)) {
     init = std::max(init, 0.7);
@@ -298,7 +341,11 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   add(trouble::untrained_parameters, forgotten, std::move(untrained));
   add(trouble::bad_initialization, init, std::move(begun));
   bool const is_explained = std::max({wrong_mask, forgotten, init}) >= 0.6 || crawls || leaps || blew_up;
-  add(trouble::wrong_labels, !is_stuck ? 0.1 : is_explained ? 0.3 : has_usual_updates ? 0.75 : 0.55,
+  add(trouble::wrong_labels,
+      !is_stuck           ? 0.1
+      : is_explained      ? 0.3
+      : has_usual_updates ? 0.75
+                          : 0.55,
       {course, moved, formatted("the gradient norm is %.3g", norm.last)});
   return found;
 }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_memory.hpp>
+#include <keel/metrics/console.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
@@ -36,7 +36,8 @@ KEEL_BODY gain gain_of(std::span<curve_point const> points) {
   std::vector<double> least;
   for (std::size_t i = 0; i < parts; ++i) {
     auto const part = rest.subspan(i * rest.size() / parts, (i + 1) * rest.size() / parts - i * rest.size() / parts);
-    least.push_back(std::min_element(part.begin(), part.end(), [](auto const& a, auto const& b) { return a.value < b.value; })->value);
+    least.push_back(
+        std::min_element(part.begin(), part.end(), [](auto const& a, auto const& b) { return a.value < b.value; })->value);
   }
   std::size_t rises = 0;
   for (std::size_t i = 1; i < parts; ++i) rises += least[i] > least[i - 1] ? 1U : 0U;
@@ -51,7 +52,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   auto const shortage = std::find_if(history.events.begin(), history.events.end(), says_memory_ran_out);
   bool const ran_out = shortage != history.events.end();
   auto const held = points_of(history, "memory.held");
-  auto const mib = [](double bytes) { return formatted("%.1f MiB", bytes / (1 << 20)); };
+  auto const in_units = [](double bytes) {
+    return bytes < (1 << 20) ? formatted("%.1f KiB", bytes / (1 << 10)) : formatted("%.1f MiB", bytes / (1 << 20));
+  };
 
   run_event const* const grows = last_event(history, "memory_grows");
   bool const is_staircase = grows != nullptr && text_of(*grows, "how").find("staircase") != std::string::npos;
@@ -67,22 +70,25 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   if ((is_staircase || (leaks && (ran_out || of_held.bytes > of_held.from)))) {
     add(trouble::memory_leak, is_staircase && !ran_out ? 0.9 : 0.85,
         {formatted("between updates %s more is held at the end of the run than near its beginning, and rises all the time",
-                   mib(of_held.bytes).c_str())});
+                   in_units(of_held.bytes).c_str())});
   }
   // A process that fills its caches grows by a little.
   bool const spreads = of_unheld.steady > 0.7 && of_unheld.bytes > 0.15 * (of_unheld.from + of_held.from);
   if (spreads && (is_slope || ran_out || of_unheld.bytes > 0.4 * (of_unheld.from + of_held.from))) {
     add(trouble::fragmentation, is_slope ? 0.85 : 0.6,
-        {formatted("what is taken from the system without being held by tensors grew by %s", mib(of_unheld.bytes).c_str())});
+        {formatted("what is taken from the system without being held by tensors grew by %s",
+                   in_units(of_unheld.bytes).c_str())});
     if (!is_staircase && !leaks) add(trouble::memory_leak, 0.4, {"memory grows"});
   }
   if (!ran_out) return found;
 
   std::string const during = [&] {
     auto const memory = shortage->details.find("memory");
-    if (memory != shortage->details.end() && memory->is_object() && memory->contains("during") && (*memory)["during"].is_string())
+    if (memory != shortage->details.end() && memory->is_object() && memory->contains("during") &&
+        (*memory)["during"].is_string())
       return (*memory)["during"].get<std::string>();
-    return text_of(*shortage, "message").find("inside the optimizer's step") != std::string::npos ? std::string("update") : std::string();
+    return text_of(*shortage, "message").find("inside the optimizer's step") != std::string::npos ? std::string("update")
+                                                                                                  : std::string();
   }();
   auto const at_failure = [&](char const* key) { return number_of(*shortage, "memory", key); };
   double const peak = std::max({at_failure("forward"), at_failure("backward"), at_failure("update"), at_failure("held"), 1.0});
@@ -91,13 +97,16 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
     return begins == nullptr ? 0.0 : static_cast<double>(integer_in(begins->details, key));
   };
   double const trained = bytes_at_begin("trained_bytes");
-  std::string const where = "memory ran out in update " + std::to_string(shortage->update + 1) + (during.empty() ? "" : ", during " + during);
+  std::string const where =
+      "memory ran out in update " + std::to_string(shortage->update + 1) + (during.empty() ? "" : ", during " + during);
 
   bool const first_updates = begins != nullptr && shortage->update - begins->update <= 1;
   bool const has_no_state = bytes_at_begin("optimizer_bytes") == 0.0;
   double state = 0.15;
   if (first_updates && has_no_state && during == "update") state = 0.9;
   if (first_updates && has_no_state && shortage->update == begins->update + 1 && during != "evaluating") state = 0.7;
+  // What the parameters themselves take is most of it, and the moments come on top.
+  if (first_updates && has_no_state && trained > 0.4 * peak) state = std::max(state, 0.6);
   if (during == "update" && !first_updates) state = 0.5;
   if (during == "evaluating" || during == "between updates") state = 0.05;
 
@@ -115,14 +124,16 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   }();
   if (outside)
     add(trouble::graph_in_evaluation, during == "evaluating" ? 0.9 : 0.75,
-        {where, formatted("updates before it took %s at most, and what ran between them %s", mib(in_updates).c_str(), mib(between).c_str())});
+        {where, formatted("updates before it took %s at most, and what ran between them %s", in_units(in_updates).c_str(),
+                          in_units(between).c_str())});
 
   double const pieces = at_failure("pieces");
   double const accumulated = std::max(at_failure("accumulated") - trained, 0.0);
-  bool const keeps = pieces > 1.0 && accumulated > 0.15 * peak && !outside;
+  bool const keeps = pieces > 1.0 && accumulated > 0.03 * peak && !outside;
   if (keeps)
     add(trouble::graphs_in_accumulation, 0.9,
-        {where, formatted("before micro-batch %.0f %s more was held than before the first, gradients apart", pieces, mib(accumulated).c_str())});
+        {where, formatted("before micro-batch %.0f %s more was held than before the first, gradients apart", pieces,
+                          in_units(accumulated).c_str())});
 
   double const above = peak - (held.empty() ? 0.0 : held.back().value);
   double activations = outside ? 0.2 : 0.7;
@@ -130,8 +141,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   if (leaks || is_staircase) activations = 0.3;
   if (keeps) activations = 0.5;
   if (state > 0.6) activations = 0.4;
-  add(trouble::activations, activations, {where, formatted("%s at most, of which tensors of the update were %s", mib(peak).c_str(), mib(above).c_str())});
-  add(trouble::optimizer_state, state, {where, formatted("the trained parameters take %s", mib(trained).c_str())});
+  add(trouble::activations, activations,
+      {where,
+       formatted("%s at most, of which tensors of the update were %s", in_units(peak).c_str(), in_units(above).c_str())});
+  add(trouble::optimizer_state, state, {where, formatted("the trained parameters take %s", in_units(trained).c_str())});
   return found;
 }
 

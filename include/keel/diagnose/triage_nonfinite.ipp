@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_nonfinite.hpp>
+#include <keel/metrics/console.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
@@ -69,8 +69,9 @@ KEEL_BODY double departure_before(std::span<curve_point const> points, std::int6
 
 /// Operations of which a finite argument of usual size makes NaN or infinity.
 KEEL_BODY bool has_a_domain(std::string const& operation) {
-  for (char const* const one : {"log", "sqrt", "div", "pow", "reciprocal", "exp", "acos", "asin", "atan", "norm", "Log", "Sqrt", "Div", "Pow",
-                                "Reciprocal", "Exp", "Acos", "Asin", "Norm", "Cdist", "cdist", "std", "Std", "erfinv", "cosh", "sinh", "tan", "digamma", "lgamma"}) {
+  for (char const* const one : {"log",   "sqrt", "div", "pow",    "reciprocal", "exp",  "acos", "asin",    "atan",  "norm",
+                                "Log",   "Sqrt", "Div", "Pow",    "Reciprocal", "Exp",  "Acos", "Asin",    "Norm",  "Cdist",
+                                "cdist", "std",  "Std", "erfinv", "cosh",       "sinh", "tan",  "digamma", "lgamma"}) {
     if (operation.find(one) != std::string::npos) return operation.find("log_softmax") == std::string::npos;
   }
   return false;
@@ -115,7 +116,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
     words = text_of(*of.incident, "words");
     if (details.contains("origin") && details["origin"].is_object()) {
       auto const& origin = details["origin"];
-      auto const text = [&](char const* key) { return origin.contains(key) && origin[key].is_string() ? origin[key].get<std::string>() : std::string(); };
+      auto const text = [&](char const* key) {
+        return origin.contains(key) && origin[key].is_string() ? origin[key].get<std::string>() : std::string();
+      };
       place = text("place");
       operation = text("operation");
       forward = text("forward_operation");

@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
+#include <keel/metrics/console.hpp>
 #include <set>
 #include <string>
 
@@ -48,7 +48,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     for (rank_record const& one : ranks) {
       if (!one.has_joined) evidence.push_back(name(one) + " is still joining" + (one.left ? ", and ended: " + *one.left : ""));
     }
-    if (worlds.size() > 1) evidence.push_back("the ranks were told different world sizes");
+    if (worlds.size() > 1) evidence.push_back("the ranks have different world sizes");
     add(trouble::rendezvous, 0.95, std::move(evidence));
     return found;
   }
@@ -61,10 +61,11 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       if (theirs == other.collectives.end()) continue;
       auto const& one = theirs->second;
       if (one.operation.empty() || mine.operation.empty()) continue;
-      if (one.operation == mine.operation && one.elements == mine.elements && one.dtype == mine.dtype && one.of == mine.of) continue;
+      if (one.operation == mine.operation && one.elements == mine.elements && one.dtype == mine.dtype && one.of == mine.of)
+        continue;
       add(trouble::collective_mismatch, 0.95,
-          {"collective " + std::to_string(sequence) + " is " + words_of(mine) + " on " + name(ranks.front()) + " and " + words_of(one) + " on " +
-           name(other)});
+          {"collective " + std::to_string(sequence) + " is " + words_of(mine) + " on " + name(ranks.front()) + " and " +
+           words_of(one) + " on " + name(other)});
       break;
     }
     if (!found.empty()) break;
@@ -78,7 +79,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     bool const failed = one.left && *one.left != "finished";
     if (one.data_ended || (one.left && !failed)) {
       add(trouble::uneven_data, 0.95,
-          {waits, name(one) + (one.data_ended ? " had no more data after update " + std::to_string(*one.data_ended) : " finished")});
+          {waits,
+           name(one) + (one.data_ended ? " had no more data after update " + std::to_string(*one.data_ended) : " finished")});
     } else if (failed) {
       add(trouble::dead_rank, 0.95, {waits, name(one) + " ended: " + *one.left});
     } else if (now - one.last > 30.0) {

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_resume.hpp>
+#include <keel/metrics/console.hpp>
 #include <map>
 #include <string>
 
@@ -39,19 +39,27 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
   nlohmann::json loaded;
   auto const rates = points_of(history, "lr");
   for (run_event const& event : history.events) {
-    if ((event.name == "resumed" || event.name == "resumed_from") && event.details.contains("state")) loaded = event.details["state"];
+    if ((event.name == "resumed" || event.name == "resumed_from") && event.details.contains("state") &&
+        event.details["state"].is_object())
+      loaded = event.details["state"];
     if (event.name != "begins") continue;
-    if (loaded.is_null() || !event.details.contains("state")) continue;
+    if (loaded.is_null() || !event.details.contains("state") || !event.details["state"].is_object()) continue;
     nlohmann::json const now = event.details["state"];
-    auto const differs = [&](char const* key) { return loaded.value(key, nlohmann::json()) != now.value(key, nlohmann::json()); };
-    auto const is_set = [](nlohmann::json const& of, char const* key) { return of.contains(key) && of[key].is_boolean() && of[key].get<bool>(); };
+    auto const differs = [&](char const* key) {
+      return loaded.value(key, nlohmann::json()) != now.value(key, nlohmann::json());
+    };
+    auto const is_set = [](nlohmann::json const& of, char const* key) {
+      return of.contains(key) && of[key].is_boolean() && of[key].get<bool>();
+    };
     std::string const at = "the resume at update " + std::to_string(event.update);
     if (differs("optimizer"))
       add(trouble::optimizer_not_resumed, 0.95, {"behind " + at + " the optimizer's state was not what the checkpoint had"});
     if (differs("weights"))
       add(trouble::optimizer_not_resumed, 0.6, {"behind " + at + " the weights were not what the checkpoint had"});
     if (differs("rates"))
-      add(trouble::schedule_not_resumed, 0.9, {"behind " + at + " the optimizer's rates were " + now["rates"].dump() + ", and the checkpoint's " + loaded["rates"].dump()});
+      add(trouble::schedule_not_resumed, 0.9,
+          {"behind " + at + " the optimizer's rates were " + now["rates"].dump() + ", and the checkpoint's " +
+           loaded["rates"].dump()});
     bool const reseeded = differs("seed") || (is_set(now, "is_reseeded") && !is_set(loaded, "is_reseeded"));
     if (reseeded) {
       add(trouble::random_state_not_resumed, 0.95, {"behind " + at + " LibTorch's generator was seeded again"});
@@ -62,7 +70,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
       add(trouble::data_not_resumed, 0.95,
           {"behind " + at + " at least " + std::to_string(again) + " updates saw batches that the same epoch had had before"});
     // A rate of the program's own that begins again where the run once began.
-    std::vector<double> const before = values_between(rates, -1, event.update), after = values_between(rates, event.update, history.updates);
+    std::vector<double> const before = values_between(rates, -1, event.update),
+                              after = values_between(rates, event.update, history.updates);
     if (before.size() >= 4 && after.size() >= 2) {
       double const jump = std::abs(after.front() - before.back()) / std::max(std::abs(before.back()), 1e-300);
       double const usual = std::abs(before.back() - before[before.size() - 2]) / std::max(std::abs(before.back()), 1e-300);

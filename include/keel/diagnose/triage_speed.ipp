@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <keel/metrics/console.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_speed.hpp>
+#include <keel/metrics/console.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
@@ -18,11 +18,12 @@ struct profile_shares {
   bool is_known = false;
   double communication = 0.0;
   double idle = 0.0;
-  double idle_in_data = 0.0;  ///< the longest gaps that stand in the phase of waiting for data
-  std::string busiest;        ///< operation whose calls are small and take most time
-  double calls = 0.0;         ///< of it, in an update
-  double per_call = 0.0;      ///< microseconds of each
-  double share = 0.0;         ///< of the profile's time
+  double idle_of_update = 0.0;  ///< milliseconds
+  double idle_in_data = 0.0;    ///< the longest gaps that stand in the phase of waiting for data
+  std::string busiest;          ///< operation whose calls are small and take most time
+  double calls = 0.0;           ///< of it, in an update
+  double per_call = 0.0;        ///< microseconds of each
+  double share = 0.0;           ///< of the profile's time
 };
 
 KEEL_BODY profile_shares shares_of(std::string const& summary) {
@@ -52,6 +53,7 @@ KEEL_BODY profile_shares shares_of(std::string const& summary) {
       if (cells[0].find("communication") != std::string::npos) found.communication = number(2) / 100.0;
       if (cells[0].find("idle") != std::string::npos) {
         found.idle = number(2) / 100.0;
+        found.idle_of_update = number(1) / updates;
         found.is_known = true;
       }
     }
@@ -92,7 +94,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   double const padding = usual("padding");
   run_event const* const slowdown = last_event(history, "slowdown");
   std::string const slower_in = slowdown == nullptr ? std::string() : text_of(*slowdown, "phase");
-  std::string const slower = slowdown == nullptr ? std::string() : "after update " + std::to_string(slowdown->update) + ": " + text_of(*slowdown, "message");
+  std::string const slower = slowdown == nullptr
+                                 ? std::string()
+                                 : "after update " + std::to_string(slowdown->update) + ": " + text_of(*slowdown, "message");
 
   profile_shares profile;
   for (run_profile const& one : history.profiles) {
@@ -104,20 +108,23 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::waiting_for_data, data > 0.5 ? 0.9 : 0.7,
         {formatted("an update of %.3g ms waits for data for %.0f %% of it", total, 100.0 * data)});
   if (slower_in == "data") add(trouble::waiting_for_data, 0.85, {slower});
-  if (padding > 0.4) add(trouble::padding, padding > 0.6 ? 0.85 : 0.7, {formatted("%.0f %% of the ids fill rows", 100.0 * padding)});
+  if (padding > 0.4)
+    add(trouble::padding, padding > 0.6 ? 0.85 : 0.7, {formatted("%.0f %% of the ids fill rows", 100.0 * padding)});
   if (profile.communication > 0.25)
     add(trouble::communication, profile.communication > 0.4 ? 0.9 : 0.75,
         {formatted("collectives take %.0f %% of the profile's time", 100.0 * profile.communication)});
   double const waits = std::max(0.0, profile.idle - profile.idle_in_data);
-  if (profile.is_known && waits > 0.4 && data < 0.3)
+  if (profile.is_known && waits > 0.4 && profile.idle_of_update > 3.0 && data < 0.3)
     add(trouble::host_waits, waits > 0.6 ? 0.85 : 0.65,
-        {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for", 100.0 * waits)});
-  if (none > 0.4 && total > 5.0) add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
+        {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for",
+                   100.0 * waits)});
+  if (none > 0.4 && total > 5.0)
+    add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
   // A deep model calls its operations often too, but not one that small for this share of its time.
   if (profile.is_known && profile.calls > 250.0 && profile.share > 0.2)
     add(trouble::slow_kernels, 0.75,
-        {formatted("%.0f calls an update of%sof %.1f microseconds each take %.0f %% of the time", profile.calls, profile.busiest.c_str(),
-                   profile.per_call, 100.0 * profile.share)});
+        {formatted("%.0f calls an update of%sof %.1f microseconds each take %.0f %% of the time", profile.calls,
+                   profile.busiest.c_str(), profile.per_call, 100.0 * profile.share)});
   if (slower_in == "forward" || slower_in == "backward" || slower_in == "update") {
     add(trouble::slow_kernels, profile.is_known && waits > 0.4 ? 0.5 : 0.75, {slower});
     add(trouble::host_waits, 0.45, {slower});

@@ -13,7 +13,8 @@ namespace detail {
 inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::blow_up, trouble_family::not_finite, "optimisation blow-up",
      "events skipped, incident, failed; gradient_norm and loss before the first of them; alarms of a spike",
-     "a longer warm-up; the peak learning rate 3 to 10 times lower; keel::clip::global_norm<1.0>; keel::precision::bf16 in place of "
+     "a longer warm-up; the peak learning rate 3 to 10 times lower; keel::clip::global_norm<1.0>; keel::precision::bf16 in "
+     "place of "
      "fp16; options.resume_at a checkpoint before it"},
     {trouble::bad_sample, trouble_family::not_finite, "bad sample",
      "events incident (place, rows), skipped, batch_finding; a gradient_norm that is flat before",
@@ -32,7 +33,8 @@ inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::rate_too_high, trouble_family::not_learning, "learning rate too high",
      "loss; gradient_norm; update_ratio of layers.jsonl",
      "the learning rate 3 to 10 times lower; a warm-up; keel::clip::global_norm<1.0>; run.lr_range_test"},
-    {trouble::wrong_labels, trouble_family::not_learning, "labels", "loss that stays where chance is; update_ratio, gradient_norm as usual",
+    {trouble::wrong_labels, trouble_family::not_learning, "labels",
+     "loss that stays where chance is; update_ratio, gradient_norm as usual",
      "look at inputs and labels of one batch; run.overfit_one_batch; check the shift by one and the order after shuffling"},
     {trouble::untrained_parameters, trouble_family::not_learning, "frozen or forgotten parameters",
      "event begins (frozen); grad_norm, update_ratio of layers.jsonl that are 0",
@@ -44,8 +46,10 @@ inline constexpr trouble_facts facts_of_troubles[] = {
      "the initialisation of the layers named; a LayerNorm before each block; a residual branch that begins at 0"},
     {trouble::overfitting, trouble_family::overfitting, "overfitting", "events evaluated; loss",
      "keel::evaluation::early_stop, and load_best; fewer epochs; weight decay of 0.01 to 0.1; dropout; more data"},
-    {trouble::collapse, trouble_family::collapse, "collapse", "loss that became constant; grad_norm and std of layers.jsonl that became 0",
-     "options.resume_at a checkpoint before it, with a lower rate; keel::clip::global_norm<1.0>; look at the output for two inputs"},
+    {trouble::collapse, trouble_family::collapse, "collapse",
+     "loss that became constant; grad_norm and std of layers.jsonl that became 0",
+     "options.resume_at a checkpoint before it, with a lower rate; keel::clip::global_norm<1.0>; look at the output for two "
+     "inputs"},
     {trouble::oscillation, trouble_family::oscillation, "oscillation", "loss that swings; lr; gradient_norm",
      "the learning rate 3 to 10 times lower; a lower momentum; a warm-up; keel::accumulate<4>; shuffled data"},
     {trouble::forgetting, trouble_family::forgetting, "forgetting", "events evaluated whose best is the first; loss",
@@ -63,7 +67,8 @@ inline constexpr trouble_facts facts_of_troubles[] = {
      "expandable_segments:True of the allocator; batches of one shape; look for memory outside of LibTorch"},
     {trouble::graph_in_evaluation, trouble_family::out_of_memory, "evaluation with a graph",
      "memory of the event failed (during evaluating); memory.between beside memory.forward",
-     "torch::NoGradGuard around an evaluation of your own, or run.evaluate; no tensor of a loss in a sum; smaller batches there"},
+     "torch::NoGradGuard around an evaluation of your own, or run.evaluate; no tensor of a loss in a sum; smaller batches "
+     "there"},
     {trouble::graphs_in_accumulation, trouble_family::out_of_memory, "accumulation keeps graphs",
      "memory.accumulated; memory of the event failed (pieces, accumulated); event begins (trained_bytes)",
      "no tensor of a micro-batch kept until the update; loss.detach(); no retain_graph"},
@@ -76,19 +81,21 @@ inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::slow_kernels, trouble_family::slow, "slow kernels",
      "mfu; calls and times of operations in the profile's summary; event slowdown of forward or backward",
      "bf16; larger operations in place of many small ones; fused attention; sizes in multiples of 8; a cooler machine"},
-    {trouble::padding, trouble_family::slow, "padding", "padding", "rows of like lengths in a batch; packing; a shorter maximum"},
+    {trouble::padding, trouble_family::slow, "padding", "padding",
+     "rows of like lengths in a batch; packing; a shorter maximum"},
     {trouble::collective_mismatch, trouble_family::hang, "ranks call different collectives",
      "ranks/RANK.jsonl: one sequence number with two operations, sizes or types",
      "the same collectives in the same order on all ranks; no collective inside a condition on the rank"},
     {trouble::uneven_data, trouble_family::hang, "uneven data", "ranks/RANK.jsonl: a rank's data ended while others wait",
      "as many micro-batches on every rank; drop the last incomplete batch; a sampler that pads"},
-    {trouble::dead_rank, trouble_family::hang, "a rank is dead", "ranks/RANK.jsonl: a rank failed or fell silent while others wait",
+    {trouble::dead_rank, trouble_family::hang, "a rank is dead",
+     "ranks/RANK.jsonl: a rank failed or fell silent while others wait",
      "the first error over all ranks' logs; memory of that rank's machine; keel::timeout"},
     {trouble::rendezvous, trouble_family::hang, "the ranks do not meet", "ranks/RANK.jsonl: joining without joined",
      "address and port; the world size; a port that is blocked"},
     {trouble::optimizer_not_resumed, trouble_family::not_resumed, "optimizer not resumed",
      "state of the events resumed and begins; event resumed_from",
-     "nothing that makes the optimizer anew after the resume; options.resume_from in place of weights_from"},
+     "no new optimizer, and no state that is cleared, after the resume; options.resume_from in place of weights_from"},
     {trouble::schedule_not_resumed, trouble_family::not_resumed, "schedule not resumed",
      "rates of the events resumed and begins; lr before and after the resume",
      "a schedule of the recipe; register_state for one of your own"},
@@ -106,8 +113,8 @@ KEEL_BODY std::span<trouble_facts const> all_troubles() { return detail::facts_o
 KEEL_BODY trouble_facts const& facts_about(trouble which) { return detail::facts_of_troubles[static_cast<std::size_t>(which)]; }
 
 KEEL_BODY char const* to_string(trouble_family which) {
-  constexpr char const* names[] = {"not finite",  "not learning", "overfitting",   "collapse", "oscillation",
-                                   "forgetting", "out of memory", "slow", "hang", "not resumed"};
+  constexpr char const* names[] = {"not finite", "not learning",  "overfitting", "collapse", "oscillation",
+                                   "forgetting", "out of memory", "slow",        "hang",     "not resumed"};
   return names[static_cast<std::size_t>(which)];
 }
 
