@@ -9,17 +9,11 @@
 #include <filesystem>
 #include <keel/diagnose/rank_record.hpp>
 #include <keel/diagnose/run_history.hpp>
-#include <keel/diagnose/trouble.hpp>
+#include <keel/diagnose/triage_finding.hpp>
 #include <string>
 #include <vector>
 
 namespace keel {
-
-struct triage_finding {
-  trouble cause;
-  double confidence;                  ///< 0 to 1; what is below a half is not enough to say that a run is in trouble
-  std::vector<std::string> evidence;  ///< sentences with update numbers
-};
 
 enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble };
 

@@ -1,7 +1,8 @@
 // The triage of memory that runs out or grows.
 #pragma once
 
-#include <keel/diagnose/triage.hpp>
+#include <keel/diagnose/run_history.hpp>
+#include <keel/diagnose/triage_finding.hpp>
 #include <vector>
 
 namespace keel::detail {

@@ -1,7 +1,8 @@
 // The triage of several ranks that wait for each other.
 #pragma once
 
-#include <keel/diagnose/triage.hpp>
+#include <keel/diagnose/rank_record.hpp>
+#include <keel/diagnose/triage_finding.hpp>
 #include <vector>
 
 namespace keel::detail {

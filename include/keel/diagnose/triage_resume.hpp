@@ -1,7 +1,8 @@
 // The triage of resumes that did not go on with what they loaded.
 #pragma once
 
-#include <keel/diagnose/triage.hpp>
+#include <keel/diagnose/run_history.hpp>
+#include <keel/diagnose/triage_finding.hpp>
 #include <vector>
 
 namespace keel::detail {
