@@ -172,3 +172,48 @@ TEST_CASE("what is taken between updates, and what micro-batches leave behind, i
   CHECK(between[1].value < 4e6);
   for (auto const& point : history.curves.at("memory.accumulated").kept) CHECK(point.value >= 4.0 * (1 << 16));
 }
+
+namespace {
+
+/// Of a program's own, which no checkpoint knows.
+struct plain_descent : torch::optim::Optimizer {
+  explicit plain_descent(std::vector<at::Tensor> parameters)
+      : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::make_unique<torch::optim::SGDOptions>(1e-2)) {}
+  at::Tensor step(LossClosure) override {
+    at::NoGradGuard const no_grad;
+    for (at::Tensor& one : param_groups()[0].params()) one.sub_(one.grad() * 1e-2);
+    return {};
+  }
+};
+struct without_checkpoints : keel::recipe<> {};
+
+}  // namespace
+
+TEST_CASE("a run without checkpoints may have an optimizer that no checkpoint holds, and its record says the rest") {
+  scratch_directory directory;
+  auto const model = make_small();
+  plain_descent optimizer(model->parameters());
+  keel::trainer<without_checkpoints> run{*model, optimizer, quiet({.run_directory = directory.path(), .updates = 3})};
+  run.fit(some_batches(3), mean_squared_error(model));
+  auto const begun = events_of(directory.path(), "begins");
+  REQUIRE(begun.size() == 1);
+  CHECK(begun[0]["trained"] == 65);
+  CHECK_FALSE(begun[0].contains("optimizer_bytes"));
+}
+
+TEST_CASE("a resume that has no memory for checksums goes on without them") {
+  keel::memory::budget budget;
+  scratch_directory directory;
+  keel::trainer_options const first{.run_directory = directory.path(), .updates = 2, .batches_per_epoch = 8};
+  {
+    small_run<plain> small(first);
+    small.run.fit(some_batches(8), small.loss());
+  }
+  keel::trainer_options longer = first;
+  longer.updates = 4;
+  longer.resume_at.reset();
+  small_run<plain> small(longer);
+  small.run.on([&](keel::event::run_begin const&) { budget.refuse_allocation(2); });
+  small.run.fit(some_batches(8), small.loss());
+  CHECK(small.run.updates() == 4);
+}

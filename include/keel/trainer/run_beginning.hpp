@@ -13,13 +13,14 @@ class Module;
 
 namespace keel {
 
-/// `parameters`, `trained` and `frozen`: elements; `parameter_bytes`, `trained_bytes` and `optimizer_bytes`; `rates`: of the
+/// `parameters`, `trained` and `frozen`: elements; `parameter_bytes`, `trained_bytes` and `optimizer_bytes` where its state is known; `rates`: of the
 /// optimizer's groups.
 nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                            parameter_list const& parameters);
 
 /// Checksums of the `weights` with the buffers, of the `optimizer` without its rates, and of the `random` state, in hexadecimal; `rates`;
-/// the `seed` of LibTorch's generator of the CPU, and `is_reseeded`: nothing was drawn since it was set. Reads all tensors once.
+/// the `seed` of LibTorch's generator of the CPU, and `is_reseeded`: nothing was drawn since it was set. Reads all tensors once. Null, as what stands
+/// above, where memory does not suffice.
 nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                       parameter_list const& parameters);
 

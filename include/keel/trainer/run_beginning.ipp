@@ -6,10 +6,13 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/statistics.hpp>
 #include <keel/trainer/run_beginning.hpp>
@@ -45,6 +48,17 @@ KEEL_BODY nlohmann::ordered_json rates_of(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
+/// What `describe` says; null where memory does not suffice for it, because a description is not worth the end of a run.
+template <class Describe>
+nlohmann::ordered_json described_if_it_fits(Describe const& describe) {
+  try {
+    return describe();
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    return nullptr;
+  }
+}
+
 KEEL_BODY nlohmann::ordered_json describe_usage(memory::usage const& of) {
   nlohmann::ordered_json bytes;
   bytes["held"] = of.held;
@@ -55,52 +69,60 @@ KEEL_BODY nlohmann::ordered_json describe_usage(memory::usage const& of) {
   return bytes;
 }
 
-}  // namespace detail
+KEEL_BODY std::int64_t size_of(at::Tensor const& tensor) {
+  return tensor.numel() * static_cast<std::int64_t>(tensor.element_size());
+}
 
-KEEL_BODY nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                     parameter_list const& parameters) {
-  std::int64_t all = 0, trained = 0, frozen = 0, bytes = 0, trained_bytes = 0, optimizer_bytes = 0;
+KEEL_BODY nlohmann::ordered_json parameters_described(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                                                      parameter_list const& parameters) {
+  std::int64_t all = 0, trained = 0, frozen = 0, bytes = 0, trained_bytes = 0;
   for (at::Tensor const& one : model.parameters()) {
     all += one.numel();
-    bytes += static_cast<std::int64_t>(one.nbytes());
+    bytes += size_of(one);
     if (!one.requires_grad()) frozen += one.numel();
   }
   for (at::Tensor const& one : parameters.tensors) {
     // One that is frozen may stay in its group.
     if (!one.requires_grad()) continue;
     trained += one.numel();
-    trained_bytes += static_cast<std::int64_t>(one.nbytes());
+    trained_bytes += size_of(one);
   }
-  nlohmann::json unused;
-  tensor_map state;
-  save_optimizer(optimizer, parameters, unused, state);
-  for (auto const& [name, tensor] : state) optimizer_bytes += static_cast<std::int64_t>(tensor.nbytes());
-  return {{"parameters", all},
-          {"trained", trained},
-          {"frozen", frozen},
-          {"parameter_bytes", bytes},
-          {"trained_bytes", trained_bytes},
-          {"optimizer_bytes", optimizer_bytes},
-          {"rates", detail::rates_of(optimizer)}};
+  nlohmann::ordered_json found = {{"parameters", all},
+                                  {"trained", trained},
+                                  {"frozen", frozen},
+                                  {"parameter_bytes", bytes},
+                                  {"trained_bytes", trained_bytes}};
+  try {
+    nlohmann::json unused;
+    tensor_map state;
+    save_optimizer(optimizer, parameters, unused, state);
+    std::int64_t optimizer_bytes = 0;
+    for (auto const& [name, tensor] : state) optimizer_bytes += size_of(tensor);
+    found["optimizer_bytes"] = optimizer_bytes;
+  } catch (error const&) {
+    // An optimizer that no checkpoint holds: a run without checkpoints may have it, and its state is not known here.
+  }
+  found["rates"] = rates_of(optimizer);
+  return found;
 }
 
-KEEL_BODY nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                                                parameter_list const& parameters) {
+KEEL_BODY nlohmann::ordered_json state_described(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                                                 parameter_list const& parameters) {
   nlohmann::ordered_json state;
-  state["weights"] = detail::checksum_of(model_tensors(model));
+  state["weights"] = checksum_of(model_tensors(model));
   tensor_map tensors;
   nlohmann::json object;
   save_optimizer(optimizer, parameters, object, tensors);
   for (auto& group : object["groups"]) group["options"].erase("lr");
   checksum of_optimizer;
-  std::string const words = object.dump() + detail::checksum_of(tensors);
+  std::string const words = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + checksum_of(tensors);
   of_optimizer.add(words.data(), words.size());
   state["optimizer"] = of_optimizer.digest();
-  state["rates"] = detail::rates_of(optimizer);
+  state["rates"] = rates_of(optimizer);
   checksum of_random;
   at::Tensor const host = libtorch::random_state(at::kCPU);
-  detail::add_to(of_random, host);
-  if (parameters.device != at::kCPU) detail::add_to(of_random, libtorch::random_state(parameters.device));
+  add_to(of_random, host);
+  if (parameters.device != at::kCPU) add_to(of_random, libtorch::random_state(parameters.device));
   state["random"] = of_random.digest();
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   std::uint64_t seed = 0;
@@ -112,6 +134,18 @@ KEEL_BODY nlohmann::ordered_json describe_state(torch::nn::Module& model, torch:
   state["seed"] = in_hexadecimal(seed);
   state["is_reseeded"] = fresh.nbytes() == host.nbytes() && std::memcmp(fresh.data_ptr(), host.data_ptr(), host.nbytes()) == 0;
   return state;
+}
+
+}  // namespace detail
+
+KEEL_BODY nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                                                     parameter_list const& parameters) {
+  return detail::described_if_it_fits([&] { return detail::parameters_described(model, optimizer, parameters); });
+}
+
+KEEL_BODY nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                                                parameter_list const& parameters) {
+  return detail::described_if_it_fits([&] { return detail::state_described(model, optimizer, parameters); });
 }
 
 KEEL_BODY nlohmann::ordered_json describe_shortage(memory::shortage const& of) {

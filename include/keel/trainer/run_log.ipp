@@ -230,7 +230,7 @@ void run_log<Files>::resumed(std::int64_t update, nlohmann::ordered_json const& 
 
 template <class Files>
 void run_log<Files>::begins(std::int64_t update, nlohmann::ordered_json const& description) {
-  if (directory_) directory_->event("begins", update, description);
+  if (directory_) directory_->event("begins", update, description.is_object() ? description : nlohmann::ordered_json::object());
 }
 
 template <class Files>

@@ -68,7 +68,8 @@ class run_observer {
   /// The first update of a run, or after a resume, is next.
   void begins(bool resumed) {
     auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
-    if (resumed) description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
+    if (resumed && description.is_object())
+      description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
     log_.begins(step_.updates(), description);
   }
 
