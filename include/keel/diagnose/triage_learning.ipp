@@ -264,12 +264,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const is_at_chance = classes >= 2.0 && classes <= 2e5 &&
                             std::abs(loss.settled - std::log(classes)) < 0.01 * loss.settled &&
                             std::abs(loss.last - std::log(classes)) < 0.01 * loss.last;
-  bool const is_suspect = crawls || frozen > 0.3 || of_ignored > 0.8;
-  bool const is_stuck = loss.fallen() < 0.05 ||
-                        (is_flat && loss.fallen() < (is_suspect     ? 0.3
-                                                     : is_at_chance ? 0.15
-                                                                    : 0.08)) ||
-                        (is_flat && loss.start - loss.last < loss.noise) || (is_suspect && loss.fallen() < 0.2);
+  bool const is_suspect = crawls || of_ignored > 0.8;
+  // An adapter trains a small part, and may have little left to learn.
+  double const little = is_suspect ? 0.3 : is_at_chance ? 0.15 : frozen > 0.3 ? 0.12 : 0.08;
+  bool const gained_nothing = is_flat && loss.start - loss.last < loss.noise;
+  bool const is_stuck =
+      loss.fallen() < 0.05 || (is_flat && loss.fallen() < little) || gained_nothing || (is_suspect && loss.fallen() < 0.2);
   double const spread = layers.smallest > 0.0 ? layers.largest / layers.smallest : 1.0;
   // What no loss that falls can excuse: layers that do not train at all, where nothing was frozen.
   if (!is_stuck && (!has_no_gradient || frozen > 0.0) && spread < 3e4) return found;

@@ -107,6 +107,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   if (data > 0.3 && total > 1.0)
     add(trouble::waiting_for_data, data > 0.5 ? 0.9 : 0.7,
         {formatted("an update of %.3g ms waits for data for %.0f %% of it", total, 100.0 * data)});
+  // In a loop of the program's own all that stands between two calls counts as waiting for data.
+  if (data > 0.3 && total > 1.0)
+    add(trouble::host_waits, 0.4, {formatted("%.0f %% of an update passes between its batches", 100.0 * data)});
   if (slower_in == "data") add(trouble::waiting_for_data, 0.85, {slower});
   if (padding > 0.4)
     add(trouble::padding, padding > 0.6 ? 0.85 : 0.7, {formatted("%.0f %% of the ids fill rows", 100.0 * padding)});
@@ -118,6 +121,15 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::host_waits, waits > 0.6 ? 0.85 : 0.65,
         {formatted("in %.0f %% of the profile's time no operation of LibTorch runs, and data is not what is waited for",
                    100.0 * waits)});
+  // A backward pass takes as long as its forward pass or longer, where all of that computes.
+  double const forward = usual("time.forward"), backward = usual("time.backward");
+  run_event const* const begins = first_event(history, "begins");
+  bool const is_trained =
+      begins == nullptr || 3 * integer_in(begins->details, "frozen") < integer_in(begins->details, "parameters");
+  if (is_trained && forward > 4.0 * backward && forward > 3.0 && !profile.is_known)
+    add(trouble::host_waits, 0.6,
+        {formatted("the forward pass takes %.3g ms and the backward pass %.3g ms: what needs no gradient, or a wait", forward,
+                   backward)});
   if (none > 0.4 && total > 5.0)
     add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
   // A deep model calls its operations often too, but not one that small for this share of its time.
