@@ -26,6 +26,7 @@
 #include <keel/data/token_range.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/diagnose/estimate.hpp>
+#include <keel/diagnose/preflight.hpp>
 #include <keel/ema/moving_average.hpp>
 #include <keel/evaluation/predict.hpp>
 #include <keel/health/alarm_watch.hpp>

@@ -24,7 +24,15 @@
 #include <keel/diagnose/guide.ipp>
 #include <keel/diagnose/heat_strip.ipp>
 #include <keel/diagnose/page_text.ipp>
+#include <keel/diagnose/loss_watch.ipp>
 #include <keel/diagnose/plot.ipp>
+#include <keel/diagnose/preflight.ipp>
+#include <keel/diagnose/preflight_loss.ipp>
+#include <keel/diagnose/preflight_passes.ipp>
+#include <keel/diagnose/preflight_rehearsal.ipp>
+#include <keel/diagnose/preflight_sequence.ipp>
+#include <keel/diagnose/preflight_training.ipp>
+#include <keel/diagnose/preflight_wiring.ipp>
 #include <keel/diagnose/rank_record.ipp>
 #include <keel/diagnose/report.ipp>
 #include <keel/diagnose/run_history.ipp>
@@ -80,6 +88,7 @@
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
+#include <keel/trainer/preflight_result.ipp>
 #include <keel/trainer/replay.ipp>
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>

@@ -17,6 +17,7 @@
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -94,6 +95,12 @@ class evaluator {
     return judged(values);
   }
 
+  /// Calls `use(name, run)` for each that was added; `run(most)` evaluates so many batches, and nothing is written down.
+  template <class Use>
+  void rehearse_each(Use const& use) const {
+    for (named_evaluation const& one : all_) use(one.name, one.rehearse);
+  }
+
   /// Throws error (E12) for a recipe that evaluates where nothing was added.
   void require_any() const {
     if (configured.evaluation.kind == evaluation::kind::none || !all_.empty()) return;
@@ -126,15 +133,27 @@ class evaluator {
  private:
   template <class Batches, class LossOf>
   void add_sound(std::string name, Batches batches, LossOf loss_of) {
-    auto run = [this, name, batches, loss_of]() mutable {
-      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(batches),
-                      static_cast<std::unwrap_reference_t<LossOf>&>(loss_of));
+    struct kept {
+      Batches batches;
+      LossOf loss_of;
+    };
+    auto const on = std::make_shared<kept>(kept{std::move(batches), std::move(loss_of)});
+    auto run = [this, name, on] {
+      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
+                      static_cast<std::unwrap_reference_t<LossOf>&>(on->loss_of));
+    };
+    auto rehearse = [this, on](std::int64_t most) {
+      evaluation_memory const memory{1, may_cut, step_.relief().attention, [] {}};
+      keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
+                                                     static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
+                                                     static_cast<std::unwrap_reference_t<LossOf>&>(on->loss_of), memory, most);
     };
     auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
     if (known != all_.end()) {
       known->run = std::move(run);
+      known->rehearse = std::move(rehearse);
     } else {
-      all_.push_back({std::move(name), std::move(run)});
+      all_.push_back({std::move(name), std::move(run), std::move(rehearse)});
     }
   }
 
@@ -143,6 +162,7 @@ class evaluator {
   struct named_evaluation {
     std::string name;
     std::function<evaluation_result()> run;
+    std::function<void(std::int64_t)> rehearse;
   };
 
   auto evaluating() {

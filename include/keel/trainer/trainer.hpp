@@ -30,6 +30,7 @@
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
+#include <keel/trainer/preflight_result.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/replay.hpp>
 #include <keel/trainer/run_log.hpp>
@@ -278,6 +279,19 @@ class trainer {
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
     return dry_run().overfit_one_batch(batch, loss_of, updates);
+  }
+  /// A minute before a week: looks for what would waste the run, and leaves it as it was. The checks stand in
+  /// keel/diagnose/preflight.hpp, which keel/keel.hpp includes. What a check throws is what it says. Throws error (E12) inside an update,
+  /// data_error (E06) where there are no batches.
+  template <class Batches, class LossOf>
+  preflight_result preflight(Batches&& batches, LossOf&& loss_of, preflight_options const& options = {}) {
+    if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
+      detail::reject_call<rule::U32, Batches>();
+      return {};
+    } else {
+      using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
+      return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of, options);
+    }
   }
 
   /// The update of an incident of keel::incident::keep again, from the file that `incident` names: `loss_of` as for fit, of one type of

@@ -1,0 +1,342 @@
+// trainer::preflight, a minute before a week: what would waste the run, found before it. The run is left as it was.
+//     run.evaluate_on("validation", held_out, loss_of);                        so that this is looked at too
+//     keel::preflight_result const found = run.preflight(batches, loss_of);
+//     std::fputs(found.table().c_str(), stdout);
+// Each check is a row that passed, failed (with why, and what to do) or is not applicable (with why):
+//     training mode            no module is left in evaluation mode, before and after a call of the loss function
+//     same bits twice          an update that runs again gives the same parameters
+//     parameters               the loss depends on no trained tensor that the model does not register
+//     gradients, rates         each trained parameter gets a gradient within six updates, and each group has a learning rate
+//     batches                  what keel::batch_guard finds; data that is sorted by class
+//     inputs, labels           the output changes with other inputs, the loss with other labels
+//     rows                     a row's output does not change with another row
+//     shift of targets         of a sequence the target is the next input
+//     look-ahead               no output changes with inputs from its target on
+//     targets in inputs        no column of the inputs says what the target is
+//     masks                    what is hidden does not count, what is shown does; labels of padding do not; attention reaches other places
+//     loss at the start        beside that of a guess
+//     loss and output          no softmax twice, no probabilities for their logarithms, no ReLU before logits, the same shapes
+//     overfit one batch        at some learning rate
+//     learning rate            beside a range test
+//     labels belong to inputs  training with labels of other rows does worse on batches that were not trained on
+//     evaluation               keeps no graph
+//     memory                   an update by keel::memory::estimate beside the budget, or the host's memory
+//     threads                  the same gradients with another number of them, up to rounding
+//     out of memory            in the forward and in the backward pass, for each rung of the ladder that can be taken back
+//     resume                   saved to the run directory's disk, loaded into changed parameters: the same next update
+// The output is seen where it meets the labels: in one of LibTorch's losses, or in the last operation on both. The last tensor of a batch is
+// its labels; a batch of your own type lists its fields with `void visit(auto& archive)`. The loss function is called some thousand times.
+// Left out: whether the data is good, which needs a model; ranks, before there are some.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <keel/attention/attention_scope.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/core/buffers.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/data/batch_source.hpp>
+#include <keel/diagnose/estimate.hpp>
+#include <keel/diagnose/preflight_passes.hpp>
+#include <keel/diagnose/preflight_program.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/recompute/unit_scope.hpp>
+#include <keel/step/step.hpp>
+#include <keel/trainer/dry_run.hpp>
+#include <keel/trainer/options.hpp>
+#include <keel/trainer/preflight_result.hpp>
+#include <keel/trainer/registered_state.hpp>
+#include <keel/trainer/replay.hpp>
+#include <keel/trainer/resume.hpp>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel::detail {
+
+/// The checks, in the order of the table.
+preflight_result preflight_of_program(preflight_program& program, preflight_options const& options);
+
+/// The loss function, and memory that runs out in it when it is asked to.
+template <class Batch, class LossOf>
+class striking_loss {
+ public:
+  explicit striking_loss(LossOf& of) : of_(of) {}
+  void strike(tried_fault fault) { fault_ = fault; }
+  auto operator()(Batch const& batch) {
+    auto loss = of_(batch);
+    tried_fault const fault = std::exchange(fault_, tried_fault::none);
+    auto const fail = [] { TORCH_CHECK_WITH(OutOfMemoryError, false, "memory runs out in a rehearsal"); };
+    if (fault == tried_fault::memory_after_forward) fail();
+    if (fault == tried_fault::memory_in_backward) {
+      at::Tensor const mean = as_weighted_loss(loss, 1).mean;
+      if (mean.requires_grad()) {
+        mean.register_hook([fail](at::Tensor const& gradient) {
+          fail();
+          return gradient;
+        });
+      }
+    }
+    return loss;
+  }
+
+ private:
+  LossOf& of_;
+  tried_fault fault_ = tried_fault::none;
+};
+
+template <class Subject, class Batch, class LossOf>
+class preflight_program_of final : public preflight_program {
+  using recipe_type = typename Subject::recipe;
+  using environment = typename Subject::environment;
+  using real_step = std::remove_reference_t<decltype(std::declval<Subject&>().step)>;
+  using step_type = keel::step<recipe_type, environment, dry_run_observer>;
+  static constexpr bool lists_tensors = writable_batch<Batch> && std::copy_constructible<Batch>;
+
+ public:
+  preflight_program_of(Subject const& subject, std::vector<Batch> batches, LossOf& loss_of)
+      : subject_(subject),
+        recipe_(real_step::configured),
+        batches_(std::move(batches)),
+        loss_of_(loss_of),
+        buffers_(subject.step.model()),
+        random_(random_snapshot::take(subject.step.parameters().device)) {
+    recipe_.run = subject.step.facts();
+  }
+
+  config const& recipe() const override { return recipe_; }
+  torch::nn::Module& model() override { return subject_.step.model(); }
+  torch::optim::Optimizer& optimizer() override { return subject_.step.optimizer(); }
+  parameter_list const& parameters() override { return subject_.step.parameters(); }
+  std::int64_t updates_of_run() const override { return subject_.length; }
+  std::int64_t updates_so_far() const override { return subject_.step.updates(); }
+  double highest_rate() const override { return subject_.step.schedule().highest(0); }
+  std::string run_directory() const override { return subject_.options.run_directory.string(); }
+  bool begins_with_weights() const override { return !subject_.options.weights_from.empty(); }
+
+  std::size_t batches() const override { return batches_.size(); }
+  std::int64_t rows(std::size_t batch) const override { return batch_traits<Batch>::rows(batches_[batch]); }
+  std::vector<at::Tensor> tensors(std::size_t batch) override {
+    std::vector<at::Tensor> all;
+    if constexpr (lists_tensors) {
+      change_batch(batches_[batch], [&](at::Tensor const& one) {
+        all.push_back(one);
+        return one;
+      });
+    }
+    return all;
+  }
+  batch_contents contents(std::size_t batch) const override { return contents_of(batches_[batch]); }
+
+  weighted_loss loss(tried_batch const& batch) override {
+    random_snapshot const now = random_snapshot::take(parameters().device);
+    std::vector<field_copies> const registered = subject_.registered.take_all();
+    buffers_.take();
+    struct at_end {
+      preflight_program_of& of;
+      random_snapshot const& now;
+      std::vector<field_copies> const& registered;
+      ~at_end() {
+        of.subject_.registered.put_back_all(registered);
+        of.buffers_.restore();
+        now.restore();
+      }
+    } const ends{*this, now, registered};
+    // The same numbers each time, so that what differs is what was changed.
+    random_.restore();
+    typename environment::autocast autocast(parameters().device, real_step::configured.precision.kind);
+    unit_scope const units(recompute_kind::none);
+    attention_scope const attention(subject_.step.relief().attention);
+    Batch const made = make(batch);
+    return as_weighted_loss(loss_of_(made), batch_traits<Batch>::rows(made));
+  }
+
+  void aside(std::function<void()> const& run) override {
+    deterministic_scope const deterministic(real_step::configured.determinism.kind == determinism::kind::strict);
+    mode_scope const modes(model());
+    saved_state const saved(model(), optimizer(), parameters(), subject_.registered);
+    run();
+  }
+
+  void with_step(std::function<void(tried_step&)> const& use) override {
+    aside([&] {
+      auto& groups = optimizer().param_groups();
+      for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(subject_.step.schedule().highest(i));
+      tried tries(*this);
+      use(tries);
+    });
+  }
+
+  lr_range_result range(lr_range_options const& options) override {
+    mode_scope const modes(model());
+    return dry_run<recipe_type, environment, real_step>(subject_.step, subject_.registered, subject_.length)
+        .lr_range_test(batches_, loss_of_, options);
+  }
+
+  std::vector<tried_evaluation> evaluations() override {
+    std::vector<tried_evaluation> all;
+    subject_.evaluator.rehearse_each(
+        [&](std::string const& name, std::function<void(std::int64_t)> const& run) { all.push_back({name, run}); });
+    return all;
+  }
+
+  std::optional<std::int64_t> peak_memory([[maybe_unused]] int state_per_parameter) override {
+    if constexpr (sliceable_batch<Batch>) {
+      std::int64_t peak = 0;
+      aside([&] {
+        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter}).peak();
+      });
+      return peak;
+    } else {
+      return std::nullopt;
+    }
+  }
+
+ private:
+  /// Lives as long as a call of with_step.
+  class tried final : public tried_step {
+   public:
+    explicit tried(preflight_program_of& program)
+        : program_(program), loss_(program.loss_of_), step_(program.model(), program.optimizer(), program.subject_.length) {
+      step_.ladder().begin_like(program.subject_.step.ladder());
+      step_.restore_on_skip(program.subject_.registered);
+      for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());
+    }
+
+    tried_update update(std::span<tried_batch const> batches, tried_fault fault) override {
+      memory_settings const before = step_.relief();
+      loss_.strike(fault);
+      tried_update found;
+      try {
+        found = take(batches);
+      } catch (nonfinite_error const& thrown) {
+        // What the recipe would end the run for is an answer here.
+        found.words = first_line(thrown);
+      } catch (diverged_error const& thrown) {
+        found.words = first_line(thrown);
+      }
+      loss_.strike(tried_fault::none);
+      note_rung(before, step_.relief());
+      return found;
+    }
+
+    void use_rate(double factor) override {
+      auto& groups = program_.optimizer().param_groups();
+      for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates_[i] * factor);
+      step_.schedule() = lr_schedule(program_.optimizer(), schedule::constant::configured, 0);
+    }
+    std::size_t rungs_taken() override { return step_.ladder().taken(); }
+    std::string last_rung() const override { return rung_; }
+
+    void save(std::string const& directory) override {
+      step_.settle();
+      random_ = random_snapshot::take(program_.parameters().device);
+      snapshot const content = take_snapshot(program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts());
+      posix_files files;
+      write_checkpoint(files, directory, step_.updates(), false, content);
+    }
+    void load(std::string const& directory) override {
+      apply_snapshot(read_checkpoint(directory), program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts(),
+                     directory, {.own_run = true});
+      random_.restore();
+    }
+
+   private:
+    tried_update take(std::span<tried_batch const> batches) {
+      constexpr auto count = static_cast<std::size_t>(real_step::configured.accumulate.count);
+      tried_update found;
+      for (std::size_t i = 0; i < count; ++i) {
+        Batch const batch = program_.make(batches[i % batches.size()]);
+        step_outcome const launched = step_(batch, std::ref(loss_));
+        step_outcome const outcome = step_.settle().value_or(launched);
+        if (outcome.template is<result::accumulated>()) continue;
+        if (auto const* const updated = outcome.updated()) {
+          found.is_applied = true;
+          found.loss = updated->loss;
+        } else if (auto const* const skipped = outcome.skipped()) {
+          found.is_overflow = skipped->why == reason::scale_overflow;
+          found.words = std::string("skipped: ") + to_string(skipped->why) + (skipped->where.empty() ? "" : " in " + skipped->where);
+        } else if (auto const* const ended = outcome.gave_up()) {
+          found.gave_up = true;
+          found.words = "memory ran out: " + ended->detail;
+        }
+        return found;
+      }
+      found.words = "it is not complete";
+      return found;
+    }
+    void note_rung(memory_settings const& before, memory_settings const& now) {
+      if (now.pieces > before.pieces) rung_ = "halve_micro_batch";
+      if (now.recompute != before.recompute) rung_ = "enable_recompute";
+      if (now.attention != before.attention) rung_ = "fused_attention";
+      if (now.offload && !before.offload) rung_ = "offload_optimizer";
+      if (now.length != before.length) rung_ = "shorten_sequence";
+    }
+    std::vector<state_part> parts() {
+      return {state_part::of("step", step_), state_part::of("random", random_), state_part::of("registered", program_.subject_.registered)};
+    }
+
+    preflight_program_of& program_;
+    striking_loss<Batch, LossOf> loss_;
+    step_type step_;
+    std::vector<double> rates_;
+    random_snapshot random_;
+    std::string rung_;
+  };
+
+  Batch make(tried_batch const& of) const {
+    Batch batch = batches_[of.index];
+    if constexpr (lists_tensors) {
+      std::size_t place = 0;
+      if (!of.instead.empty())
+        change_batch(batch, [&](at::Tensor const& one) { return place < of.instead.size() ? of.instead[place++] : one; });
+    }
+    return batch;
+  }
+
+  Subject subject_;
+  config recipe_;
+  std::vector<Batch> batches_;
+  LossOf& loss_of_;
+  buffer_snapshot buffers_;
+  random_snapshot random_;
+};
+
+/// Called by trainer::preflight, which finds it by its argument.
+template <class Subject, class Batches, class LossOf>
+preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& loss_of, preflight_options const& options) {
+  using batch = batch_of<Batches>;
+  static_assert(std::copy_constructible<batch>,
+                "keel keeps some batches while it looks at them, and this type cannot be copied. Fix: a batch that can be copied.");
+  static_assert(loss_function<LossOf, batch>, "keel cannot take a loss from this function. Fix: it takes a batch and returns its mean loss.");
+  subject.step.settle();
+  if (!subject.step.at_boundary()) throw error("E12", "an update is open. Call preflight between updates, before fit or after it.");
+  if (options.batches < 1 || options.updates < 1)
+    throw error("E12", "a preflight takes at least one batch and one update. Leave the numbers out for 64 and 150.");
+  std::vector<batch> taken;
+  with_epoch(batches, 0, [&](auto at, auto const& end) {
+    for (; at != end && taken.size() < options.batches; ++at) {
+      taken.push_back(*at);
+      // A loader may use its memory again.
+      if constexpr (writable_batch<batch>) change_batch(taken.back(), [](at::Tensor const& one) { return one.clone(); });
+    }
+  });
+  if (taken.empty()) throw data_error("E06", "there is nothing to look at: the batches are empty. Give the call at least one batch.");
+  preflight_program_of<Subject, batch, LossOf> program(subject, std::move(taken), loss_of);
+  return preflight_of_program(program, options);
+}
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/preflight.ipp>
+#endif

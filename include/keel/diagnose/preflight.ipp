@@ -1,0 +1,94 @@
+// The bodies of preflight.hpp and of the table in preflight_program.hpp.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/diagnose/preflight.hpp>
+#include <keel/diagnose/preflight_loss.hpp>
+#include <keel/diagnose/preflight_rehearsal.hpp>
+#include <keel/diagnose/preflight_sequence.hpp>
+#include <keel/diagnose/preflight_training.hpp>
+#include <keel/diagnose/preflight_wiring.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY void preflight_table::run(char const* check, std::function<void()> const& look) {
+  try {
+    look();
+  } catch (std::exception const& thrown) {
+    // What the program throws when it is tried out is what the check is about.
+    failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
+  }
+}
+
+KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {
+  using clock = std::chrono::steady_clock;
+  auto const began = clock::now();
+  auto const seconds_since = [](clock::time_point from) { return std::chrono::duration<double>(clock::now() - from).count(); };
+  preflight_result result;
+  preflight_table table(result);
+
+  double of_an_update = 0.0;
+  bool updates = false;
+  table.run("an update", [&] {
+    program.with_step([&](tried_step& step) {
+      auto const from = clock::now();
+      std::vector<tried_batch> const batches{{0}};
+      tried_update const update = step.update(batches);
+      of_an_update = seconds_since(from);
+      updates = update.is_applied || update.is_overflow;
+      if (updates) return;
+      table.failed("an update", update.words, "the operation and row that an error of the run's first update would name");
+    });
+  });
+  table.run("training mode", [&] { check_modes(program, table); });
+  table.run("parameters", [&] { check_other_leaves(program, table); });
+  table.run("batches", [&] { check_batches(program, table); });
+  if (updates) {
+    table.run("same bits twice", [&] { check_same_bits(program, table); });
+    table.run("gradients", [&] { check_gradients(program, table); });
+  }
+  table.run("inputs", [&] {
+    tried_passes const passes(program);
+    if (!passes.is_repeatable) {
+      table.not_applicable("inputs", "the same batch gives another loss each time; see same bits twice");
+      return;
+    }
+    table.run("inputs", [&] { check_inputs_and_labels(passes, table); });
+    table.run("rows", [&] { check_rows(passes, table); });
+    table.run("look-ahead", [&] { check_look_ahead(passes, table); });
+    table.run("targets in inputs", [&] { check_targets_in_inputs(passes, table); });
+    table.run("masks", [&] { check_masks(passes, table); });
+    table.run("loss at the start", [&] { check_first_loss(passes, table); });
+    table.run("loss and output", [&] { check_loss_and_output(passes, table); });
+  });
+  table.run("evaluation", [&] { check_evaluation(program, table); });
+  if (updates) {
+    table.run("memory", [&] { check_memory(program, options.state_per_parameter, table); });
+    table.run("threads", [&] { check_threads(program, table); });
+    table.run("out of memory", [&] { check_out_of_memory(program, table); });
+    table.run("resume", [&] { check_resume(program, table); });
+    // Two to ten experiments.
+    double const room = std::max(1.0, options.seconds - seconds_since(began)) / 8.0;
+    constexpr double fewest = 20.0;
+    preflight_training training;
+    training.updates =
+        std::min(options.updates, static_cast<std::int64_t>(std::max(fewest, room / std::max(of_an_update, 1e-5))));
+    table.run("overfit one batch", [&] { check_overfit(program, training, table); });
+    table.run("learning rate", [&] { check_rate(program, training, table); });
+    table.run("labels belong to inputs", [&] { check_labels_belong(program, training, table); });
+  } else {
+    table.not_applicable("what trains", "no update can be made");
+  }
+  table.run("advice", [&] { advise(program, table); });
+  result.seconds = seconds_since(began);
+  return result;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,170 @@
+// The bodies of preflight_loss.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <keel/diagnose/preflight_loss.hpp>
+#include <keel/metrics/console.hpp>
+#include <numbers>
+#include <string>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// The operands' own loss where it is a mean, which other terms do not change; else the program's.
+KEEL_BODY double own_loss(tried_pass const& one) {
+  at::Tensor const& value = one.operands.value;
+  return value.defined() && value.numel() == 1 ? value.item<double>() : one.loss;
+}
+
+KEEL_BODY bool is_of_classes(std::string const& operation) {
+  return operation == "aten::cross_entropy_loss" || operation.starts_with("aten::nll_loss") || operation == "aten::log_softmax";
+}
+
+/// [values, classes] of logits or log-probabilities; undefined where there are no classes.
+KEEL_BODY at::Tensor by_class(tried_pass const& one) {
+  at::Tensor const& output = one.operands.output;
+  if (!output.defined() || output.dim() < 1 || output.numel() == 0) return {};
+  bool const classes_are_last = output.dim() <= 2 || one.operands.operation == "aten::log_softmax";
+  at::Tensor const turned = classes_are_last ? output : output.transpose(1, -1);
+  std::int64_t const classes = turned.size(-1);
+  return classes < 2 ? at::Tensor() : turned.reshape({-1, classes}).to(at::kCPU, at::kDouble);
+}
+
+KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "loss at the start";
+  std::string const& operation = passes.first.operands.operation;
+  double const loss = own_loss(passes.first);
+  if (!std::isfinite(passes.first.loss)) {
+    table.failed(check, formatted("it is %g", passes.first.loss), "look at the batch, the initialisation and the operation that the "
+                                                                 "error of a first update names");
+    return;
+  }
+  if (passes.program.updates_so_far() > 0) {
+    table.not_applicable(check, "the run has begun");
+    return;
+  }
+  constexpr char const* fix = "a mean in place of a sum; inputs of mean 0 and deviation 1; a smaller initialisation of the last layer";
+  if (is_of_classes(operation)) {
+    at::Tensor const logits = by_class(passes.first);
+    if (!logits.defined()) {
+      table.not_applicable(check, "the loss shows no classes");
+      return;
+    }
+    double const chance = std::log(static_cast<double>(logits.size(1)));
+    std::string const words = formatted("it is %.4g, and a guess among %lld classes has %.4g", loss,
+                                        static_cast<long long>(logits.size(1)), chance);
+    if (loss > chance + std::max(1.0, 0.6 * chance)) {
+      table.failed(check, words, fix);
+    } else {
+      table.passed(check, words + (loss < 0.6 * chance ? ": as of a model that was trained before, or of labels that leak" : ""));
+    }
+    return;
+  }
+  if (operation.starts_with("aten::binary_cross_entropy")) {
+    double const chance = std::numbers::ln2;
+    std::string const words = formatted("it is %.4g, and a guess has %.4g", loss, chance);
+    if (loss > 3.0 * chance) {
+      table.failed(check, words, fix);
+    } else {
+      table.passed(check, words);
+    }
+    return;
+  }
+  at::Tensor const target = passes.first.operands.target;
+  if (operation == "aten::mse_loss" && target.defined() && target.numel() >= 8 && passes.first.operands.value.defined() &&
+      passes.first.operands.value.numel() == 1) {
+    at::Tensor const values = target.to(at::kCPU, at::kDouble);
+    double const mean = values.mean().item<double>();
+    double const square = values.pow(2).mean().item<double>();
+    double const variance = square - mean * mean;
+    std::string const words = formatted("it is %.4g, and the targets' mean square is %.4g", loss, square);
+    if (square > 0.0 && loss > 10.0 * square) {
+      table.failed(check, words, fix);
+    } else {
+      table.passed(check, words);
+      if (square > 0.0 && variance < 0.01 * square)
+        table.advise(formatted("the targets' mean is %.3g and their deviation %.3g: subtract the one and divide by the other", mean,
+                               std::sqrt(std::max(0.0, variance))));
+    }
+    return;
+  }
+  table.not_applicable(check, "of this loss keel does not know what a guess has");
+}
+
+KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "loss and output";
+  std::string const& operation = passes.first.operands.operation;
+  std::string const name = operation.starts_with("aten::") ? operation.substr(6) : operation;
+  at::Tensor const& raw = passes.first.operands.output;
+  if (!raw.defined() || raw.numel() < 2) {
+    table.not_applicable(check, "the loss shows no output of the model");
+    return;
+  }
+  at::Tensor const output = raw.to(at::kCPU, at::kDouble);
+  bool const within_one = output.ge(0).logical_and(output.le(1)).all().item<bool>();
+  constexpr std::int64_t enough = 16;
+  if (is_of_classes(operation)) {
+    at::Tensor const classes = by_class(passes.first);
+    if (!classes.defined()) {
+      table.not_applicable(check, "the loss shows no classes");
+      return;
+    }
+    bool const sums_to_one = within_one && (classes.sum(1) - 1.0).abs().max().item<double>() < 1e-2;
+    if (operation.starts_with("aten::nll_loss")) {
+      bool const is_logarithm = classes.exp().sum(1).sub(1.0).abs().max().item<double>() < 5e-2;
+      if (sums_to_one) {
+        table.failed(check, name + " takes logarithms of probabilities, and the output is probabilities", "log_softmax in place of softmax");
+      } else if (!is_logarithm) {
+        table.failed(check, name + " takes logarithms of probabilities, and the output is not", "cross_entropy_loss, or log_softmax before it");
+      } else {
+        table.passed(check, name + " takes logarithms of probabilities, and has them");
+      }
+      return;
+    }
+    double const zeros = classes.eq(0).to(at::kDouble).mean().item<double>();
+    if (sums_to_one) {
+      table.failed(check, "softmax twice: " + name + " has one, and the output is probabilities already", "the logits, without a softmax");
+    } else if (classes.numel() >= enough && output.min().item<double>() == 0.0 && zeros > 0.15) {
+      table.failed(check, formatted("no logit is below 0 and %.0f %% of them are 0, as after a ReLU", 100.0 * zeros),
+                   "no activation behind the last layer");
+    } else {
+      table.passed(check, name + " takes logits, and the output is not probabilities");
+    }
+    return;
+  }
+  if (operation == "aten::binary_cross_entropy_with_logits") {
+    if (within_one && output.numel() >= enough) {
+      table.failed(check, "sigmoid twice: " + name + " has one, and all outputs are between 0 and 1", "the logits, without a sigmoid");
+    } else {
+      table.passed(check, name + " takes logits, and the output is not probabilities");
+    }
+    return;
+  }
+  at::Tensor const& target = passes.first.operands.target;
+  if (target.defined() && target.numel() >= 8 && (operation == "aten::mse_loss" || operation == "aten::l1_loss" || operation == "aten::smooth_l1_loss" || operation == "aten::huber_loss" || operation == "aten::sub")) {
+    double const zeros = output.eq(0).to(at::kDouble).mean().item<double>();
+    bool const is_positive = output.ge(0).all().item<bool>();
+    bool const wants_negative = target.lt(0).any().item<bool>();
+    if (target.sizes() != raw.sizes()) {
+      table.failed(check,
+                   c10::str("the output has shape ", raw.sizes(), " and the target ", target.sizes(),
+                            ": each is compared with each of the other"),
+                   "give both the same shape, as target.unsqueeze(1) or output.squeeze(1) does");
+    } else if (is_positive && zeros > 0.15 && wants_negative) {
+      table.failed(check, formatted("no output is below 0 and %.0f %% of them are 0, as after a ReLU, and targets are below 0", 100.0 * zeros),
+                   "no activation behind the last layer");
+    } else {
+      table.passed(check, "output and target have the same shape");
+    }
+    return;
+  }
+  table.not_applicable(check, "of this loss keel does not know what it takes");
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

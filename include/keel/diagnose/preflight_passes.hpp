@@ -1,0 +1,77 @@
+// Forward passes of one batch, with something of it changed, and what then became of the model's output and of the loss.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <keel/diagnose/loss_watch.hpp>
+#include <keel/diagnose/preflight_program.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel::detail {
+
+struct tried_pass {
+  loss_operands operands;
+  double loss = 0.0;
+};
+
+/// The first batch, as later looks compare with it.
+struct tried_passes {
+  preflight_program& program;
+  std::vector<at::Tensor> tensors;  ///< of the first batch
+  std::int64_t rows = 0;
+  tried_pass first;
+  bool is_repeatable = false;  ///< the same batch gave the same loss and output twice
+  std::vector<bool> is_input;  ///< of each tensor: the output depends on it, or the loss where there is no output
+  bool is_autoencoder = false;  ///< the targets are what goes in
+
+  /// Also finds out what of the batch is an input. Throws what the program throws.
+  explicit tried_passes(preflight_program& of);
+
+  bool has_output() const { return first.operands.output.defined(); }
+  /// The last tensor, where there are several.
+  std::optional<std::size_t> labels() const;
+  /// What the loss compares with, or the labels of the batch.
+  at::Tensor target() const;
+  tried_pass pass(std::vector<at::Tensor> const& instead) const;
+  /// The first batch with another tensor in one place.
+  std::vector<at::Tensor> with(std::size_t index, at::Tensor const& changed) const;
+};
+
+/// The model's modes as they were, whatever a look or the program makes of them.
+class mode_scope {
+ public:
+  explicit mode_scope(torch::nn::Module& model);
+  mode_scope(mode_scope const&) = delete;
+  mode_scope& operator=(mode_scope const&) = delete;
+  ~mode_scope();
+
+ private:
+  torch::nn::Module& model_;
+  bool was_training_;
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
+};
+
+/// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.
+bool normalises_over_a_batch(torch::nn::Module& model);
+
+/// The same elements in another order, so that each is still one that the program takes.
+at::Tensor shuffled(at::Tensor const& values, std::uint64_t seed);
+/// Both are as large: where they differ by more than rounding does. A bool tensor on the CPU.
+at::Tensor where_changed(at::Tensor const& before, at::Tensor const& after);
+bool is_changed(at::Tensor const& before, at::Tensor const& after);
+bool is_changed(tried_pass const& before, tried_pass const& after);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/preflight_passes.ipp>
+#endif

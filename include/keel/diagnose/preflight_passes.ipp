@@ -1,0 +1,117 @@
+// The bodies of preflight_passes.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+#include <keel/diagnose/preflight_passes.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <numeric>
+#include <random>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY mode_scope::mode_scope(torch::nn::Module& model) : model_(model), was_training_(model.is_training()) {
+  for (auto const& one : model.modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
+}
+
+KEEL_BODY mode_scope::~mode_scope() {
+  if (model_.is_training() != was_training_) model_.train(was_training_);
+  for (auto const& [module, training] : modes_) {
+    if (module->is_training() != training) module->train(training);
+  }
+}
+
+KEEL_BODY bool normalises_over_a_batch(torch::nn::Module& model) {
+  for (auto const& one : model.modules()) {
+    if (one->name().find("BatchNorm") != std::string::npos) return true;
+  }
+  return false;
+}
+
+KEEL_BODY at::Tensor shuffled(at::Tensor const& values, std::uint64_t seed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(values.numel()));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 engine(seed);
+  // Not std::shuffle, whose order is another one in each library.
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(engine() % i)]);
+  at::Tensor const index = at::tensor(order, at::kLong).to(values.device());
+  return values.reshape({-1}).index_select(0, index).reshape(values.sizes());
+}
+
+KEEL_BODY at::Tensor where_changed(at::Tensor const& before, at::Tensor const& after) {
+  at::NoGradGuard const no_grad;
+  at::Tensor const a = before.to(at::kCPU, at::kDouble), b = after.to(at::kCPU, at::kDouble);
+  at::Tensor const finite = at::where(a.isfinite(), a.abs(), at::zeros_like(a));
+  double const largest = a.numel() == 0 ? 0.0 : finite.max().item<double>();
+  at::Tensor const both_lack = a.isfinite().logical_not().logical_and(b.isfinite().logical_not());
+  return ((a - b).abs() <= 1e-5 * largest).logical_or(both_lack).logical_not();
+}
+
+KEEL_BODY bool is_changed(at::Tensor const& before, at::Tensor const& after) {
+  if (before.defined() != after.defined()) return true;
+  if (!before.defined()) return false;
+  return before.sizes() != after.sizes() || where_changed(before, after).any().item<bool>();
+}
+
+KEEL_BODY bool is_changed(tried_pass const& before, tried_pass const& after) {
+  if (std::isnan(before.loss) && std::isnan(after.loss)) return false;
+  return !(std::abs(before.loss - after.loss) <= 1e-6 * std::abs(before.loss));
+}
+
+KEEL_BODY tried_pass tried_passes::pass(std::vector<at::Tensor> const& instead) const {
+  tried_pass found;
+  loss_watch watch(instead.empty() ? tensors : instead);
+  found.operands = watch.look_at([&] { found.loss = host_value(program.loss({0, instead}).mean); });
+  return found;
+}
+
+KEEL_BODY std::vector<at::Tensor> tried_passes::with(std::size_t index, at::Tensor const& changed) const {
+  std::vector<at::Tensor> all = tensors;
+  all[index] = changed;
+  return all;
+}
+
+KEEL_BODY std::optional<std::size_t> tried_passes::labels() const {
+  return tensors.size() > 1 ? std::optional(tensors.size() - 1) : std::nullopt;
+}
+
+KEEL_BODY at::Tensor tried_passes::target() const {
+  if (first.operands.target.defined()) return first.operands.target;
+  return tensors.size() > 1 ? tensors.back() : at::Tensor();
+}
+
+KEEL_BODY tried_passes::tried_passes(preflight_program& of)
+    : program(of), tensors(of.tensors(0)), rows(of.rows(0)) {
+  mode_scope const modes(program.model());
+  if (normalises_over_a_batch(program.model())) program.model().eval();
+  first = pass({});
+  tried_pass const again = pass({});
+  is_repeatable = !is_changed(first, again) && !is_changed(first.operands.output, again.operands.output);
+  is_input.assign(tensors.size(), false);
+  if (!is_repeatable) return;
+  at::Tensor const wanted = target();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    tried_pass const other = pass(with(i, shuffled(tensors[i], 1)));
+    is_input[i] = has_output() ? is_changed(first.operands.output, other.operands.output) : is_changed(first, other);
+    bool const is_made_of_it = first.operands.target_is_from.count(i) > 0;
+    bool const is_labels = tensors.size() > 1 && i + 1 == tensors.size();
+    if (is_input[i] && is_made_of_it && !is_labels && wanted.is_floating_point() && wanted.numel() == tensors[i].numel())
+      is_autoencoder = true;
+    // The same numbers under two names, as of an autoencoder's data.
+    if (is_input[i] && tensors.size() > 1 && i + 1 < tensors.size() && tensors[i].is_floating_point() &&
+        tensors[i].sizes() == tensors.back().sizes() && tensors[i].equal(tensors.back()) &&
+        (tensors[i].dim() != 2 || tensors[i].data_ptr() == tensors.back().data_ptr()))
+      is_autoencoder = true;
+  }
+  if (tensors.size() == 1 && !first.operands.target_is_from.empty() && first.operands.target.is_floating_point() &&
+      first.operands.target.numel() == tensors[0].numel())
+    is_autoencoder = true;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

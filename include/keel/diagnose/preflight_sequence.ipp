@@ -1,0 +1,490 @@
+// The bodies of preflight_sequence.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <cmath>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/diagnose/preflight_sequence.hpp>
+#include <keel/metrics/console.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// A tensor of the batch whose later places are the targets.
+struct sequence_relation {
+  std::size_t tensor = 0;
+  bool time_is_first = false;      ///< of the tensor's dimensions
+  bool target_is_by_time = false;  ///< where the target was flattened: all rows of one time, then the next
+  std::int64_t shift = 0;          ///< the target at t is the tensor's value at t + shift
+  std::int64_t rows = 0;
+  std::int64_t length = 0;  ///< of the target
+  double share = 0.0;       ///< of the targets that count for which this holds
+};
+
+/// [rows, time, ..] of a tensor of a batch.
+KEEL_BODY at::Tensor by_row(at::Tensor const& tensor, bool time_is_first) {
+  return time_is_first ? tensor.transpose(0, 1) : tensor;
+}
+
+/// [rows, length, features] of an output or a target, or undefined.
+KEEL_BODY at::Tensor by_row_and_time(at::Tensor const& of, std::int64_t rows, std::int64_t length, bool flat_by_time) {
+  if (of.dim() >= 1 && of.size(0) == rows * length) {
+    return flat_by_time ? of.reshape({length, rows, -1}).transpose(0, 1) : of.reshape({rows, length, -1});
+  }
+  if (of.dim() >= 2 && flat_by_time && of.size(0) == length && of.size(1) == rows)
+    return of.transpose(0, 1).reshape({rows, length, -1});
+  if (of.dim() >= 2 && of.size(0) == rows && of.size(1) == length) return of.reshape({rows, length, -1});
+  if (of.dim() == 3 && of.size(0) == rows && of.size(2) == length) return of.transpose(1, 2);
+  if (of.dim() >= 2 && of.size(0) == length && of.size(1) == rows) return of.transpose(0, 1).reshape({rows, length, -1});
+  return {};
+}
+
+/// The share of `counted` places of [rows, length] where the target is the value `shift` places later; below 0: too few to say.
+KEEL_BODY double share_at(at::Tensor const& values, at::Tensor const& target, at::Tensor const& counted, std::int64_t shift) {
+  std::int64_t const begin = std::max<std::int64_t>(0, -shift);
+  std::int64_t const end = std::min(target.size(1), values.size(1) - shift);
+  if (end - begin < 2) return -1.0;
+  at::Tensor const here = target.slice(1, begin, end);
+  at::Tensor const there = values.slice(1, begin + shift, end + shift);
+  at::Tensor const counts = counted.slice(1, begin, end);
+  double const all = counts.sum().item<double>();
+  if (all < 8.0) return -1.0;
+  return here.eq(there).logical_and(counts).sum().item<double>() / all;
+}
+
+KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passes) {
+  at::Tensor target = passes.target();
+  if (!target.defined() || target.numel() < 16) return std::nullopt;
+  target = target.detach().cpu();
+  std::int64_t const ignored = passes.program.recipe().batch_guard.ignored;
+  std::optional<sequence_relation> best;
+  for (std::size_t i = 0; i < passes.tensors.size(); ++i) {
+    bool const is_labels = passes.tensors.size() > 1 && i + 1 == passes.tensors.size();
+    if (!passes.is_input[i] || is_labels) continue;
+    at::Tensor const tensor = passes.tensors[i].detach().cpu();
+    if (tensor.dim() < 2 || tensor.dim() > 3 || tensor.is_floating_point() != target.is_floating_point()) continue;
+    for (bool const time_is_first : {false, true}) {
+      at::Tensor const values = by_row(tensor, time_is_first);
+      std::int64_t const rows = values.size(0);
+      if (values.size(1) < 3) continue;
+      // Of several features each may be what is predicted, or all of them together.
+      std::int64_t const features = values.dim() == 3 ? values.size(2) : 1;
+      for (bool const by_time : {false, true}) {
+        for (std::int64_t feature = features > 1 ? -1 : 0; feature < std::min<std::int64_t>(features, 32); ++feature) {
+          std::int64_t const wide = feature < 0 ? features : 1;
+          if (target.numel() % (rows * wide) != 0) continue;
+          std::int64_t const length = target.numel() / (rows * wide);
+          if (length < 3 || length > values.size(1) + 1) continue;
+          at::Tensor const wanted = by_time ? target.reshape({length, rows, wide}).transpose(0, 1) : target.reshape({rows, length, wide});
+          at::Tensor const chosen = feature < 0            ? values.reshape({rows, values.size(1), features})
+                                    : values.dim() == 3 ? values.select(2, feature).unsqueeze(2)
+                                                        : values.unsqueeze(2);
+          at::Tensor const counted = target.is_floating_point() ? at::ones_like(wanted, at::kBool) : wanted.ne(ignored);
+          for (std::int64_t shift = -1; shift <= 4; ++shift) {
+            double const share = share_at(chosen, wanted, counted, shift);
+            if (share < 0.95 || (best && share <= best->share)) continue;
+            // Where nearly all values are the same any shift fits.
+            double const other = share_at(chosen, wanted, counted, shift + (shift < 4 ? 1 : -1));
+            if (other > 0.8) continue;
+            best = sequence_relation{i, time_is_first, by_time, shift, rows, length, share};
+          }
+        }
+      }
+    }
+  }
+  return best;
+}
+
+/// The first place, of [rows, length], where two outputs differ; nothing where they do not.
+KEEL_BODY std::optional<std::int64_t> first_changed_time(at::Tensor const& before, at::Tensor const& after, std::int64_t end) {
+  if (end <= 0) return std::nullopt;
+  at::Tensor const changed = where_changed(before, after).any(2).any(0).slice(0, 0, end);
+  if (!changed.any().item<bool>()) return std::nullopt;
+  return changed.nonzero()[0].item<std::int64_t>();
+}
+
+KEEL_BODY at::Tensor with_shuffled_times(at::Tensor const& tensor, bool time_is_first, std::int64_t begin, std::int64_t end) {
+  at::Tensor changed = tensor.clone();
+  at::Tensor const values = by_row(changed, time_is_first);
+  values.slice(1, begin, end).copy_(shuffled(by_row(tensor, time_is_first), 7).slice(1, begin, end));
+  return changed;
+}
+
+KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "look-ahead";
+  constexpr char const* shift_check = "shift of targets";
+  if (passes.is_autoencoder || !passes.has_output()) {
+    table.not_applicable(check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder"
+                                                      : "the loss shows no output of the model");
+    return;
+  }
+  auto const relation = relation_of(passes);
+  if (!relation) {
+    table.not_applicable(check, "the targets are not later inputs of a sequence");
+    return;
+  }
+  mode_scope const modes(passes.program.model());
+  if (normalises_over_a_batch(passes.program.model())) passes.program.model().eval();
+  auto const output_of = [&](tried_pass const& one) {
+    return one.operands.output.defined()
+               ? by_row_and_time(one.operands.output.cpu(), relation->rows, relation->length, relation->target_is_by_time)
+               : at::Tensor();
+  };
+  at::Tensor const before = output_of(passes.first);
+  at::Tensor const& tensor = passes.tensors[relation->tensor];
+  std::int64_t const length = by_row(tensor, relation->time_is_first).size(1);
+  std::int64_t const shift = relation->shift;
+  auto const after_change = [&](std::int64_t begin, std::int64_t end) {
+    return output_of(passes.pass(passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, begin, end))));
+  };
+  if (shift < 1) {
+    // The target is what goes in at this place or before it; of a model that does not see it there nothing is wrong.
+    std::int64_t const place = length / 2;
+    at::Tensor const after = before.defined() ? after_change(place, place + 1) : at::Tensor();
+    bool const is_seen = !before.defined() || (after.defined() && after.sizes() == before.sizes() &&
+                                               where_changed(before, after).any(2).any(0)[std::max<std::int64_t>(0, place - shift)].item<bool>());
+    if (is_seen) {
+      table.failed(shift_check,
+                   shift == 0 ? "the target at each place is the input at that place, which the model sees"
+                              : "the target at each place is the input before it, which the model has seen",
+                   "inputs are the sequence without its last value, targets the sequence without its first");
+    } else {
+      table.passed(shift_check, "the model does not see the input that is the target");
+    }
+    return;
+  }
+  if (shift > 1) {
+    table.failed(shift_check,
+                 "the target at each place is the input " + std::to_string(shift) + " places later: the next one is left out",
+                 "shift by one: inputs are the sequence without its last value, targets the sequence without its first");
+  } else {
+    table.passed(shift_check, formatted("the target is the next input, at %.0f %% of the places", 100.0 * relation->share));
+  }
+  if (!before.defined()) {
+    table.not_applicable(check, "the output has no dimension of time");
+    return;
+  }
+  std::int64_t const cuts[] = {length - 1, length / 2, std::max<std::int64_t>(1, length / 4), 1};
+  for (std::int64_t const cut : cuts) {
+    if (cut < 1 || cut >= length) continue;
+    at::Tensor const after = after_change(cut, length);
+    if (!after.defined() || after.sizes() != before.sizes()) continue;
+    // The output at t may see the inputs before t + shift.
+    auto const seen = first_changed_time(before, after, std::min(relation->length, cut - shift + 1));
+    if (!seen) continue;
+    table.failed(check,
+                 "label leak: the output at place " + std::to_string(*seen) + " changes with inputs from place " + std::to_string(cut) +
+                     " on, where its target stands",
+                 "a causal mask in attention (scores of later places minus infinity before the softmax), causal convolutions, one direction "
+                 "of an RNN");
+    return;
+  }
+  table.passed(check, "no output changes with a later input");
+}
+
+/// The column of [rows, columns] that has one value in each class and not the same in all; nothing if there is none.
+KEEL_BODY std::optional<std::int64_t> column_that_names_the_class(at::Tensor const& inputs, at::Tensor const& labels) {
+  std::map<std::int64_t, std::int64_t> counts;
+  at::Tensor const flat = labels.to(at::kLong).contiguous();
+  auto const* const label = flat.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < flat.numel(); ++i) ++counts[label[i]];
+  if (counts.size() < 2) return std::nullopt;
+  at::Tensor is_constant = at::ones({inputs.size(1)}, at::kBool);
+  std::vector<at::Tensor> values;
+  std::int64_t judged = 0;
+  for (auto const& [name, count] : counts) {
+    at::Tensor const of_class = inputs.index_select(0, flat.eq(name).nonzero().squeeze(1));
+    values.push_back(of_class[0]);
+    if (count < 2) continue;
+    judged += count;
+    is_constant = is_constant.logical_and(of_class.eq(of_class[0].unsqueeze(0)).all(0));
+  }
+  constexpr std::int64_t enough = 24;
+  if (judged < enough) return std::nullopt;
+  at::Tensor const all = at::stack(values);
+  at::Tensor const differs = all.ne(all[0].unsqueeze(0)).any(0);
+  at::Tensor const found = is_constant.logical_and(differs).nonzero();
+  if (found.size(0) == 0) return std::nullopt;
+  return found[0][0].item<std::int64_t>();
+}
+
+/// A column of the inputs that is the target up to a factor and an offset.
+KEEL_BODY std::optional<std::int64_t> column_that_is_the_target(at::Tensor const& inputs, at::Tensor const& targets) {
+  auto const standard = [](at::Tensor const& of) {
+    at::Tensor const centred = of - of.mean(0, true);
+    return centred / centred.norm(2, 0, true).clamp_min(1e-12);
+  };
+  at::Tensor const correlation = standard(inputs).t().matmul(standard(targets)).abs();
+  at::Tensor const found = correlation.gt(0.999999).any(1).nonzero();
+  if (found.size(0) == 0) return std::nullopt;
+  return found[0][0].item<std::int64_t>();
+}
+
+KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "targets in inputs";
+  preflight_program& program = passes.program;
+  auto const labels = passes.labels();
+  if (!labels || passes.is_autoencoder) {
+    table.not_applicable(check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder" : "the batch is one tensor");
+    return;
+  }
+  if (relation_of(passes)) {
+    table.not_applicable(check, "the targets are inputs of a sequence; see look-ahead");
+    return;
+  }
+  constexpr std::int64_t most_rows = 1024;
+  constexpr std::int64_t most_columns = 4096;
+  std::vector<std::vector<at::Tensor>> inputs(*labels);
+  std::vector<at::Tensor> targets;
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < program.batches() && rows < most_rows; ++i) {
+    std::vector<at::Tensor> const tensors = program.tensors(i);
+    if (tensors.size() != passes.tensors.size()) continue;
+    at::Tensor const target = tensors.back().detach().cpu();
+    if (target.dim() == 0 || target.size(0) == 0) continue;
+    bool fits = targets.empty() || targets[0].size(1) == target.numel() / target.size(0);
+    for (std::size_t k = 0; k < *labels; ++k) {
+      fits = fits && tensors[k].dim() > 0 && tensors[k].size(0) == target.size(0) &&
+             (inputs[k].empty() || inputs[k][0].size(1) == tensors[k].numel() / tensors[k].size(0));
+    }
+    if (!fits) continue;
+    targets.push_back(target.reshape({target.size(0), -1}));
+    for (std::size_t k = 0; k < *labels; ++k) inputs[k].push_back(tensors[k].detach().cpu().reshape({tensors[k].size(0), -1}));
+    rows += target.size(0);
+  }
+  if (targets.empty()) {
+    table.not_applicable(check, "inputs and labels do not have the same rows");
+    return;
+  }
+  at::Tensor const target = at::cat(targets);
+  constexpr std::int64_t most_targets = 16;
+  if (rows < 24 || target.size(1) > most_targets) {
+    table.not_applicable(check, rows < 24 ? "fewer than 24 rows say too little" : "a row has more than 16 targets");
+    return;
+  }
+  std::int64_t looked_at = 0;
+  for (std::size_t k = 0; k < *labels; ++k) {
+    if (!passes.is_input[k]) continue;
+    at::Tensor const input = at::cat(inputs[k]).slice(1, 0, most_columns).to(at::kDouble);
+    // A task with a single number in is what it is.
+    if (input.size(1) < 2) continue;
+    looked_at += input.size(1);
+    std::optional<std::int64_t> column;
+    if (target.is_floating_point()) {
+      column = column_that_is_the_target(input, target.to(at::kDouble));
+    } else if (target.size(1) == 1) {
+      column = column_that_names_the_class(input, target.squeeze(1));
+    }
+    if (!column) continue;
+    table.failed(check,
+                 "label leak: column " + std::to_string(*column) + " of tensor " + std::to_string(k + 1) +
+                     " of the batch says what the target is, in all of " + std::to_string(rows) + " rows",
+                 "take it out of the inputs; look for a feature that is made from the target, or known only after it");
+    return;
+  }
+  table.passed(check, formatted("none of %lld columns says in %lld rows what the target is", static_cast<long long>(looked_at),
+                                static_cast<long long>(rows)));
+}
+
+/// The id that fills rows to their end; nothing where rows do not look filled.
+KEEL_BODY std::optional<std::int64_t> padding_of(at::Tensor const& ids, config const& recipe) {
+  if (recipe.batch_guard.padding >= 0) return recipe.batch_guard.padding;
+  std::int64_t const rows = ids.size(0), length = ids.size(1);
+  at::Tensor const flat = ids.to(at::kLong).contiguous();
+  auto const* const id = flat.data_ptr<std::int64_t>();
+  std::map<std::int64_t, std::int64_t> filled;
+  std::map<std::int64_t, std::vector<std::int64_t>> lengths;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::int64_t const* const last = id + row * length + length - 1;
+    std::int64_t run = 1;
+    while (run < length && last[-run] == *last) ++run;
+    if (run >= 2) ++filled[*last];
+    lengths[*last].push_back(run);
+  }
+  for (auto const& [value, count] : filled) {
+    auto const [least, most] = std::minmax_element(lengths[value].begin(), lengths[value].end());
+    // Nothing but padding ends half of the rows with the same id, again and again.
+    if (rows >= 4 && 2 * count >= rows && *most >= 3 && *most > *least && *most < length) return value;
+  }
+  return std::nullopt;
+}
+
+struct mask_findings {
+  std::vector<std::string> seen;
+  std::string wrong;
+  std::string fix;
+};
+
+/// A tensor of the batch that is as large as the ids and says of each place whether it is there.
+KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::size_t mask, mask_findings& to) {
+  at::Tensor const values = passes.tensors[mask].detach().cpu().to(at::kDouble);
+  at::Tensor const tokens = passes.tensors[ids].detach().cpu();
+  at::Tensor const ones = values.ne(0);
+  auto const most_common_share = [&](at::Tensor const& where) {
+    at::Tensor const chosen = tokens.masked_select(where);
+    if (chosen.numel() == 0) return 0.0;
+    at::Tensor const sorted = std::get<0>(chosen.to(at::kDouble).sort());
+    return sorted.eq(sorted[sorted.numel() / 2]).sum().item<double>() / static_cast<double>(sorted.numel());
+  };
+  double const of_ones = most_common_share(ones), of_zeros = most_common_share(ones.logical_not());
+  // What is hidden is all of one value, where rows are filled; otherwise 1 is what counts.
+  bool const hides_ones = of_ones > 0.95 && of_zeros < 0.8;
+  at::Tensor const hidden = hides_ones ? ones : ones.logical_not();
+  std::string const name = "the mask, tensor " + std::to_string(mask + 1) + " of the batch,";
+  tried_pass const without = passes.pass(passes.with(mask, shuffled(passes.tensors[mask], 9)));
+  if (!passes.is_input[mask] && !is_changed(passes.first, without)) {
+    to.wrong = name + " changes neither the output nor the loss";
+    to.fix = "apply it: in attention before the softmax, in means over places, in the mean of the loss";
+    return;
+  }
+  // A mask of the loss alone hides targets, one of the model hides inputs.
+  auto const labels = passes.labels();
+  std::size_t const of = passes.is_input[mask] || !labels || passes.tensors[*labels].sizes() != tokens.sizes() ? ids : *labels;
+  if (of == ids && !passes.is_input[mask]) return;
+  char const* const what = of == ids ? "inputs" : "labels";
+  at::Tensor const device_hidden = hidden.to(passes.tensors[of].device());
+  at::Tensor const other = shuffled(passes.tensors[of], 11);
+  auto const changes = [&](at::Tensor const& where) {
+    tried_pass const now = passes.pass(passes.with(of, at::where(where, other, passes.tensors[of])));
+    return is_changed(passes.first, now);
+  };
+  if (changes(device_hidden)) {
+    to.wrong = name + " hides places whose " + what + " change the loss all the same";
+    to.fix = "apply it in attention before the softmax, in means, and to the loss; look whether 1 means shown or hidden";
+  } else if (!changes(device_hidden.logical_not())) {
+    to.wrong = name + " shows places whose " + what + " do not change the loss";
+    to.fix = "look whether 1 means shown or hidden";
+  } else {
+    to.seen.push_back(std::string("what a mask hides does not change the loss, what it shows does (") + what + ")");
+  }
+}
+
+KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std::int64_t padding, mask_findings& to) {
+  at::Tensor const tokens = passes.tensors[ids].detach().cpu();
+  std::int64_t const rows = tokens.size(0), length = tokens.size(1);
+  at::Tensor const is_padding = tokens.eq(padding);
+  if (!is_padding.any().item<bool>()) return;
+  auto const labels = passes.labels();
+  std::int64_t const ignored = passes.program.recipe().batch_guard.ignored;
+  if (labels && passes.tensors[*labels].sizes() == tokens.sizes() && !passes.tensors[*labels].is_floating_point()) {
+    // Places whose own input and whose target are filling.
+    at::Tensor const target = passes.tensors[*labels].detach().cpu();
+    at::Tensor const where = is_padding.logical_and(target.ne(ignored));
+    at::Tensor const other = at::where(where, shuffled(target.clamp_min(0), 13), target).to(passes.tensors[*labels].device());
+    if (where.any().item<bool>() && is_changed(passes.first, passes.pass(passes.with(*labels, other)))) {
+      to.wrong = formatted("labels count where the inputs are padding (id %lld)", static_cast<long long>(padding));
+      to.fix = "give these labels the ignored one, " + std::to_string(ignored) + ", or leave them out of the mean";
+      return;
+    }
+    to.seen.push_back("labels of padding count for nothing");
+  }
+  // One row alone, with and without its filling.
+  at::Tensor const lengths = is_padding.logical_not().sum(1);
+  std::int64_t row = -1;
+  for (std::int64_t i = 0; i < rows && row < 0; ++i) {
+    std::int64_t const there = lengths[i].item<std::int64_t>();
+    bool const is_at_the_end = there >= 2 && there < length && !is_padding[i].slice(0, 0, there).any().item<bool>();
+    if (is_at_the_end) row = i;
+  }
+  if (row < 0 || !passes.has_output()) return;
+  std::int64_t const there = lengths[row].item<std::int64_t>();
+  auto const cut = [&](std::int64_t to_length) {
+    std::vector<at::Tensor> instead;
+    for (at::Tensor const& one : passes.tensors) {
+      at::Tensor part = one.dim() > 0 && one.size(0) == rows ? one.slice(0, row, row + 1) : one;
+      if (part.dim() > 1 && part.size(1) == length) part = part.slice(1, 0, to_length);
+      instead.push_back(part.contiguous());
+    }
+    return passes.pass(instead).operands.output;
+  };
+  try {
+    at::Tensor whole = cut(length), alone = cut(there);
+    if (!whole.defined() || !alone.defined()) return;
+    if (whole.sizes() != alone.sizes()) {
+      whole = by_row_and_time(whole.cpu(), 1, length, false);
+      alone = by_row_and_time(alone.cpu(), 1, there, false);
+      if (!whole.defined() || !alone.defined()) return;
+      whole = whole.slice(1, 0, there);
+    }
+    if (whole.sizes() != alone.sizes()) return;
+    double const scale = alone.to(at::kDouble).abs().max().item<double>();
+    double const off = (whole.to(at::kDouble) - alone.to(at::kDouble)).abs().max().item<double>();
+    if (off > 0.01 * scale) {
+      to.wrong = formatted("padding (id %lld) changes the output of the places that are there", static_cast<long long>(padding));
+      to.fix = "a mask of the padding in attention and in means";
+    } else {
+      to.seen.push_back("padding does not change the output of what is there");
+    }
+  } catch (std::exception const&) {
+    // A model of rows of one length alone.
+  }
+}
+
+KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "masks";
+  mode_scope const modes(passes.program.model());
+  if (normalises_over_a_batch(passes.program.model())) passes.program.model().eval();
+  mask_findings found;
+  auto const labels = passes.labels();
+  for (std::size_t i = 0; i < passes.tensors.size() && found.wrong.empty(); ++i) {
+    at::Tensor const& ids = passes.tensors[i];
+    if (!passes.is_input[i] || (labels && i == *labels) || ids.dim() < 2) continue;
+    bool const are_ids = at::isIntegralType(ids.scalar_type(), /*includeBool=*/false);
+    for (std::size_t k = 0; k < passes.tensors.size() && found.wrong.empty(); ++k) {
+      at::Tensor const& mask = passes.tensors[k];
+      if (k == i || (labels && k == *labels && mask.scalar_type() != at::kBool) || mask.sizes() != ids.sizes()) continue;
+      bool const is_mask = mask.scalar_type() == at::kBool || mask.eq(0).logical_or(mask.eq(1)).all().item<bool>();
+      if (is_mask && mask.ne(0).any().item<bool>() && mask.eq(0).any().item<bool>()) look_at_mask(passes, i, k, found);
+    }
+    if (!are_ids || ids.dim() != 2 || !found.wrong.empty()) continue;
+    if (auto const padding = padding_of(ids.detach().cpu(), passes.program.recipe())) look_at_padding(passes, i, *padding, found);
+  }
+  // Attention that reaches nothing but its own place.
+  auto const relation = found.wrong.empty() && passes.has_output() ? relation_of(passes) : std::nullopt;
+  if (relation && passes.first.operands.attention_over > 1) {
+    at::Tensor const& tensor = passes.tensors[relation->tensor];
+    std::int64_t const length = by_row(tensor, relation->time_is_first).size(1);
+    auto const output_of = [&](tried_pass const& one) {
+      return by_row_and_time(one.operands.output.cpu(), relation->rows, relation->length, relation->target_is_by_time);
+    };
+    at::Tensor const before = output_of(passes.first);
+    std::int64_t const place = std::min(length / 2, relation->length - 2);
+    at::Tensor const after =
+        place < 0 ? at::Tensor()
+                  : output_of(passes.pass(passes.with(
+                        relation->tensor, with_shuffled_times(tensor, relation->time_is_first, place, place + 1))));
+    if (before.defined() && after.defined() && after.sizes() == before.sizes()) {
+      at::Tensor changed = where_changed(before, after).any(2).any(0);
+      bool const itself = changed[place].item<bool>();
+      changed[place].fill_(false);
+      if (!changed.any().item<bool>()) {
+        found.wrong = itself ? "there is attention, and the output of a place changes with that place alone"
+                             : "there is attention, and no output changes with the input of place " + std::to_string(place);
+        found.fix = "look at the mask of attention: each place sees itself and those before it";
+      } else {
+        found.seen.push_back("attention reaches other places");
+      }
+    }
+  }
+  if (!found.wrong.empty()) {
+    table.failed(check, found.wrong, found.fix);
+  } else if (found.seen.empty()) {
+    table.not_applicable(check, "the batch shows no mask, no padding and no attention over later targets");
+  } else {
+    std::string words;
+    for (std::string const& one : found.seen) words += (words.empty() ? "" : "; ") + one;
+    table.passed(check, words);
+  }
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,236 @@
+// The bodies of preflight_training.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/optim/adamw.h>
+
+#include <algorithm>
+#include <cmath>
+#include <keel/diagnose/preflight_passes.hpp>
+#include <keel/diagnose/preflight_training.hpp>
+#include <keel/libtorch/host_value.hpp>
+#include <keel/lora/lora.hpp>
+#include <keel/metrics/console.hpp>
+#include <keel/policy/schedule.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY double median_of_last(std::vector<double> const& values, std::size_t count) {
+  std::vector<double> last(values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end());
+  if (last.empty()) return 0.0;
+  std::nth_element(last.begin(), last.begin() + static_cast<std::ptrdiff_t>(last.size() / 2), last.end());
+  return last[last.size() / 2];
+}
+
+/// Losses of updates on one batch; shorter where an update was skipped or the loss rose far above its start.
+KEEL_BODY std::vector<double> losses_on(preflight_program& program, std::size_t batch, double factor, std::int64_t updates) {
+  std::vector<double> losses;
+  program.with_step([&](tried_step& step) {
+    step.use_rate(factor);
+    std::vector<tried_batch> const again{{batch}};
+    for (std::int64_t i = 0; i < updates; ++i) {
+      tried_update const update = step.update(again);
+      if (update.is_overflow) continue;
+      if (!update.is_applied || !std::isfinite(update.loss)) return;
+      losses.push_back(update.loss);
+      if (update.loss > losses.front() + 10.0 * std::abs(losses.front())) return;
+    }
+  });
+  return losses;
+}
+
+KEEL_BODY void check_overfit(preflight_program& program, preflight_training& found, preflight_table& table) {
+  constexpr char const* check = "overfit one batch";
+  std::string best;
+  double lowest_share = 2.0;
+  // The wiring is asked about here, and not the rate.
+  for (double const factor : {1.0, 10.0, 0.1, 100.0, 1000.0}) {
+    std::vector<double> const losses = losses_on(program, 0, factor, found.updates);
+    if (losses.size() < 2) continue;
+    double const first = losses.front();
+    double const last = median_of_last(losses, 5);
+    double const share = first > 0.0 ? last / first : last < first - 0.5 * std::abs(first) ? 0.0 : 1.0;
+    std::string const words = formatted("the loss of one batch went from %.4g to %.4g in %zu updates%s", first, last, losses.size(),
+                                        factor == 1.0 ? "" : formatted(" at %g times the learning rate", factor).c_str());
+    if (share < lowest_share) {
+      lowest_share = share;
+      best = words;
+    }
+    constexpr double enough = 0.5;
+    if (share < enough) {
+      found.factor_of_rate = factor;
+      table.passed(check, words);
+      return;
+    }
+  }
+  table.failed(check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
+               "what cannot be learned by heart is a bug and no tuning: look at masks, targets, detach(), evaluation mode, the output's "
+               "range, and a label smoothing or dropout that is too strong");
+}
+
+KEEL_BODY void check_rate(preflight_program& program, preflight_training const& found, preflight_table& table) {
+  constexpr char const* check = "learning rate";
+  double const own = program.highest_rate();
+  if (!(own > 0.0)) {
+    table.failed(check, "it is 0", "give the first parameter group a rate above 0");
+    return;
+  }
+  if (program.updates_so_far() > 0) {
+    table.not_applicable(check, "the run has begun");
+    return;
+  }
+  lr_range_options options;
+  options.lowest = std::min(1e-6, own * 1e-2);
+  options.highest = std::max(1.0, own * 10.0);
+  options.updates = std::max<std::int64_t>(40, found.updates);
+  lr_range_result const range = program.range(options);
+  if (range.points.size() < 10 || !(range.steepest > 0.0)) {
+    table.not_applicable(check, "the loss fell at no rate of the range test");
+    return;
+  }
+  double const last = range.points.back().learning_rate;
+  double lowest = range.points.front().smoothed_loss, start = lowest;
+  for (auto const& one : range.points) lowest = std::min(lowest, one.smoothed_loss);
+  std::string const words = formatted("%.3g; in a range test the loss fell fastest at %.3g, was lowest at %.3g%s", own, range.steepest,
+                                      range.lowest, range.diverged ? formatted(", and diverged at %.3g", last).c_str() : "");
+  bool const fell = start - lowest > 0.05 * std::abs(start);
+  if (range.diverged && own > last) {
+    table.failed(check, words, formatted("a tenth of the rate at which the loss was lowest, %.2g, or less", range.lowest / 10.0));
+  } else if (fell && own < range.steepest * 1e-3) {
+    table.failed(check, words, formatted("about a tenth of the rate at which the loss was lowest, %.2g", range.lowest / 10.0));
+  } else {
+    table.passed(check, words);
+  }
+}
+
+/// The labels of a batch in another order of rows; nothing where that is no other batch.
+KEEL_BODY std::vector<at::Tensor> with_labels_of_other_rows(std::vector<at::Tensor> const& tensors, std::uint64_t seed) {
+  if (tensors.size() < 2 || tensors.back().dim() == 0 || tensors.back().size(0) < 2) return {};
+  std::vector<at::Tensor> instead = tensors;
+  at::Tensor const order = shuffled(at::arange(tensors.back().size(0)), seed).to(tensors.back().device());
+  instead.back() = tensors.back().index_select(0, order);
+  return instead;
+}
+
+KEEL_BODY void check_labels_belong(preflight_program& program, preflight_training const& found, preflight_table& table) {
+  constexpr char const* check = "labels belong to inputs";
+  std::size_t const all = program.batches();
+  std::size_t const held_out = std::max<std::size_t>(4, all / 4);
+  if (!found.factor_of_rate || all < 24) {
+    table.not_applicable(check, found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");
+    return;
+  }
+  std::size_t const trains_on = all - held_out;
+  std::vector<std::vector<at::Tensor>> other_labels;
+  std::int64_t rows = 0;
+  for (std::size_t i = 0; i < trains_on; ++i) {
+    other_labels.push_back(with_labels_of_other_rows(program.tensors(i), i + 1));
+    if (other_labels.back().empty()) {
+      table.not_applicable(check, "the batch is one tensor, or its labels have no rows");
+      return;
+    }
+    rows += program.rows(i);
+  }
+  for (std::size_t i = trains_on; i < all; ++i) rows += program.rows(i);
+  // Three passes at most: what is learned by heart is of no use here.
+  std::int64_t const updates = std::min<std::int64_t>(std::max<std::int64_t>(found.updates, 60), static_cast<std::int64_t>(3 * trains_on));
+  auto const losses_after = [&](bool own_labels, double factor) {
+    std::vector<double> losses;
+    program.with_step([&](tried_step& step) {
+      step.use_rate(factor);
+      for (std::int64_t i = 0; i < updates; ++i) {
+        std::size_t const at = static_cast<std::size_t>(i) % trains_on;
+        std::vector<tried_batch> const batches{{at, own_labels ? std::vector<at::Tensor>() : other_labels[at]}};
+        tried_update const update = step.update(batches);
+        if (!update.is_applied && !update.is_overflow) return;
+      }
+      mode_scope const modes(program.model());
+      program.model().eval();
+      at::NoGradGuard const no_grad;
+      for (std::size_t i = trains_on; i < all; ++i) losses.push_back(host_value(program.loss({i}).mean));
+    });
+    return losses;
+  };
+  std::string words;
+  for (double const factor : {1.0, *found.factor_of_rate, 5.0}) {
+    if (factor == 1.0 && *found.factor_of_rate > 5.0) continue;
+    std::vector<double> const own = losses_after(true, factor);
+    std::vector<double> const other = losses_after(false, factor);
+    if (own.empty() || own.size() != other.size()) continue;
+    double mean = 0.0, square = 0.0, of_own = 0.0;
+    auto const count = static_cast<double>(own.size());
+    for (std::size_t i = 0; i < own.size(); ++i) {
+      mean += (other[i] - own[i]) / count;
+      of_own += own[i] / count;
+    }
+    for (std::size_t i = 0; i < own.size(); ++i) square += std::pow(other[i] - own[i] - mean, 2);
+    double const error = std::sqrt(square / (count - 1.0) / count);
+    words = formatted("after %lld updates the loss of %zu other batches is %.4g; with labels of other rows it would be %.4g",
+                      static_cast<long long>(updates), own.size(), of_own, of_own + mean);
+    if (mean > 1.5 * error && mean > 0.0) {
+      table.passed(check, words);
+      return;
+    }
+  }
+  if (words.empty()) {
+    table.not_applicable(check, "updates on several batches were not applied");
+  } else if (rows < 256) {
+    table.not_applicable(check, words + ", and so few rows say too little");
+  } else {
+    table.failed(check, words + ": what is learned says nothing of them",
+                 "compare some rows of inputs and labels by eye: an order that differs after shuffling, a shift by one row, a join by the "
+                 "wrong key; where the signal is that small, give the preflight more batches");
+  }
+}
+
+KEEL_BODY void advise(preflight_program& program, preflight_table& table) {
+  config const& recipe = program.recipe();
+  std::int64_t const length = program.updates_of_run();
+  std::int64_t const warmup = schedule::warmup_updates(recipe.schedule, length);
+  if (length >= 100 && schedule::changes_the_rate(recipe.schedule)) {
+    double const share = static_cast<double>(warmup) / static_cast<double>(length);
+    if (share < 0.02 || share > 0.2)
+      table.advise(formatted("the warm-up is %.1f %% of the run; 5 to 10 %% is usual", 100.0 * share));
+  }
+  auto const& adapters = lora_layers(program.model());
+  bool const is_adapted = !adapters.empty();
+  double const rate = program.highest_rate();
+  if (is_adapted && (rate < 3e-5 || rate > 1e-3))
+    table.advise(formatted("the learning rate is %.2g; with LoRA 1e-4 to 3e-4 is usual", rate));
+  if (!is_adapted && program.begins_with_weights() && (rate < 5e-6 || rate > 1e-4))
+    table.advise(formatted("the learning rate is %.2g; 1e-5 to 5e-5 is usual where all of a trained model trains on", rate));
+  for (auto const& layer : adapters) {
+    std::int64_t const rank = layer->options.rank();
+    if (rank < 8 || rank > 32) {
+      table.advise(formatted("an adapter has rank %lld; 8 to 32 is usual", static_cast<long long>(rank)));
+      break;
+    }
+  }
+  for (auto const& layer : adapters) {
+    if (layer->options.dropout() > 0.2) {
+      table.advise(formatted("an adapter drops %.2g of its input; 0.05 is usual", layer->options.dropout()));
+      break;
+    }
+  }
+  for (auto const& group : program.optimizer().param_groups()) {
+    if (!group.has_options()) continue;
+    auto const* const options = dynamic_cast<torch::optim::AdamWOptions const*>(&group.options());
+    if (options != nullptr && is_adapted && options->weight_decay() > 0.1) {
+      table.advise(formatted("the weight decay is %.2g; with LoRA more than 0.1 takes away what is learned", options->weight_decay()));
+      break;
+    }
+  }
+  if (program.updates_so_far() == 0 && !is_adapted && recipe.schedule.kind == schedule::kind::constant && length >= 1000)
+    table.advise("the learning rate is constant; a schedule that falls, as keel::schedule::cosine, ends lower in most runs");
+  bool const clips = recipe.clip.kind != clip::kind::none;
+  if (!clips) table.advise("nothing is clipped; keel::clip::global_norm<1.0> costs no more than the look at the gradients");
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,22 @@
+// Checks of a preflight: whether model, optimizer, loss and batches are connected as they should be.
+#pragma once
+
+#include <keel/diagnose/preflight_passes.hpp>
+#include <keel/diagnose/preflight_program.hpp>
+
+namespace keel::detail {
+
+void check_modes(preflight_program& program, preflight_table& table);
+/// Updates on several batches: what got a gradient.
+void check_gradients(preflight_program& program, preflight_table& table);
+/// Tensors that the loss depends on and nothing trains.
+void check_other_leaves(preflight_program& program, preflight_table& table);
+void check_batches(preflight_program& program, preflight_table& table);
+void check_inputs_and_labels(tried_passes const& passes, preflight_table& table);
+void check_rows(tried_passes const& passes, preflight_table& table);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/diagnose/preflight_wiring.ipp>
+#endif

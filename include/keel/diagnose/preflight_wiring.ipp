@@ -1,0 +1,336 @@
+// The bodies of preflight_wiring.hpp.
+#pragma once
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+
+#include <algorithm>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/diagnose/preflight_wiring.hpp>
+#include <keel/metrics/console.hpp>
+#include <set>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY std::string first_names(std::vector<std::string> const& names) {
+  constexpr std::size_t most = 4;
+  std::string words;
+  for (std::size_t i = 0; i < std::min(names.size(), most); ++i) words += (i > 0 ? ", " : "") + names[i];
+  if (names.size() > most) words += " and " + std::to_string(names.size() - most) + " more";
+  return words;
+}
+
+/// A module in evaluation mode may be so on purpose where all that it trains is frozen.
+KEEL_BODY bool is_frozen_on_purpose(torch::nn::Module const& module) {
+  auto const parameters = module.parameters();
+  return !parameters.empty() &&
+         std::none_of(parameters.begin(), parameters.end(), [](at::Tensor const& one) { return one.requires_grad(); });
+}
+
+KEEL_BODY std::vector<std::string> modules_left_in_evaluation(torch::nn::Module& model) {
+  std::vector<std::string> found;
+  std::vector<std::string> frozen;
+  for (auto const& item : model.named_modules("", /*include_self=*/false)) {
+    std::string const& name = item.key();
+    torch::nn::Module const& module = *item.value();
+    if (module.is_training()) continue;
+    bool const inside = std::any_of(frozen.begin(), frozen.end(),
+                                    [&](std::string const& outer) { return name.starts_with(outer + "."); });
+    if (inside) continue;
+    if (is_frozen_on_purpose(module)) {
+      frozen.push_back(name);
+      continue;
+    }
+    std::string const kind = module.name();
+    if (kind.find("Dropout") != std::string::npos || kind.find("BatchNorm") != std::string::npos) found.push_back(name);
+  }
+  return found;
+}
+
+KEEL_BODY void check_modes(preflight_program& program, preflight_table& table) {
+  torch::nn::Module& model = program.model();
+  mode_scope const modes(model);
+  constexpr char const* check = "training mode";
+  auto const judge = [&](char const* when) {
+    if (!model.is_training() && !is_frozen_on_purpose(model)) {
+      table.failed(check, std::string("the model is in evaluation mode ") + when + ": no dropout, and batch norm learns nothing",
+                   "call model->train() before training and after each evaluation of your own");
+      return false;
+    }
+    auto const left = modules_left_in_evaluation(model);
+    if (left.empty()) return true;
+    table.failed(check, first_names(left) + (left.size() == 1 ? " is" : " are") + " in evaluation mode " + when,
+                 "call model->train(); freeze the parameters of what is to stay in evaluation mode");
+    return false;
+  };
+  if (!judge("before the first update")) return;
+  program.loss({});
+  if (judge("after a call of the loss function")) table.passed(check, "before and after a call of the loss function");
+}
+
+KEEL_BODY bool has_values(at::Tensor const& gradient) {
+  if (!gradient.defined()) return false;
+  at::Tensor const values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.numel() > 0 && values.ne(0).any().item<bool>();
+}
+
+KEEL_BODY void check_gradients(preflight_program& program, preflight_table& table) {
+  parameter_list const& parameters = program.parameters();
+  constexpr char const* check = "gradients";
+  std::vector<bool> defined(parameters.tensors.size(), false);
+  std::vector<bool> nonzero(parameters.tensors.size(), false);
+  std::vector<std::string> still;
+  std::int64_t applied = 0;
+  std::string why;
+  constexpr std::size_t most = 6;
+  program.with_step([&](tried_step& step) {
+    // What begins at zero, as an adapter's second factor, gives the rest a gradient one update later.
+    for (std::size_t i = 0; i < most; ++i) {
+      std::vector<tried_batch> const batches{{i % program.batches()}};
+      tried_update const update = step.update(batches);
+      if (!update.is_applied) {
+        why = update.words;
+        continue;
+      }
+      ++applied;
+      for (std::size_t k = 0; k < parameters.tensors.size(); ++k) {
+        at::Tensor const& gradient = parameters.tensors[k].grad();
+        if (!gradient.defined()) continue;
+        defined[k] = true;
+        if (!nonzero[k]) nonzero[k] = has_values(gradient);
+      }
+    }
+  });
+  if (applied == 0) {
+    table.failed(check, "none of " + std::to_string(most) + " updates was applied: " + why,
+                 "look at the operation and row that the error of a first update names; a lower loss scale or another precision");
+    return;
+  }
+  std::vector<std::string> without, zero;
+  std::size_t trained = 0;
+  for (std::size_t k = 0; k < parameters.tensors.size(); ++k) {
+    if (!parameters.tensors[k].requires_grad()) continue;
+    ++trained;
+    if (!defined[k]) without.push_back(parameters.names[k]);
+    if (defined[k] && !nonzero[k]) zero.push_back(parameters.names[k]);
+  }
+  std::string const of = std::to_string(trained);
+  if (!without.empty()) {
+    table.failed(check, std::to_string(without.size()) + " of " + of + " trained parameters get no gradient: " + first_names(without),
+                 "look for detach(), NoGradGuard, or a part that the forward pass does not use; or freeze them and leave them out of the "
+                 "optimizer");
+  } else if (!zero.empty()) {
+    table.failed(check,
+                 std::to_string(zero.size()) + " of " + of + " trained parameters get a gradient of 0 in " + std::to_string(applied) +
+                     " updates: " + first_names(zero),
+                 "look at the mask, the initialisation and the activation behind them");
+  } else {
+    table.passed(check, of + " trained parameters have one");
+  }
+  std::vector<std::string> at_rest;
+  auto const& groups = program.optimizer().param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    if (groups[i].has_options() && !(groups[i].options().get_lr() > 0.0) && !groups[i].params().empty())
+      at_rest.push_back(std::to_string(i));
+  }
+  if (!at_rest.empty() && program.updates_so_far() == 0) {
+    table.failed("rates", "parameter group " + first_names(at_rest) + " has a learning rate of 0", "give each group a rate above 0");
+  }
+}
+
+KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& table) {
+  constexpr char const* check = "parameters";
+  std::unordered_set<void const*> known;
+  for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
+  weighted_loss const loss = program.loss({});
+  std::vector<std::string> strangers;
+  std::unordered_set<torch::autograd::Node const*> seen;
+  std::vector<std::shared_ptr<torch::autograd::Node>> open{loss.mean.grad_fn()};
+  while (!open.empty()) {
+    auto const node = open.back();
+    open.pop_back();
+    if (!node || !seen.insert(node.get()).second) continue;
+    if (auto const* const leaf = dynamic_cast<torch::autograd::AccumulateGrad const*>(node.get())) {
+      if (known.count(leaf->variable.unsafeGetTensorImpl()) == 0)
+        strangers.push_back(c10::str("one of shape ", leaf->variable.sizes()));
+    }
+    for (auto const& edge : node->next_edges()) open.push_back(edge.function);
+  }
+  if (!strangers.empty()) {
+    table.failed(check,
+                 "the loss depends on " + std::to_string(strangers.size()) +
+                     " tensor" + (strangers.size() == 1 ? "" : "s") + " with requires_grad that the model does not register, so nothing trains " +
+                     (strangers.size() == 1 ? "it: " : "them: ") + first_names(strangers),
+                 "register_parameter and register_module, also of what stands in a std::vector; or requires_grad_(false)");
+    return;
+  }
+  std::size_t frozen = 0, trained = 0;
+  for (at::Tensor const& one : program.model().parameters()) ++(one.requires_grad() ? trained : frozen);
+  table.passed(check, std::to_string(trained) + " trained, " + std::to_string(frozen) +
+                          " frozen; the optimizer has each that is trained, and the loss depends on no other");
+}
+
+KEEL_BODY void check_batches(preflight_program& program, preflight_table& table) {
+  constexpr char const* check = "batches";
+  batch_guard::settings settings = program.recipe().batch_guard;
+  settings.kind = batch_guard::kind::check;
+  batch_watch watch(settings);
+  std::set<std::string> said;
+  bool each_of_one_class = program.batches() >= 4;
+  std::set<std::int64_t> classes;
+  auto const is_serious = [](batch_problem what) {
+    return what != batch_problem::rows_repeat && what != batch_problem::ids_never_seen && what != batch_problem::labels_equal_inputs;
+  };
+  for (std::size_t i = 0; i < program.batches(); ++i) {
+    batch_contents const contents = program.contents(i);
+    for (batch_finding const& found : watch.look_at(contents)) {
+      if (is_serious(found.what)) said.insert(found.words);
+    }
+    bool const one_label_a_row = contents.labels.size() == 1 && contents.labels[0].scalar_type() == at::kLong &&
+                                 contents.labels[0].dim() == 1 && contents.labels[0].numel() >= 4;
+    if (!one_label_a_row) {
+      each_of_one_class = false;
+      continue;
+    }
+    at::Tensor const labels = contents.labels[0].cpu();
+    std::int64_t const lowest = labels.min().item<std::int64_t>();
+    each_of_one_class = each_of_one_class && lowest == labels.max().item<std::int64_t>();
+    classes.insert(lowest);
+  }
+  if (!said.empty()) {
+    table.failed(check, *said.begin() + (said.size() > 1 ? " (and " + std::to_string(said.size() - 1) + " more findings)" : ""),
+                 "repair the data, or say what it is in keel::batch_guard::check<..>");
+  } else if (each_of_one_class) {
+    table.failed(check,
+                 classes.size() == 1 ? "all labels are the same"
+                                     : "each batch has labels of one class alone: the data is sorted and not shuffled",
+                 "shuffle the data, as keel::shuffled_batches does");
+  } else {
+    table.passed(check, std::to_string(program.batches()) + " looked at");
+  }
+}
+
+KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* inputs = "inputs";
+  constexpr char const* labels = "labels";
+  std::size_t const count = passes.tensors.size();
+  if (count == 0) {
+    table.not_applicable(inputs, "this type of batch does not list its tensors; give it `void visit(auto& archive)`");
+    table.not_applicable(labels, "as inputs");
+    return;
+  }
+  auto const last = passes.labels();
+  bool any = false;
+  bool varies = false;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (last && i == *last) continue;
+    any = any || passes.is_input[i];
+    varies = varies || !shuffled(passes.tensors[i], 1).equal(passes.tensors[i]);
+  }
+  if (any) {
+    table.passed(inputs, passes.has_output() ? "the model's output changes with them" : "the loss changes with them");
+  } else if (!varies) {
+    table.not_applicable(inputs, "all their values are the same");
+  } else {
+    table.failed(inputs, std::string("with other inputs the ") + (passes.has_output() ? "model's output" : "loss") + " is the same",
+                 "compute the loss from the batch that the function is given, and look for a mask that hides all of it, dead units, "
+                 "or weights of 0");
+  }
+  if (passes.is_autoencoder) {
+    table.not_applicable(labels, "the inputs are the targets, as of an autoencoder");
+  } else if (!last) {
+    table.not_applicable(labels, "the batch is one tensor");
+  } else if (shuffled(passes.tensors[*last], 1).equal(passes.tensors[*last])) {
+    table.not_applicable(labels, "all their values are the same");
+  } else {
+    tried_pass const other = passes.pass(passes.with(*last, shuffled(passes.tensors[*last], 1)));
+    if (is_changed(passes.first, other)) {
+      table.passed(labels, "the loss changes with them");
+    } else {
+      table.failed(labels, "with other labels, the last tensor of the batch, the loss is the same",
+                   "compare the output with the batch's labels; keel takes the last member of a batch for them");
+    }
+  }
+}
+
+/// The first row of the output alone depends on the first row of the inputs, in one of the layouts that outputs have.
+KEEL_BODY bool stays_in_its_row(at::Tensor const& changed, std::int64_t rows) {
+  for (std::int64_t dim = 0; dim < changed.dim(); ++dim) {
+    std::int64_t const size = changed.size(dim);
+    if (size % rows != 0) continue;
+    std::int64_t const block = size / rows;
+    at::Tensor const along = changed.transpose(0, dim).reshape({size, -1}).any(1);
+    at::Tensor const first = at::arange(size) < block;
+    at::Tensor const every = at::arange(size).remainder(rows) == 0;
+    if (!along.logical_and(first.logical_not()).any().item<bool>()) return true;
+    if (!along.logical_and(every.logical_not()).any().item<bool>()) return true;
+  }
+  return false;
+}
+
+KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
+  constexpr char const* check = "rows";
+  if (!passes.has_output() || passes.rows < 2) {
+    table.not_applicable(check, passes.rows < 2 ? "a batch has one row" : "the loss shows no output of the model");
+    return;
+  }
+  at::Tensor const& output = passes.first.operands.output;
+  auto const divides = [&] {
+    for (std::int64_t dim = 0; dim < output.dim(); ++dim) {
+      if (output.size(dim) % passes.rows == 0) return true;
+    }
+    return false;
+  };
+  bool const compares_rows = output.dim() == 2 && output.size(0) == output.size(1) && output.size(0) % passes.rows == 0;
+  if (!divides() || compares_rows) {
+    table.not_applicable(check, compares_rows ? "the loss compares each row with each" : "the output has no dimension of rows");
+    return;
+  }
+  mode_scope const modes(passes.program.model());
+  bool const by_batch = normalises_over_a_batch(passes.program.model());
+  if (by_batch) passes.program.model().eval();
+  // Other values in the first place of one dimension of all inputs; the output's changes.
+  auto const with_another_first = [&](std::int64_t dim, std::int64_t size) {
+    std::vector<at::Tensor> instead = passes.tensors;
+    for (std::size_t i = 0; i < instead.size(); ++i) {
+      if (!passes.is_input[i] || instead[i].dim() <= dim || instead[i].size(dim) != size) continue;
+      instead[i] = instead[i].clone();
+      instead[i].select(dim, 0).copy_(shuffled(instead[i], 3).select(dim, 0));
+    }
+    tried_pass const other = passes.pass(instead);
+    bool const same_shape = other.operands.output.defined() && other.operands.output.sizes() == output.sizes();
+    return same_shape ? where_changed(output, other.operands.output) : at::Tensor();
+  };
+  at::Tensor const changed = with_another_first(0, passes.rows);
+  if (!changed.defined()) {
+    table.not_applicable(check, "the output has another shape with other inputs");
+  } else if (!changed.any().item<bool>()) {
+    table.not_applicable(check, "the output does not change with the first row");
+  } else if (stays_in_its_row(changed, passes.rows)) {
+    table.passed(check, "the output of a row depends on that row alone");
+  } else if (passes.first.operands.operations.count("aten::batch_norm") > 0 && !by_batch) {
+    table.not_applicable(check, "the model normalises over the batch");
+  } else {
+    // Sequences whose first dimension is time stand side by side in the second.
+    at::Tensor const& input = passes.tensors[static_cast<std::size_t>(
+        std::find(passes.is_input.begin(), passes.is_input.end(), true) - passes.is_input.begin())];
+    std::int64_t const beside = input.dim() > 1 ? input.size(1) : 0;
+    at::Tensor const of_second = beside > 1 ? with_another_first(1, beside) : at::Tensor();
+    if (of_second.defined() && of_second.any().item<bool>() && stays_in_its_row(of_second, beside)) {
+      table.passed(check, "the first dimension is time; what stands side by side in the second depends on itself alone");
+      return;
+    }
+    table.failed(check, "with another first row the outputs of other rows change: something mixes the rows of a batch",
+                 "look for a view() or reshape() in place of a transpose(), and for a softmax or mean over the dimension of rows");
+  }
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,71 @@
+// What trainer::preflight takes and says: a minute before a week, what would waste the run.
+//     keel::preflight_result const found = run.preflight(batches, loss_of);
+//     std::fputs(found.table().c_str(), stdout);
+//     if (!found.passed()) return 1;
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace keel {
+
+struct preflight_options {
+  /// Batches that are taken from the first epoch and kept in memory while the checks run.
+  std::size_t batches = 64;
+  /// Updates of each experiment that trains; fewer where updates are slow.
+  std::int64_t updates = 150;
+  /// Seconds that all checks together aim at.
+  double seconds = 60.0;
+  /// fp32 numbers that the optimizer keeps of each trained parameter, for the memory; below 0: counted after the first update.
+  int state_per_parameter = -1;
+};
+
+enum class preflight_verdict : unsigned char { passed, failed, not_applicable };
+char const* to_string(preflight_verdict which);
+
+struct preflight_row {
+  std::string check;  ///< "overfit one batch"
+  preflight_verdict verdict;
+  std::string words;  ///< what was seen, or why it was not looked at
+  std::string fix;    ///< what to do; empty unless it failed
+};
+
+struct preflight_result {
+  std::vector<preflight_row> rows;
+  std::vector<std::string> advice;  ///< ranges that work, where the run is outside of them; no failures
+  double seconds = 0.0;
+
+  /// No check failed.
+  bool passed() const;
+  /// The row of a check by its name, or null.
+  preflight_row const* find(std::string const& check) const;
+  /// For a terminal.
+  std::string table() const;
+};
+
+class registered_states;
+struct trainer_options;
+
+namespace detail {
+
+/// What a trainer hands to its preflight. All of it outlives the call.
+template <class Recipe, class Environment, class Step, class Evaluator>
+struct preflight_subject {
+  using recipe = Recipe;
+  using environment = Environment;
+  Step& step;
+  registered_states& registered;
+  Evaluator const& evaluator;
+  trainer_options const& options;
+  std::int64_t length;  ///< updates of the run; 0: not known
+};
+
+}  // namespace detail
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/preflight_result.ipp>
+#endif
