@@ -1,4 +1,4 @@
-// Two questions before a long run, and the average of the weights after it.
+// What to ask before a long run, and the average of the weights after it.
 // [before_a_run]
 #include <keel/keel.hpp>
 #include <torch/nn/modules/activation.h>
@@ -22,7 +22,9 @@ int main() {
   for (int i = 0; i < 20; ++i) batches.push_back(at::randn({64, 8}));
   auto const loss_of = [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); };
 
-  // Both leave the run exactly as it was.
+  // All three leave the run exactly as it was.
+  keel::preflight_result const preflight = run.preflight(batches, loss_of);
+  std::fputs(preflight.table().c_str(), stdout);
   keel::overfit_result const one_batch = run.overfit_one_batch(batches[0], loss_of);
   std::printf("one batch: loss %.4f, after %zu updates %.4f\n", one_batch.losses.front(), one_batch.losses.size(), one_batch.losses.back());
   keel::lr_range_result const range = run.lr_range_test(batches, loss_of);
@@ -33,6 +35,6 @@ int main() {
   auto const averaged = run.averaged();                    // in the model for as long as this lives
   double const average = run.evaluate(batches, loss_of);
   std::printf("loss %.4f, with averaged weights %.4f\n", last, average);
-  return one_batch.learned() && average < 0.5 ? 0 : 1;
+  return preflight.passed() && one_batch.learned() && average < 0.5 ? 0 : 1;
 }
 // [before_a_run]

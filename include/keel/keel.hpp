@@ -9,6 +9,7 @@
 #include <keel/attention/attention.hpp>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/checkpoint/best_so_far.hpp>
+#include <keel/checkpoint/fingerprint.hpp>
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/migrate.hpp>

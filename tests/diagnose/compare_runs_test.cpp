@@ -19,6 +19,9 @@ struct variation {
   std::size_t other_batch = 1000;  ///< this one is another
   double rate = 1e-2;
   bool spoils_gradient = false;
+  std::map<std::string, std::string> fingerprints = {};
+  std::vector<std::string> accept = {};
+  std::int64_t updates = 12;
 };
 
 template <class Recipe>
@@ -28,7 +31,10 @@ std::filesystem::path train(scratch_directory const& where, char const* name, va
   keel::adamw optimizer(model->parameters(), with.rate);
   if (with.spoils_gradient)
     model->first->weight.register_hook([](at::Tensor const& gradient) { return gradient * 1.0000001; });
-  keel::trainer<Recipe> run{*model, optimizer, quiet({.run_directory = directory, .updates = 12})};
+  keel::trainer<Recipe> run{*model, optimizer, quiet({.run_directory = directory,
+                                                              .updates = with.updates,
+                                                              .accept = with.accept,
+                                                              .fingerprints = with.fingerprints})};
   std::vector<pair_batch> batches;
   for (std::size_t i = 0; i < 12; ++i) batches.push_back(make_pair_batch(i == with.other_batch ? 99 : i));
   run.fit(batches, mean_squared_error(model));
@@ -63,7 +69,9 @@ TEST_CASE("what parted first is named with its update") {
     return keel::compare_runs(good, train<typename decltype(recipe)::type>(directory, name, how));
   };
   auto const other_batch = with(std::type_identity<plain>{}, "batch", {.other_batch = 6});
-  says(other_batch, "by the loss at update 7");
+  says(other_batch, "by the data at update 7");
+  CHECK(other_batch.batches_part == 7);
+  CHECK(keel::to_text(other_batch).find("  batches at update 7\n") != std::string::npos);
   CHECK(other_batch.settings.empty());
   CHECK(other_batch.layers.front().relative > 0.0);
   auto const other_start = with(std::type_identity<plain>{}, "start", {.initial = 4});
@@ -95,4 +103,36 @@ TEST_CASE("a run that is not there, and one without checkpoints, are said in wor
   CHECK(found.records.empty());
   std::ofstream(directory / "copy" / "metrics.jsonl") << "";
   says(keel::compare_runs(good, directory / "copy"), "no update in common");
+}
+
+TEST_CASE("another vocabulary stands in the comparison, and a resume with it is an error that names it") {
+  scratch_directory const directory;
+  std::string const one = keel::fingerprint_of(std::vector<std::string>{"a", "b"});
+  std::string const other = keel::fingerprint_of(std::vector<std::string>{"ab"});
+  CHECK(one != other);
+  CHECK(one.size() == 16);
+  auto const a = train<plain>(directory, "a", {.fingerprints = {{"vocabulary", one}, {"data", "x"}}});
+  auto const b = train<plain>(directory, "b", {.fingerprints = {{"vocabulary", other}, {"data", "x"}}});
+  auto const found = keel::compare_runs(a, b);
+  REQUIRE(found.settings.size() == 1);
+  CHECK(found.settings[0].name == "fingerprint of vocabulary");
+  CHECK(found.settings[0].a == one);
+  CHECK(found.settings[0].b == other);
+  using Catch::Matchers::Contains;
+  CHECK_THROWS_WITH(train<plain>(directory, "a", {.fingerprints = {{"vocabulary", other}}, .updates = 12}),
+                    Contains("[E03]") && Contains("another vocabulary") && Contains(one) && Contains(other));
+  CHECK_NOTHROW(train<plain>(directory, "a", {.fingerprints = {{"vocabulary", other}}, .accept = {"vocabulary"}, .updates = 12}));
+  // A program that says nothing of it is taken as it was.
+  CHECK_NOTHROW(train<plain>(directory, "b"));
+}
+
+TEST_CASE("a fingerprint is of the content: words, values and bytes of a file") {
+  scratch_directory const directory;
+  write_file(directory / "data", std::string(3 << 20, 'x'));
+  CHECK(keel::fingerprint_of_file(directory / "data") == keel::fingerprint_of(std::string(3 << 20, 'x')));
+  CHECK_THROWS_AS(keel::fingerprint_of_file(directory / "nothing"), keel::file_error);
+  at::Tensor const values = at::arange(6);
+  CHECK(keel::fingerprint_of(values) == keel::fingerprint_of(values.clone()));
+  CHECK(keel::fingerprint_of(values) != keel::fingerprint_of(values.view({2, 3})));
+  CHECK(keel::fingerprint_of(values) != keel::fingerprint_of(values.to(at::kInt)));
 }

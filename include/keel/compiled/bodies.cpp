@@ -23,8 +23,8 @@
 #include <keel/diagnose/explain.ipp>
 #include <keel/diagnose/guide.ipp>
 #include <keel/diagnose/heat_strip.ipp>
-#include <keel/diagnose/page_text.ipp>
 #include <keel/diagnose/loss_watch.ipp>
+#include <keel/diagnose/page_text.ipp>
 #include <keel/diagnose/plot.ipp>
 #include <keel/diagnose/preflight.ipp>
 #include <keel/diagnose/preflight_loss.ipp>

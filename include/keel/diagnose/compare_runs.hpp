@@ -1,4 +1,4 @@
-// Two runs beside each other: where one is fine and the other is not. What was asked of them (recipe, versions, data), the first update at
+// Two runs beside each other: where one is fine and the other is not. What was asked of them (recipe, versions, fingerprints of data and vocabulary), the first update at
 // which they part and what parted first, and how far the weights of their newest common checkpoint are from each other, by layer.
 //     keel::run_comparison const found = keel::compare_runs("runs/good", "runs/worse");
 //     std::puts(keel::to_text(found).c_str());
@@ -38,6 +38,8 @@ struct run_comparison {
   std::vector<setting_difference> settings;
   std::int64_t common_updates = 0;         ///< that both records have
   std::vector<record_difference> records;  ///< the first to part comes first; empty: they do not part
+  std::optional<std::int64_t>
+      batches_part;  ///< the first update that saw other batches; nothing where none did, or the record does not say
   std::optional<std::int64_t> checkpoint;  ///< the newest update of which both have a checkpoint
   std::vector<layer_distance> layers;      ///< in that one, the farthest first
   std::string conclusion;                  ///< one sentence

@@ -146,8 +146,36 @@ KEEL_BODY void add_weights(run_comparison& to, std::filesystem::path const& a, s
 /// Keys of what an update is, causes before effects: where several part at one update, the first of them is why.
 inline constexpr std::array<char const*, 6> compared_keys{"lr", "tokens", "loss_scale", "loss", "gradient_norm", "skipped"};
 
+/// What the program said that the run is made of, as the record has it since its newest beginning.
+KEEL_BODY void add_fingerprints(run_history const& run, std::map<std::string, std::string>& to) {
+  nlohmann::json found;
+  for (run_event const& event : run.events) {
+    if (event.name == "begins" && event.details.contains("fingerprints")) found = event.details["fingerprints"];
+  }
+  if (!found.is_object()) return;
+  for (auto const& [name, value] : found.items())
+    to["fingerprint of " + printable(name, 60)] = value.is_string() ? printable(value.get<std::string>(), 60) : "";
+}
+
+KEEL_BODY std::optional<std::int64_t> first_other_batch(run_history const& a, run_history const& b) {
+  std::map<std::int64_t, std::string> in_a;
+  for (seen_batch const& one : a.batches) in_a[one.update] = one.checksum;
+  std::optional<std::int64_t> first;
+  for (seen_batch const& one : b.batches) {
+    auto const other = in_a.find(one.update);
+    if (other != in_a.end() && other->second != one.checksum && (!first || one.update < *first)) first = one.update;
+  }
+  return first;
+}
+
 KEEL_BODY std::string concluded(run_comparison const& found) {
   if (found.common_updates == 0) return "the records have no update in common";
+  // Cause before effect: what a batch changes is seen in the same line.
+  bool const by_data = found.batches_part && (found.records.empty() || *found.batches_part <= found.records.front().update);
+  if (by_data &&
+      (found.records.empty() || found.records.front().key != "lr" || found.records.front().update > *found.batches_part))
+    return "they part by the data at update " + std::to_string(*found.batches_part) +
+           ": other batches, or another order of them";
   if (found.records.empty()) {
     std::string const all =
         "the same in every bit over all " + std::to_string(found.common_updates) + " updates that both have";
@@ -186,7 +214,10 @@ KEEL_BODY run_comparison compare_runs(std::filesystem::path const& a, std::files
   if (settings_a.empty() || settings_b.empty()) settings_a = settings_b = {};
   detail::flatten(run_a.recipe.is_null() ? nlohmann::json::object() : run_a.recipe, "", settings_a);
   detail::flatten(run_b.recipe.is_null() ? nlohmann::json::object() : run_b.recipe, "", settings_b);
+  detail::add_fingerprints(run_a, settings_a);
+  detail::add_fingerprints(run_b, settings_b);
   detail::add_differences(settings_a, settings_b, found.settings);
+  found.batches_part = detail::first_other_batch(run_a, run_b);
   for (char const* const key : detail::compared_keys) {
     auto const values_a = detail::by_update(run_a, key);
     auto const values_b = detail::by_update(run_b, key);
@@ -220,6 +251,8 @@ KEEL_BODY std::string to_text(run_comparison const& found) {
   for (setting_difference const& one : found.settings)
     text += "  " + one.name + ": " + (one.a.empty() ? "-" : one.a) + " | " + (one.b.empty() ? "-" : one.b) + "\n";
   if (!found.records.empty()) text += "\nfirst update at which each part of the record differs:\n";
+  if (found.batches_part && found.records.empty()) text += "\nfirst update at which each part of the record differs:\n";
+  if (found.batches_part) text += "  batches at update " + std::to_string(*found.batches_part) + "\n";
   for (record_difference const& one : found.records)
     text += "  " + one.key + " at update " + std::to_string(one.update) + ": " + number(one.a) + " | " + number(one.b) + "\n";
   if (found.checkpoint) {

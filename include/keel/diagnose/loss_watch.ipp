@@ -14,12 +14,23 @@ namespace keel {
 namespace detail {
 
 KEEL_BODY bool is_loss_of_libtorch(std::string_view name) {
-  constexpr std::string_view losses[] = {
-      "aten::cross_entropy_loss", "aten::nll_loss",           "aten::nll_loss2d",      "aten::nll_loss_nd",
-      "aten::mse_loss",           "aten::l1_loss",            "aten::smooth_l1_loss",  "aten::huber_loss",
-      "aten::kl_div",             "aten::poisson_nll_loss",   "aten::ctc_loss",        "aten::binary_cross_entropy",
-      "aten::soft_margin_loss",   "aten::multi_margin_loss",  "aten::hinge_embedding_loss",
-      "aten::multilabel_margin_loss", "aten::binary_cross_entropy_with_logits"};
+  constexpr std::string_view losses[] = {"aten::cross_entropy_loss",
+                                         "aten::nll_loss",
+                                         "aten::nll_loss2d",
+                                         "aten::nll_loss_nd",
+                                         "aten::mse_loss",
+                                         "aten::l1_loss",
+                                         "aten::smooth_l1_loss",
+                                         "aten::huber_loss",
+                                         "aten::kl_div",
+                                         "aten::poisson_nll_loss",
+                                         "aten::ctc_loss",
+                                         "aten::binary_cross_entropy",
+                                         "aten::soft_margin_loss",
+                                         "aten::multi_margin_loss",
+                                         "aten::hinge_embedding_loss",
+                                         "aten::multilabel_margin_loss",
+                                         "aten::binary_cross_entropy_with_logits"};
   return std::find(std::begin(losses), std::end(losses), name) != std::end(losses);
 }
 
@@ -52,7 +63,9 @@ KEEL_BODY loss_operands loss_watch::look_at(std::function<void()> const& pass) {
     operation_observer::scope const observed(*this, {.inputs = true, .outputs = true});
     pass();
   }
-  loss_operands found = !named_.operation.empty() ? std::move(named_) : !met_.operation.empty() ? std::move(met_) : std::move(softmax_);
+  loss_operands found = !named_.operation.empty() ? std::move(named_)
+                        : !met_.operation.empty() ? std::move(met_)
+                                                  : std::move(softmax_);
   found.operations = std::move(operations_);
   found.attention_over = attention_over_;
   return found;
@@ -63,7 +76,8 @@ KEEL_BODY void loss_watch::look_at_softmax(std::string const& name, std::vector<
   at::Tensor const& first = inputs[0];
   bool const is_softmax = name == "aten::softmax" || name == "aten::_softmax";
   bool const is_fused = name.find("scaled_dot_product") != std::string::npos;
-  if (is_softmax && first.dim() >= 2 && first.size(-1) == first.size(-2)) attention_over_ = std::max(attention_over_, first.size(-1));
+  if (is_softmax && first.dim() >= 2 && first.size(-1) == first.size(-2))
+    attention_over_ = std::max(attention_over_, first.size(-1));
   if (is_fused && first.dim() >= 3) attention_over_ = std::max(attention_over_, first.size(-2));
 }
 
@@ -123,7 +137,8 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> loss_watch::began(at::RecordFunct
 KEEL_BODY void loss_watch::ended(at::RecordFunction const& operation, at::ObserverContext& context) {
   auto const& begun_with = static_cast<begun&>(context);
   try {
-    std::vector<at::Tensor> const outputs = detail::tensors_in(c10::ArrayRef<c10::IValue const>(operation.outputs().data(), operation.outputs().size()));
+    std::vector<at::Tensor> const outputs =
+        detail::tensors_in(c10::ArrayRef<c10::IValue const>(operation.outputs().data(), operation.outputs().size()));
     if (begun_with.is_loss) {
       --inside_loss_;
       if (!outputs.empty() && outputs[0].defined()) named_.value = outputs[0].detach();

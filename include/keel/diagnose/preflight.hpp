@@ -193,7 +193,10 @@ class preflight_program_of final : public preflight_program {
     if constexpr (sliceable_batch<Batch>) {
       std::int64_t peak = 0;
       aside([&] {
-        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter}).peak();
+        // Of one row, by which activations are counted, a batch norm that trains has no variance.
+        if (normalises_over_a_batch(model())) model().eval();
+        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter})
+                   .peak();
       });
       return peak;
     } else {
@@ -240,13 +243,14 @@ class preflight_program_of final : public preflight_program {
     void save(std::string const& directory) override {
       step_.settle();
       random_ = random_snapshot::take(program_.parameters().device);
-      snapshot const content = take_snapshot(program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts());
+      snapshot const content =
+          take_snapshot(program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts());
       posix_files files;
       write_checkpoint(files, directory, step_.updates(), false, content);
     }
     void load(std::string const& directory) override {
-      apply_snapshot(read_checkpoint(directory), program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts(),
-                     directory, {.own_run = true});
+      apply_snapshot(read_checkpoint(directory), program_.recipe_, program_.model(), program_.optimizer(),
+                     program_.parameters(), parts(), directory, {.own_run = true});
       random_.restore();
     }
 
@@ -264,7 +268,8 @@ class preflight_program_of final : public preflight_program {
           found.loss = updated->loss;
         } else if (auto const* const skipped = outcome.skipped()) {
           found.is_overflow = skipped->why == reason::scale_overflow;
-          found.words = std::string("skipped: ") + to_string(skipped->why) + (skipped->where.empty() ? "" : " in " + skipped->where);
+          found.words =
+              std::string("skipped: ") + to_string(skipped->why) + (skipped->where.empty() ? "" : " in " + skipped->where);
         } else if (auto const* const ended = outcome.gave_up()) {
           found.gave_up = true;
           found.words = "memory ran out: " + ended->detail;
@@ -282,7 +287,8 @@ class preflight_program_of final : public preflight_program {
       if (now.length != before.length) rung_ = "shorten_sequence";
     }
     std::vector<state_part> parts() {
-      return {state_part::of("step", step_), state_part::of("random", random_), state_part::of("registered", program_.subject_.registered)};
+      return {state_part::of("step", step_), state_part::of("random", random_),
+              state_part::of("registered", program_.subject_.registered)};
     }
 
     preflight_program_of& program_;
@@ -315,11 +321,14 @@ class preflight_program_of final : public preflight_program {
 template <class Subject, class Batches, class LossOf>
 preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& loss_of, preflight_options const& options) {
   using batch = batch_of<Batches>;
-  static_assert(std::copy_constructible<batch>,
-                "keel keeps some batches while it looks at them, and this type cannot be copied. Fix: a batch that can be copied.");
-  static_assert(loss_function<LossOf, batch>, "keel cannot take a loss from this function. Fix: it takes a batch and returns its mean loss.");
+  static_assert(
+      std::copy_constructible<batch>,
+      "keel keeps some batches while it looks at them, and this type cannot be copied. Fix: a batch that can be copied.");
+  static_assert(loss_function<LossOf, batch>,
+                "keel cannot take a loss from this function. Fix: it takes a batch and returns its mean loss.");
   subject.step.settle();
-  if (!subject.step.at_boundary()) throw error("E12", "an update is open. Call preflight between updates, before fit or after it.");
+  if (!subject.step.at_boundary())
+    throw error("E12", "an update is open. Call preflight between updates, before fit or after it.");
   if (options.batches < 1 || options.updates < 1)
     throw error("E12", "a preflight takes at least one batch and one update. Leave the numbers out for 64 and 150.");
   std::vector<batch> taken;
@@ -330,7 +339,8 @@ preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& 
       if constexpr (writable_batch<batch>) change_batch(taken.back(), [](at::Tensor const& one) { return one.clone(); });
     }
   });
-  if (taken.empty()) throw data_error("E06", "there is nothing to look at: the batches are empty. Give the call at least one batch.");
+  if (taken.empty())
+    throw data_error("E06", "there is nothing to look at: the batches are empty. Give the call at least one batch.");
   preflight_program_of<Subject, batch, LossOf> program(subject, std::move(taken), loss_of);
   return preflight_of_program(program, options);
 }

@@ -39,15 +39,17 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
   std::string const& operation = passes.first.operands.operation;
   double const loss = own_loss(passes.first);
   if (!std::isfinite(passes.first.loss)) {
-    table.failed(check, formatted("it is %g", passes.first.loss), "look at the batch, the initialisation and the operation that the "
-                                                                 "error of a first update names");
+    table.failed(check, formatted("it is %g", passes.first.loss),
+                 "look at the batch, the initialisation and the operation that the "
+                 "error of a first update names");
     return;
   }
   if (passes.program.updates_so_far() > 0) {
     table.not_applicable(check, "the run has begun");
     return;
   }
-  constexpr char const* fix = "a mean in place of a sum; inputs of mean 0 and deviation 1; a smaller initialisation of the last layer";
+  constexpr char const* fix =
+      "a mean in place of a sum; inputs of mean 0 and deviation 1; a smaller initialisation of the last layer";
   if (is_of_classes(operation)) {
     at::Tensor const logits = by_class(passes.first);
     if (!logits.defined()) {
@@ -55,12 +57,13 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
       return;
     }
     double const chance = std::log(static_cast<double>(logits.size(1)));
-    std::string const words = formatted("it is %.4g, and a guess among %lld classes has %.4g", loss,
-                                        static_cast<long long>(logits.size(1)), chance);
+    std::string const words =
+        formatted("it is %.4g, and a guess among %lld classes has %.4g", loss, static_cast<long long>(logits.size(1)), chance);
     if (loss > chance + std::max(1.0, 0.6 * chance)) {
       table.failed(check, words, fix);
     } else {
-      table.passed(check, words + (loss < 0.6 * chance ? ": as of a model that was trained before, or of labels that leak" : ""));
+      table.passed(check,
+                   words + (loss < 0.6 * chance ? ": as of a model that was trained before, or of labels that leak" : ""));
     }
     return;
   }
@@ -87,8 +90,8 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
     } else {
       table.passed(check, words);
       if (square > 0.0 && variance < 0.01 * square)
-        table.advise(formatted("the targets' mean is %.3g and their deviation %.3g: subtract the one and divide by the other", mean,
-                               std::sqrt(std::max(0.0, variance))));
+        table.advise(formatted("the targets' mean is %.3g and their deviation %.3g: subtract the one and divide by the other",
+                               mean, std::sqrt(std::max(0.0, variance))));
     }
     return;
   }
@@ -117,9 +120,11 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
     if (operation.starts_with("aten::nll_loss")) {
       bool const is_logarithm = classes.exp().sum(1).sub(1.0).abs().max().item<double>() < 5e-2;
       if (sums_to_one) {
-        table.failed(check, name + " takes logarithms of probabilities, and the output is probabilities", "log_softmax in place of softmax");
+        table.failed(check, name + " takes logarithms of probabilities, and the output is probabilities",
+                     "log_softmax in place of softmax");
       } else if (!is_logarithm) {
-        table.failed(check, name + " takes logarithms of probabilities, and the output is not", "cross_entropy_loss, or log_softmax before it");
+        table.failed(check, name + " takes logarithms of probabilities, and the output is not",
+                     "cross_entropy_loss, or log_softmax before it");
       } else {
         table.passed(check, name + " takes logarithms of probabilities, and has them");
       }
@@ -127,7 +132,8 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
     }
     double const zeros = classes.eq(0).to(at::kDouble).mean().item<double>();
     if (sums_to_one) {
-      table.failed(check, "softmax twice: " + name + " has one, and the output is probabilities already", "the logits, without a softmax");
+      table.failed(check, "softmax twice: " + name + " has one, and the output is probabilities already",
+                   "the logits, without a softmax");
     } else if (classes.numel() >= enough && output.min().item<double>() == 0.0 && zeros > 0.15) {
       table.failed(check, formatted("no logit is below 0 and %.0f %% of them are 0, as after a ReLU", 100.0 * zeros),
                    "no activation behind the last layer");
@@ -138,14 +144,17 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
   }
   if (operation == "aten::binary_cross_entropy_with_logits") {
     if (within_one && output.numel() >= enough) {
-      table.failed(check, "sigmoid twice: " + name + " has one, and all outputs are between 0 and 1", "the logits, without a sigmoid");
+      table.failed(check, "sigmoid twice: " + name + " has one, and all outputs are between 0 and 1",
+                   "the logits, without a sigmoid");
     } else {
       table.passed(check, name + " takes logits, and the output is not probabilities");
     }
     return;
   }
   at::Tensor const& target = passes.first.operands.target;
-  if (target.defined() && target.numel() >= 8 && (operation == "aten::mse_loss" || operation == "aten::l1_loss" || operation == "aten::smooth_l1_loss" || operation == "aten::huber_loss" || operation == "aten::sub")) {
+  if (target.defined() && target.numel() >= 8 &&
+      (operation == "aten::mse_loss" || operation == "aten::l1_loss" || operation == "aten::smooth_l1_loss" ||
+       operation == "aten::huber_loss" || operation == "aten::sub")) {
     double const zeros = output.eq(0).to(at::kDouble).mean().item<double>();
     bool const is_positive = output.ge(0).all().item<bool>();
     bool const wants_negative = target.lt(0).any().item<bool>();
@@ -155,8 +164,10 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
                             ": each is compared with each of the other"),
                    "give both the same shape, as target.unsqueeze(1) or output.squeeze(1) does");
     } else if (is_positive && zeros > 0.15 && wants_negative) {
-      table.failed(check, formatted("no output is below 0 and %.0f %% of them are 0, as after a ReLU, and targets are below 0", 100.0 * zeros),
-                   "no activation behind the last layer");
+      table.failed(
+          check,
+          formatted("no output is below 0 and %.0f %% of them are 0, as after a ReLU, and targets are below 0", 100.0 * zeros),
+          "no activation behind the last layer");
     } else {
       table.passed(check, "output and target have the same shape");
     }

@@ -29,8 +29,8 @@ struct tried_passes {
   std::vector<at::Tensor> tensors;  ///< of the first batch
   std::int64_t rows = 0;
   tried_pass first;
-  bool is_repeatable = false;  ///< the same batch gave the same loss and output twice
-  std::vector<bool> is_input;  ///< of each tensor: the output depends on it, or the loss where there is no output
+  bool is_repeatable = false;   ///< the same batch gave the same loss and output twice
+  std::vector<bool> is_input;   ///< of each tensor: the output depends on it, or the loss where there is no output
   bool is_autoencoder = false;  ///< the targets are what goes in
 
   /// Also finds out what of the batch is an input. Throws what the program throws.

@@ -84,8 +84,7 @@ KEEL_BODY at::Tensor tried_passes::target() const {
   return tensors.size() > 1 ? tensors.back() : at::Tensor();
 }
 
-KEEL_BODY tried_passes::tried_passes(preflight_program& of)
-    : program(of), tensors(of.tensors(0)), rows(of.rows(0)) {
+KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tensors(of.tensors(0)), rows(of.rows(0)) {
   mode_scope const modes(program.model());
   if (normalises_over_a_batch(program.model())) program.model().eval();
   first = pass({});

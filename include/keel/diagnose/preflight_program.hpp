@@ -29,7 +29,7 @@ class state_writer;
 
 namespace detail {
 
-/// One of the program's batches, with other tensors in place of its own where there are any.
+/// One of the program's batches, with other tensors in their places where there are any.
 struct tried_batch {
   std::size_t index = 0;
   std::vector<at::Tensor> instead = {};
@@ -80,11 +80,11 @@ class preflight_program {
   virtual torch::nn::Module& model() = 0;
   virtual torch::optim::Optimizer& optimizer() = 0;
   virtual parameter_list const& parameters() = 0;
-  virtual std::int64_t updates_of_run() const = 0;   ///< 0: not known
+  virtual std::int64_t updates_of_run() const = 0;  ///< 0: not known
   virtual std::int64_t updates_so_far() const = 0;
-  virtual double highest_rate() const = 0;           ///< of the first group
-  virtual std::string run_directory() const = 0;     ///< empty: none
-  virtual bool begins_with_weights() const = 0;      ///< options.weights_from: a fine-tuning
+  virtual double highest_rate() const = 0;        ///< of the first group
+  virtual std::string run_directory() const = 0;  ///< empty: none
+  virtual bool begins_with_weights() const = 0;   ///< options.weights_from: a fine-tuning
 
   virtual std::size_t batches() const = 0;
   virtual std::int64_t rows(std::size_t batch) const = 0;

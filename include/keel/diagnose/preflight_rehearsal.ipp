@@ -108,11 +108,12 @@ KEEL_BODY void check_same_bits(preflight_program& program, preflight_table& tabl
     table.passed(check, "an update that runs again gives the same parameters");
     return;
   }
-  table.failed(check,
-               formatted("an update that runs again from the same state has the loss %.9g and then %.9g, and other parameters", first.loss,
-                         second.loss),
-               "register_state what the loss function or the model changes beside its buffers; random numbers of LibTorch's generators, "
-               "not of others; keel::determinism::strict<1> for kernels that are not deterministic");
+  table.failed(
+      check,
+      formatted("an update that runs again from the same state has the loss %.9g and then %.9g, and other parameters",
+                first.loss, second.loss),
+      "register_state what the loss function or the model changes beside its buffers; random numbers of LibTorch's generators, "
+      "not of others; keel::determinism::strict<1> for kernels that are not deterministic");
 }
 
 /// LibTorch's number of threads, for as long as it lives.
@@ -183,8 +184,9 @@ KEEL_BODY void check_evaluation(preflight_program& program, preflight_table& tab
     });
     if (watch.first.empty()) continue;
     std::string const name = one.name.empty() ? "the evaluation" : "the evaluation " + one.name;
-    table.failed(check, name + " keeps a graph, which takes memory with every batch; it begins with " + watch.first,
-                 "no AutoGradMode and no second pass with gradients inside an evaluation; keep numbers, not tensors with a graph");
+    table.failed(
+        check, name + " keeps a graph, which takes memory with every batch; it begins with " + watch.first,
+        "no AutoGradMode and no second pass with gradients inside an evaluation; keep numbers, not tensors with a graph");
     return;
   }
   table.passed(check, std::to_string(evaluations.size()) + (evaluations.size() == 1 ? " keeps" : " keep") + " no graph");
@@ -231,12 +233,15 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
   // What is there already does not come again.
   std::int64_t const limit = has_budget ? counts.limit - counts.allocated + parameters : available_memory() + parameters;
   constexpr double mega = 1024.0 * 1024.0;
-  std::string const words = formatted("an update takes about %.1f MiB, and there are %.1f MiB%s", static_cast<double>(*peak) / mega,
-                                      static_cast<double>(limit) / mega, has_budget ? " of the budget" : "");
+  std::string const words =
+      formatted("an update takes about %.1f MiB, and there are %.1f MiB%s", static_cast<double>(*peak) / mega,
+                static_cast<double>(limit) / mega, has_budget ? " of the budget" : "");
   if (limit <= 0) {
     table.not_applicable(check, "the system does not say how much there is");
   } else if (*peak > limit) {
-    table.failed(check, words, "smaller micro-batches with keel::accumulate, keel::recompute, keel::precision::bf16, keel::offload::optimizer");
+    table.failed(
+        check, words,
+        "smaller micro-batches with keel::accumulate, keel::recompute, keel::precision::bf16, keel::offload::optimizer");
   } else {
     table.passed(check, words);
   }
@@ -247,7 +252,8 @@ class rehearsal_directory {
  public:
   explicit rehearsal_directory(std::string const& beside) {
     // On the disk that checkpoints go to, where there is one.
-    std::filesystem::path const parent = beside.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(beside);
+    std::filesystem::path const parent =
+        beside.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(beside);
     std::string name = (parent / "preflight-XXXXXX").string();
     if (::mkdtemp(name.data()) == nullptr)
       throw file_error("E02", "a preflight cannot make a directory in " + parent.string() + " (" +
@@ -324,10 +330,13 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
     bool const same_loss = std::abs(update.loss - usual_loss) <= 0.01 * std::abs(usual_loss);
     constexpr double rounding = 0.05;
     if ((distance > rounding || !same_loss) && step.last_rung() != "shorten_sequence") {
-      wrong = formatted("after the rung %s the same update is another one: its loss is %.5g and was %.5g, its gradients differ by %.2g",
-                        step.last_rung().c_str(), update.loss, usual_loss, distance);
-      fix = "a loss that is the mean over rows, or keel::weighted_loss with its weight; dropout and batch norm also make a cut batch another "
-            "one";
+      wrong = formatted(
+          "after the rung %s the same update is another one: its loss is %.5g and was %.5g, its gradients differ by %.2g",
+          step.last_rung().c_str(), update.loss, usual_loss, distance);
+      fix =
+          "a loss that is the mean over rows, or keel::weighted_loss with its weight; dropout and batch norm also make a cut "
+          "batch another "
+          "one";
     }
     return true;
   };
@@ -349,7 +358,8 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
     } catch (out_of_memory_error const&) {
       // A recipe without a ladder ends with it, and nothing has changed.
     }
-    if (!have_same_bits(before, image_of(program))) wrong = std::string("memory that runs out in the ") + where + " pass leaves traces";
+    if (!have_same_bits(before, image_of(program)))
+      wrong = std::string("memory that runs out in the ") + where + " pass leaves traces";
   }
   if (!wrong.empty()) {
     bool const may_differ = wrong.find("is another one") != std::string::npos;
@@ -365,10 +375,13 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
       table.failed(check, wrong, fix);
     }
   } else if (!has_ladder) {
-    table.passed(check, "the run would end with its parameters whole; keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up> "
-                        "would go on");
+    table.passed(
+        check,
+        "the run would end with its parameters whole; keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up> "
+        "would go on");
   } else if (rungs.empty()) {
-    table.failed(check, "no rung of the ladder can be taken", "a batch of more than one row for halve_micro_batch, keel::unit for recompute");
+    table.failed(check, "no rung of the ladder can be taken",
+                 "a batch of more than one row for halve_micro_batch, keel::unit for recompute");
   } else {
     table.passed(check, "the same update went through on " + rungs);
   }

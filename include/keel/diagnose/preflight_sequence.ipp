@@ -83,8 +83,9 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
           if (target.numel() % (rows * wide) != 0) continue;
           std::int64_t const length = target.numel() / (rows * wide);
           if (length < 3 || length > values.size(1) + 1) continue;
-          at::Tensor const wanted = by_time ? target.reshape({length, rows, wide}).transpose(0, 1) : target.reshape({rows, length, wide});
-          at::Tensor const chosen = feature < 0            ? values.reshape({rows, values.size(1), features})
+          at::Tensor const wanted =
+              by_time ? target.reshape({length, rows, wide}).transpose(0, 1) : target.reshape({rows, length, wide});
+          at::Tensor const chosen = feature < 0         ? values.reshape({rows, values.size(1), features})
                                     : values.dim() == 3 ? values.select(2, feature).unsqueeze(2)
                                                         : values.unsqueeze(2);
           at::Tensor const counted = target.is_floating_point() ? at::ones_like(wanted, at::kBool) : wanted.ne(ignored);
@@ -143,14 +144,16 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
   std::int64_t const length = by_row(tensor, relation->time_is_first).size(1);
   std::int64_t const shift = relation->shift;
   auto const after_change = [&](std::int64_t begin, std::int64_t end) {
-    return output_of(passes.pass(passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, begin, end))));
+    return output_of(
+        passes.pass(passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, begin, end))));
   };
   if (shift < 1) {
     // The target is what goes in at this place or before it; of a model that does not see it there nothing is wrong.
     std::int64_t const place = length / 2;
     at::Tensor const after = before.defined() ? after_change(place, place + 1) : at::Tensor();
-    bool const is_seen = !before.defined() || (after.defined() && after.sizes() == before.sizes() &&
-                                               where_changed(before, after).any(2).any(0)[std::max<std::int64_t>(0, place - shift)].item<bool>());
+    bool const is_seen = !before.defined() ||
+                         (after.defined() && after.sizes() == before.sizes() &&
+                          where_changed(before, after).any(2).any(0)[std::max<std::int64_t>(0, place - shift)].item<bool>());
     if (is_seen) {
       table.failed(shift_check,
                    shift == 0 ? "the target at each place is the input at that place, which the model sees"
@@ -181,9 +184,10 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
     auto const seen = first_changed_time(before, after, std::min(relation->length, cut - shift + 1));
     if (!seen) continue;
     table.failed(check,
-                 "label leak: the output at place " + std::to_string(*seen) + " changes with inputs from place " + std::to_string(cut) +
-                     " on, where its target stands",
-                 "a causal mask in attention (scores of later places minus infinity before the softmax), causal convolutions, one direction "
+                 "label leak: the output at place " + std::to_string(*seen) + " changes with inputs from place " +
+                     std::to_string(cut) + " on, where its target stands",
+                 "a causal mask in attention (scores of later places minus infinity before the softmax), causal convolutions, "
+                 "one direction "
                  "of an RNN");
     return;
   }
@@ -233,7 +237,8 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
   preflight_program& program = passes.program;
   auto const labels = passes.labels();
   if (!labels || passes.is_autoencoder) {
-    table.not_applicable(check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder" : "the batch is one tensor");
+    table.not_applicable(
+        check, passes.is_autoencoder ? "the inputs are the targets, as of an autoencoder" : "the batch is one tensor");
     return;
   }
   if (relation_of(passes)) {
@@ -418,7 +423,8 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
     double const scale = alone.to(at::kDouble).abs().max().item<double>();
     double const off = (whole.to(at::kDouble) - alone.to(at::kDouble)).abs().max().item<double>();
     if (off > 0.01 * scale) {
-      to.wrong = formatted("padding (id %lld) changes the output of the places that are there", static_cast<long long>(padding));
+      to.wrong =
+          formatted("padding (id %lld) changes the output of the places that are there", static_cast<long long>(padding));
       to.fix = "a mask of the padding in attention and in means";
     } else {
       to.seen.push_back("padding does not change the output of what is there");
@@ -445,7 +451,8 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
       if (is_mask && mask.ne(0).any().item<bool>() && mask.eq(0).any().item<bool>()) look_at_mask(passes, i, k, found);
     }
     if (!are_ids || ids.dim() != 2 || !found.wrong.empty()) continue;
-    if (auto const padding = padding_of(ids.detach().cpu(), passes.program.recipe())) look_at_padding(passes, i, *padding, found);
+    if (auto const padding = padding_of(ids.detach().cpu(), passes.program.recipe()))
+      look_at_padding(passes, i, *padding, found);
   }
   // Attention that reaches nothing but its own place.
   auto const relation = found.wrong.empty() && passes.has_output() ? relation_of(passes) : std::nullopt;
@@ -459,8 +466,8 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
     std::int64_t const place = std::min(length / 2, relation->length - 2);
     at::Tensor const after =
         place < 0 ? at::Tensor()
-                  : output_of(passes.pass(passes.with(
-                        relation->tensor, with_shuffled_times(tensor, relation->time_is_first, place, place + 1))));
+                  : output_of(passes.pass(
+                        passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, place, place + 1))));
     if (before.defined() && after.defined() && after.sizes() == before.sizes()) {
       at::Tensor changed = where_changed(before, after).any(2).any(0);
       bool const itself = changed[place].item<bool>();

@@ -55,8 +55,9 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
     double const first = losses.front();
     double const last = median_of_last(losses, 5);
     double const share = first > 0.0 ? last / first : last < first - 0.5 * std::abs(first) ? 0.0 : 1.0;
-    std::string const words = formatted("the loss of one batch went from %.4g to %.4g in %zu updates%s", first, last, losses.size(),
-                                        factor == 1.0 ? "" : formatted(" at %g times the learning rate", factor).c_str());
+    std::string const words =
+        formatted("the loss of one batch went from %.4g to %.4g in %zu updates%s", first, last, losses.size(),
+                  factor == 1.0 ? "" : formatted(" at %g times the learning rate", factor).c_str());
     if (share < lowest_share) {
       lowest_share = share;
       best = words;
@@ -68,9 +69,10 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
       return;
     }
   }
-  table.failed(check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
-               "what cannot be learned by heart is a bug and no tuning: look at masks, targets, detach(), evaluation mode, the output's "
-               "range, and a label smoothing or dropout that is too strong");
+  table.failed(
+      check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
+      "what cannot be learned by heart is a bug and no tuning: look at masks, targets, detach(), evaluation mode, the output's "
+      "range, and a label smoothing or dropout that is too strong");
 }
 
 KEEL_BODY void check_rate(preflight_program& program, preflight_training const& found, preflight_table& table) {
@@ -96,11 +98,13 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   double const last = range.points.back().learning_rate;
   double lowest = range.points.front().smoothed_loss, start = lowest;
   for (auto const& one : range.points) lowest = std::min(lowest, one.smoothed_loss);
-  std::string const words = formatted("%.3g; in a range test the loss fell fastest at %.3g, was lowest at %.3g%s", own, range.steepest,
-                                      range.lowest, range.diverged ? formatted(", and diverged at %.3g", last).c_str() : "");
+  std::string const words =
+      formatted("%.3g; in a range test the loss fell fastest at %.3g, was lowest at %.3g%s", own, range.steepest, range.lowest,
+                range.diverged ? formatted(", and diverged at %.3g", last).c_str() : "");
   bool const fell = start - lowest > 0.05 * std::abs(start);
   if (range.diverged && own > last) {
-    table.failed(check, words, formatted("a tenth of the rate at which the loss was lowest, %.2g, or less", range.lowest / 10.0));
+    table.failed(check, words,
+                 formatted("a tenth of the rate at which the loss was lowest, %.2g, or less", range.lowest / 10.0));
   } else if (fell && own < range.steepest * 1e-3) {
     table.failed(check, words, formatted("about a tenth of the rate at which the loss was lowest, %.2g", range.lowest / 10.0));
   } else {
@@ -108,7 +112,7 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   }
 }
 
-/// The labels of a batch in another order of rows; nothing where that is no other batch.
+/// The labels of a batch in another order of rows; nothing where there is no other order.
 KEEL_BODY std::vector<at::Tensor> with_labels_of_other_rows(std::vector<at::Tensor> const& tensors, std::uint64_t seed) {
   if (tensors.size() < 2 || tensors.back().dim() == 0 || tensors.back().size(0) < 2) return {};
   std::vector<at::Tensor> instead = tensors;
@@ -122,7 +126,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   std::size_t const all = program.batches();
   std::size_t const held_out = std::max<std::size_t>(4, all / 4);
   if (!found.factor_of_rate || all < 24) {
-    table.not_applicable(check, found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");
+    table.not_applicable(check,
+                         found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");
     return;
   }
   std::size_t const trains_on = all - held_out;
@@ -138,7 +143,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   }
   for (std::size_t i = trains_on; i < all; ++i) rows += program.rows(i);
   // Three passes at most: what is learned by heart is of no use here.
-  std::int64_t const updates = std::min<std::int64_t>(std::max<std::int64_t>(found.updates, 60), static_cast<std::int64_t>(3 * trains_on));
+  std::int64_t const updates =
+      std::min<std::int64_t>(std::max<std::int64_t>(found.updates, 60), static_cast<std::int64_t>(3 * trains_on));
   auto const losses_after = [&](bool own_labels, double factor) {
     std::vector<double> losses;
     program.with_step([&](tried_step& step) {
@@ -183,7 +189,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     table.not_applicable(check, words + ", and so few rows say too little");
   } else {
     table.failed(check, words + ": what is learned says nothing of them",
-                 "compare some rows of inputs and labels by eye: an order that differs after shuffling, a shift by one row, a join by the "
+                 "compare some rows of inputs and labels by eye: an order that differs after shuffling, a shift by one row, a "
+                 "join by the "
                  "wrong key; where the signal is that small, give the preflight more batches");
   }
 }
@@ -221,7 +228,8 @@ KEEL_BODY void advise(preflight_program& program, preflight_table& table) {
     if (!group.has_options()) continue;
     auto const* const options = dynamic_cast<torch::optim::AdamWOptions const*>(&group.options());
     if (options != nullptr && is_adapted && options->weight_decay() > 0.1) {
-      table.advise(formatted("the weight decay is %.2g; with LoRA more than 0.1 takes away what is learned", options->weight_decay()));
+      table.advise(
+          formatted("the weight decay is %.2g; with LoRA more than 0.1 takes away what is learned", options->weight_decay()));
       break;
     }
   }

@@ -40,8 +40,8 @@ KEEL_BODY std::vector<std::string> modules_left_in_evaluation(torch::nn::Module&
     std::string const& name = item.key();
     torch::nn::Module const& module = *item.value();
     if (module.is_training()) continue;
-    bool const inside = std::any_of(frozen.begin(), frozen.end(),
-                                    [&](std::string const& outer) { return name.starts_with(outer + "."); });
+    bool const inside =
+        std::any_of(frozen.begin(), frozen.end(), [&](std::string const& outer) { return name.starts_with(outer + "."); });
     if (inside) continue;
     if (is_frozen_on_purpose(module)) {
       frozen.push_back(name);
@@ -59,7 +59,8 @@ KEEL_BODY void check_modes(preflight_program& program, preflight_table& table) {
   constexpr char const* check = "training mode";
   auto const judge = [&](char const* when) {
     if (!model.is_training() && !is_frozen_on_purpose(model)) {
-      table.failed(check, std::string("the model is in evaluation mode ") + when + ": no dropout, and batch norm learns nothing",
+      table.failed(check,
+                   std::string("the model is in evaluation mode ") + when + ": no dropout, and batch norm learns nothing",
                    "call model->train() before training and after each evaluation of your own");
       return false;
     }
@@ -108,8 +109,9 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
     }
   });
   if (applied == 0) {
-    table.failed(check, "none of " + std::to_string(most) + " updates was applied: " + why,
-                 "look at the operation and row that the error of a first update names; a lower loss scale or another precision");
+    table.failed(
+        check, "none of " + std::to_string(most) + " updates was applied: " + why,
+        "look at the operation and row that the error of a first update names; a lower loss scale or another precision");
     return;
   }
   std::vector<std::string> without, zero;
@@ -122,13 +124,15 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   }
   std::string const of = std::to_string(trained);
   if (!without.empty()) {
-    table.failed(check, std::to_string(without.size()) + " of " + of + " trained parameters get no gradient: " + first_names(without),
-                 "look for detach(), NoGradGuard, or a part that the forward pass does not use; or freeze them and leave them out of the "
+    table.failed(check,
+                 std::to_string(without.size()) + " of " + of + " trained parameters get no gradient: " + first_names(without),
+                 "look for detach(), NoGradGuard, or a part that the forward pass does not use; or freeze them and leave them "
+                 "out of the "
                  "optimizer");
   } else if (!zero.empty()) {
     table.failed(check,
-                 std::to_string(zero.size()) + " of " + of + " trained parameters get a gradient of 0 in " + std::to_string(applied) +
-                     " updates: " + first_names(zero),
+                 std::to_string(zero.size()) + " of " + of + " trained parameters get a gradient of 0 in " +
+                     std::to_string(applied) + " updates: " + first_names(zero),
                  "look at the mask, the initialisation and the activation behind them");
   } else {
     table.passed(check, of + " trained parameters have one");
@@ -140,7 +144,8 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
       at_rest.push_back(std::to_string(i));
   }
   if (!at_rest.empty() && program.updates_so_far() == 0) {
-    table.failed("rates", "parameter group " + first_names(at_rest) + " has a learning rate of 0", "give each group a rate above 0");
+    table.failed("rates", "parameter group " + first_names(at_rest) + " has a learning rate of 0",
+                 "give each group a rate above 0");
   }
 }
 
@@ -164,8 +169,8 @@ KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& t
   }
   if (!strangers.empty()) {
     table.failed(check,
-                 "the loss depends on " + std::to_string(strangers.size()) +
-                     " tensor" + (strangers.size() == 1 ? "" : "s") + " with requires_grad that the model does not register, so nothing trains " +
+                 "the loss depends on " + std::to_string(strangers.size()) + " tensor" + (strangers.size() == 1 ? "" : "s") +
+                     " with requires_grad that the model does not register, so nothing trains " +
                      (strangers.size() == 1 ? "it: " : "them: ") + first_names(strangers),
                  "register_parameter and register_module, also of what stands in a std::vector; or requires_grad_(false)");
     return;
@@ -185,7 +190,8 @@ KEEL_BODY void check_batches(preflight_program& program, preflight_table& table)
   bool each_of_one_class = program.batches() >= 4;
   std::set<std::int64_t> classes;
   auto const is_serious = [](batch_problem what) {
-    return what != batch_problem::rows_repeat && what != batch_problem::ids_never_seen && what != batch_problem::labels_equal_inputs;
+    return what != batch_problem::rows_repeat && what != batch_problem::ids_never_seen &&
+           what != batch_problem::labels_equal_inputs;
   };
   for (std::size_t i = 0; i < program.batches(); ++i) {
     batch_contents const contents = program.contents(i);
@@ -238,9 +244,10 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   } else if (!varies) {
     table.not_applicable(inputs, "all their values are the same");
   } else {
-    table.failed(inputs, std::string("with other inputs the ") + (passes.has_output() ? "model's output" : "loss") + " is the same",
-                 "compute the loss from the batch that the function is given, and look for a mask that hides all of it, dead units, "
-                 "or weights of 0");
+    table.failed(
+        inputs, std::string("with other inputs the ") + (passes.has_output() ? "model's output" : "loss") + " is the same",
+        "compute the loss from the batch that the function is given, and look for a mask that hides all of it, dead units, "
+        "or weights of 0");
   }
   if (passes.is_autoencoder) {
     table.not_applicable(labels, "the inputs are the targets, as of an autoencoder");
@@ -326,8 +333,9 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
       table.passed(check, "the first dimension is time; what stands side by side in the second depends on itself alone");
       return;
     }
-    table.failed(check, "with another first row the outputs of other rows change: something mixes the rows of a batch",
-                 "look for a view() or reshape() in place of a transpose(), and for a softmax or mean over the dimension of rows");
+    table.failed(
+        check, "with another first row the outputs of other rows change: something mixes the rows of a batch",
+        "look for a view() or reshape() in place of a transpose(), and for a softmax or mean over the dimension of rows");
   }
 }
 

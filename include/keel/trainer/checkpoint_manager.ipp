@@ -263,6 +263,7 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   content.run = run_id_;
   content.attempt = progress_.record.attempts;
   content.best = best_.keeps();
+  if (!options_.fingerprints.empty()) content.state["fingerprints"] = options_.fingerprints;
   registered_.require_finite();
   for (auto const& item : step_.model().named_buffers()) {
     if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
@@ -404,8 +405,10 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   nlohmann::json const registered =
       content.state.value(nlohmann::json::json_pointer("/run/registered"), nlohmann::json::object());
   if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
+  if (use == snapshot_use::resume) require_same_fingerprints(options_, content.state, source);
   std::string const run_id = content.run;
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
+  std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
   // A replay makes no step, so the rate does not count.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
   if (use == snapshot_use::put_back) accepts = {};

@@ -9,6 +9,7 @@
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/sink.hpp>
 #include <keel/rule/checkpoint.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -43,6 +44,9 @@ struct trainer_options {
   /// Take a checkpoint although this recipe, the length of the run or the optimizer's options differ from those that wrote it.
   /// This program's learning rates and options then count.
   bool accept_changed_recipe = false;
+  /// What the run is made of, by name, as {{"vocabulary", keel::fingerprint_of(words)}}: it stands in the record and in checkpoints, and a
+  /// checkpoint of another one is rejected (E03) unless `accept` has the name.
+  std::map<std::string, std::string> fingerprints = {};
   /// Stop at the next update boundary on SIGTERM, SIGINT, SIGHUP or SIGUSR1; SIGUSR2 asks for a checkpoint, also before fit.
   bool stop_on_signals = true;
   /// Record what memory each phase of an update takes: on the CPU where the process has a keel::memory::budget; on a GPU the
@@ -95,6 +99,7 @@ struct mistyped_options {
   any_value weights_from = {}, weights = {}, pretrained = {};
   any_value accept = {}, accepts = {};
   any_value accept_changed_recipe = {}, accept_changed = {};
+  any_value fingerprints = {}, fingerprint = {}, hashes = {};
   any_value stop_on_signals = {}, stop_on_signal = {}, signals = {};
   any_value watch_memory = {}, memory = {};
   any_value console = {}, log = {}, verbose = {};

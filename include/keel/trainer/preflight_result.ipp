@@ -44,7 +44,8 @@ KEEL_BODY std::string preflight_result::table() const {
     failed += one.verdict == preflight_verdict::failed ? 1 : 0;
   }
   for (std::string const& one : advice) text += "advice: " + one + "\n";
-  text += failed == 0 ? std::string("nothing failed") : std::to_string(failed) + (failed == 1 ? " check" : " checks") + " failed";
+  text +=
+      failed == 0 ? std::string("nothing failed") : std::to_string(failed) + (failed == 1 ? " check" : " checks") + " failed";
   return text + detail::formatted(", in %.1f seconds\n", seconds);
 }
 

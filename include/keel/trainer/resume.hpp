@@ -18,6 +18,7 @@
 #include <keel/json/load_config.hpp>
 #include <keel/json/write_config.hpp>
 #include <keel/lora/lora.hpp>
+#include <keel/trainer/options.hpp>
 #include <keel/trainer/words_of_0_1.hpp>
 #include <set>
 #include <string>
@@ -335,6 +336,20 @@ inline void require_same_states(std::vector<std::string> const& registered, nloh
       throw checkpoint_error("E04", source + " holds the state " + name +
                                         ", which this program does not register. Call trainer::register_state(\"" + name +
                                         "\", ..) before the run, or use options.accept_changed_recipe, which drops it.");
+  }
+}
+
+/// Throws checkpoint_error (E03) where the checkpoint was made of something that this program has by the same name and another fingerprint.
+inline void require_same_fingerprints(trainer_options const& options, nlohmann::json const& state, std::string const& source) {
+  if (options.accept_changed_recipe) return;
+  nlohmann::json const saved = state.value("fingerprints", nlohmann::json::object());
+  if (!saved.is_object()) return;
+  for (auto const& [name, now] : options.fingerprints) {
+    bool const accepts = std::find(options.accept.begin(), options.accept.end(), name) != options.accept.end();
+    if (accepts || !saved.contains(name) || saved[name] == now) continue;
+    throw checkpoint_error("E03", source + " is of a run with another " + name + ": its fingerprint was " +
+                                      printable(saved[name].dump(), 60) + " and is \"" + now + "\". Use that " + name +
+                                      ", another run directory, or options.accept with {\"" + name + "\"}.");
   }
 }
 

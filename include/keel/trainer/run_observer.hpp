@@ -70,6 +70,7 @@ class run_observer {
     auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
     if (resumed && description.is_object())
       description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
+    if (description.is_object() && !options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
     log_.begins(step_.updates(), description);
   }
 

@@ -290,7 +290,8 @@ class trainer {
       return {};
     } else {
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
-      return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of, options);
+      return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of,
+                          options);
     }
   }
 

@@ -1,0 +1,55 @@
+// What a run was made of, as 16 hexadecimal digits: for trainer_options::fingerprints, so that a resume with another vocabulary or other
+// data is an error, and keel::compare_runs names it. XXH3 of the content: it finds a change, not malice.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <keel/checkpoint/checksum.hpp>
+#include <keel/core/files.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace keel {
+
+inline std::string fingerprint_of(std::string_view bytes) { return checksum_of(bytes); }
+
+/// Of a vocabulary: its words in their order.
+inline std::string fingerprint_of(std::vector<std::string> const& words) {
+  checksum all;
+  for (std::string const& word : words) {
+    std::string const length = std::to_string(word.size()) + ":";
+    all.add(length.data(), length.size());
+    all.add(word.data(), word.size());
+  }
+  return all.digest();
+}
+
+/// Of dtype, shape and values.
+inline std::string fingerprint_of(at::Tensor const& values) {
+  checksum all;
+  std::string const words = c10::str(values.scalar_type(), values.sizes());
+  all.add(words.data(), words.size());
+  at::Tensor const dense = values.detach().cpu().contiguous();
+  all.add(static_cast<char const*>(dense.data_ptr()), dense.nbytes());
+  return all.digest();
+}
+
+/// Of a file's bytes, read in pieces. Throws file_error (E02) for one that cannot be read.
+inline std::string fingerprint_of_file(std::filesystem::path const& path) {
+  posix_files files;
+  file_handle const file = files.open_for_read(path);
+  std::vector<char> piece(std::size_t{1} << 20);
+  checksum all;
+  for (std::uint64_t at = 0;;) {
+    std::size_t const count = files.read_at(file, path, piece.data(), piece.size(), at);
+    if (count == 0) return all.digest();
+    all.add(piece.data(), count);
+    at += count;
+  }
+}
+
+}  // namespace keel
