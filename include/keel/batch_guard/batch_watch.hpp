@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <keel/core/batch.hpp>
 #include <keel/policy/batch_guard.hpp>
+#include <map>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -49,6 +50,14 @@ struct batch_finding {
 struct batch_contents {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> labels;
+};
+
+/// What a guess knows of labels: how often each occurs, and nothing of a single row.
+struct label_guess {
+  bool are_classes;  ///< integers; else numbers
+  double loss;       ///< classes: the entropy of their shares, in nats, which a cross-entropy then has; numbers: their variance
+  std::int64_t labels;      ///< that it is drawn from
+  std::int64_t in_a_batch;  ///< labels of one, on average: a loss that is their sum is so many times as large
 };
 
 namespace detail {
@@ -118,6 +127,9 @@ class batch_watch {
   std::optional<double> padding() const { return padding_; }
   std::optional<double> ignored_labels() const { return ignored_; }
 
+  /// Once, of the first 40 batches with labels that it looked at.
+  std::optional<label_guess> take_guess();
+
   /// Of what it read of the last batch; 0 where it read nothing.
   std::uint64_t checksum() const { return checksum_; }
 
@@ -128,6 +140,7 @@ class batch_watch {
   void look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity, std::vector<batch_finding>& found);
   void look_at_ids(at::Tensor const& ids, std::vector<batch_finding>& found);
   void look_at_labels(at::Tensor const& labels, std::vector<batch_finding>& found);
+  void count_labels(at::Tensor const& labels);
   /// Returns a checksum of the tensor.
   std::uint64_t look_for_repeated_rows(at::Tensor const& inputs, std::vector<batch_finding>& found) const;
   void look_for_repeats(std::uint64_t checksum, std::vector<batch_finding>& found);
@@ -151,6 +164,11 @@ class batch_watch {
   std::vector<bool> occurred_;  ///< ids of the vocabulary
   bool whole_epoch_ = true;     ///< all of the present one was looked at
   std::array<std::int64_t, batch_problems> counts_{};
+  static constexpr std::int64_t counted_batches = 40;
+  std::int64_t batches_with_labels_ = 0;
+  std::map<std::int64_t, std::int64_t> classes_;  ///< how often each label occurred
+  double label_sum_ = 0.0, label_squares_ = 0.0;
+  std::int64_t labels_ = 0;
 };
 
 }  // namespace keel

@@ -161,6 +161,40 @@ KEEL_BODY void batch_watch::look_at_labels(at::Tensor const& labels, std::vector
             ". Name it with keel::batch_guard::ignored if it counts for nothing.");
 }
 
+KEEL_BODY void batch_watch::count_labels(at::Tensor const& labels) {
+  ++batches_with_labels_;
+  if (detail::has_ids(labels)) {
+    constexpr std::size_t most = 1 << 16;
+    detail::visit_integers(labels, [&](std::int64_t, std::int64_t value) {
+      if (value == settings_.ignored) return false;
+      ++labels_;
+      ++classes_[value];
+      return classes_.size() > most;
+    });
+  } else if (at::isFloatingType(labels.scalar_type()) && classes_.empty()) {
+    labels_ += labels.numel();
+    label_sum_ += labels.sum(at::kDouble).item<double>();
+    label_squares_ += labels.to(at::kDouble).pow(2).sum().item<double>();
+  }
+}
+
+KEEL_BODY std::optional<label_guess> batch_watch::take_guess() {
+  if (batches_with_labels_ != counted_batches || labels_ < 2) return std::nullopt;
+  ++batches_with_labels_;
+  auto const all = static_cast<double>(labels_);
+  label_guess found{!classes_.empty(), 0.0, labels_, labels_ / counted_batches};
+  if (found.are_classes) {
+    for (auto const& [value, count] : classes_) {
+      double const share = static_cast<double>(count) / all;
+      found.loss -= share * std::log(share);
+    }
+  } else {
+    double const mean = label_sum_ / all;
+    found.loss = std::max(0.0, label_squares_ / all - mean * mean);
+  }
+  return std::isfinite(found.loss) ? std::optional(found) : std::nullopt;
+}
+
 KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& inputs, std::vector<batch_finding>& found) const {
   // A copy of what is strided otherwise would cost more than it says.
   if (!inputs.is_contiguous() || inputs.dim() < 1) return static_cast<std::uint64_t>(inputs.numel());
@@ -259,6 +293,7 @@ KEEL_BODY std::vector<batch_finding> batch_watch::look_at(batch_contents const& 
     if (!detail::can_be_read(one)) continue;
     if (at::isFloatingType(one.scalar_type())) look_at_numbers(one, "labels", false, found);
     if (detail::has_ids(one)) look_at_labels(one, found);
+    if (batches_with_labels_ < counted_batches) count_labels(one);
     for (at::Tensor const& input : batch.inputs) {
       bool const are_ids = detail::can_be_read(input) && detail::has_ids(input) && input.scalar_type() == one.scalar_type();
       if (!are_ids || input.sizes() != one.sizes() || one.dim() < 2 || !input.equal(one)) continue;

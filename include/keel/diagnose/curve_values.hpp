@@ -55,6 +55,8 @@ run_event const* last_event(run_history const& history, std::string_view name);
 
 /// A text of an event's details; empty where it has none.
 std::string text_of(run_event const& event, char const* key);
+/// A number of an event's details, 0 where there is none.
+double number_of(run_event const& event, char const* key);
 /// A number in an object of an event's details, 0 where there is none: number_of(event, "memory", "held").
 double number_of(run_event const& event, char const* object, char const* key);
 

@@ -103,6 +103,11 @@ KEEL_BODY std::string text_of(run_event const& event, char const* key) {
   return found != event.details.end() && found->is_string() ? found->get<std::string>() : std::string();
 }
 
+KEEL_BODY double number_of(run_event const& event, char const* key) {
+  auto const found = event.details.find(key);
+  return found == event.details.end() ? 0.0 : number_in(*found).value_or(0.0);
+}
+
 KEEL_BODY double number_of(run_event const& event, char const* object, char const* key) {
   auto const outer = event.details.find(object);
   if (outer == event.details.end() || !outer->is_object() || !outer->contains(key)) return 0.0;

@@ -24,6 +24,7 @@ struct loss_operands {
   at::Tensor target;                     ///< undefined where the operation takes none
   std::set<std::size_t> target_is_from;  ///< the tensors of the batch that the target was made of
   at::Tensor value;                      ///< what the operation returned
+  std::set<std::size_t> goes_in;         ///< tensors of the batch that meet a parameter
   std::set<std::string> operations;      ///< names of all that ran
   std::int64_t attention_over = 0;       ///< the longest square of scores that a softmax or fused attention ran over
 };
@@ -55,6 +56,7 @@ class loss_watch final : public operation_observer {
   loss_operands named_;
   loss_operands met_;
   loss_operands softmax_;
+  std::set<std::size_t> goes_in_;
   std::set<std::string> operations_;
   std::int64_t attention_over_ = 0;
 };

@@ -63,9 +63,12 @@ KEEL_BODY loss_operands loss_watch::look_at(std::function<void()> const& pass) {
     operation_observer::scope const observed(*this, {.inputs = true, .outputs = true});
     pass();
   }
+  // What also goes into the model is not what its output is compared with.
+  if (has_labels_ && goes_in_.count(labels_) > 0) met_ = {};
   loss_operands found = !named_.operation.empty() ? std::move(named_)
                         : !met_.operation.empty() ? std::move(met_)
                                                   : std::move(softmax_);
+  found.goes_in = std::move(goes_in_);
   found.operations = std::move(operations_);
   found.attention_over = attention_over_;
   return found;
@@ -104,6 +107,10 @@ KEEL_BODY std::unique_ptr<at::ObserverContext> loss_watch::began(at::RecordFunct
       context->made_of.insert(known->second.begin(), known->second.end());
       if (has_labels_ && known->second.count(labels_) > 0) meets_labels = true, of_labels = one;
     }
+    bool const has_parameter = std::any_of(inputs.begin(), inputs.end(), [](at::Tensor const& one) {
+      return one.defined() && one.requires_grad() && one.is_leaf();
+    });
+    if (has_parameter) goes_in_.insert(context->made_of.begin(), context->made_of.end());
     if (has_graph) context->made_of.clear();
     if (inside_loss_ > 0 || !of_model.defined()) return context;
     auto const take = [&](loss_operands& to, at::Tensor const& output, at::Tensor const& target) {

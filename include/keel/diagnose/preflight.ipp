@@ -52,8 +52,10 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     table.run("same bits twice", [&] { check_same_bits(program, table); });
     table.run("gradients", [&] { check_gradients(program, table); });
   }
+  bool has_labels = true;
   table.run("inputs", [&] {
     tried_passes const passes(program);
+    has_labels = passes.tensors.empty() || (passes.labels() && !passes.is_autoencoder);
     if (!passes.is_repeatable) {
       table.not_applicable("inputs", "the same batch gives another loss each time; see same bits twice");
       return;
@@ -76,6 +78,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     double const room = std::max(1.0, options.seconds - seconds_since(began)) / 8.0;
     constexpr double fewest = 20.0;
     preflight_training training;
+    training.has_labels = has_labels;
     training.updates =
         std::min(options.updates, static_cast<std::int64_t>(std::max(fewest, room / std::max(of_an_update, 1e-5))));
     table.run("overfit one batch", [&] { check_overfit(program, training, table); });

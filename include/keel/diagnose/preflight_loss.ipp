@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <keel/diagnose/preflight_loss.hpp>
+#include <keel/lora/lora.hpp>
 #include <keel/metrics/console.hpp>
 #include <numbers>
 #include <string>
@@ -46,6 +47,12 @@ KEEL_BODY void check_first_loss(tried_passes const& passes, preflight_table& tab
   }
   if (passes.program.updates_so_far() > 0) {
     table.not_applicable(check, "the run has begun");
+    return;
+  }
+  std::int64_t frozen = 0, trained = 0;
+  for (at::Tensor const& one : passes.program.model().parameters()) (one.requires_grad() ? trained : frozen) += one.numel();
+  if (frozen > trained || !lora_layers(passes.program.model()).empty()) {
+    table.not_applicable(check, "parameters are frozen, as of a model that was trained before");
     return;
   }
   constexpr char const* fix =

@@ -31,13 +31,14 @@ struct tried_passes {
   tried_pass first;
   bool is_repeatable = false;   ///< the same batch gave the same loss and output twice
   std::vector<bool> is_input;   ///< of each tensor: the output depends on it, or the loss where there is no output
+  std::vector<bool> is_fixed;   ///< the program throws where it has other values
   bool is_autoencoder = false;  ///< the targets are what goes in
 
   /// Also finds out what of the batch is an input. Throws what the program throws.
   explicit tried_passes(preflight_program& of);
 
   bool has_output() const { return first.operands.output.defined(); }
-  /// The last tensor, where there are several.
+  /// The last tensor, where there are several and it does not go into the model like the others.
   std::optional<std::size_t> labels() const;
   /// What the loss compares with, or the labels of the batch.
   at::Tensor target() const;
@@ -63,8 +64,8 @@ class mode_scope {
 /// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.
 bool normalises_over_a_batch(torch::nn::Module& model);
 
-/// The same elements in another order, so that each is still one that the program takes.
-at::Tensor shuffled(at::Tensor const& values, std::uint64_t seed);
+/// Each element is one of `values`, so that the program takes it, and their mean is another one.
+at::Tensor drawn_from(at::Tensor const& values, std::uint64_t seed);
 /// Both are as large: where they differ by more than rounding does. A bool tensor on the CPU.
 at::Tensor where_changed(at::Tensor const& before, at::Tensor const& after);
 bool is_changed(at::Tensor const& before, at::Tensor const& after);

@@ -7,7 +7,6 @@
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/libtorch/host_value.hpp>
-#include <numeric>
 #include <random>
 
 #include <keel/core/detail/body_begin.inc>
@@ -26,18 +25,17 @@ KEEL_BODY mode_scope::~mode_scope() {
 }
 
 KEEL_BODY bool normalises_over_a_batch(torch::nn::Module& model) {
-  for (auto const& one : model.modules()) {
+  // Without itself, which a module that is not in a shared_ptr cannot be asked for.
+  for (auto const& one : model.modules(/*include_self=*/false)) {
     if (one->name().find("BatchNorm") != std::string::npos) return true;
   }
   return false;
 }
 
-KEEL_BODY at::Tensor shuffled(at::Tensor const& values, std::uint64_t seed) {
+KEEL_BODY at::Tensor drawn_from(at::Tensor const& values, std::uint64_t seed) {
   std::vector<std::int64_t> order(static_cast<std::size_t>(values.numel()));
-  std::iota(order.begin(), order.end(), 0);
   std::mt19937_64 engine(seed);
-  // Not std::shuffle, whose order is another one in each library.
-  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(engine() % i)]);
+  for (std::int64_t& one : order) one = static_cast<std::int64_t>(engine() % order.size());
   at::Tensor const index = at::tensor(order, at::kLong).to(values.device());
   return values.reshape({-1}).index_select(0, index).reshape(values.sizes());
 }
@@ -76,12 +74,13 @@ KEEL_BODY std::vector<at::Tensor> tried_passes::with(std::size_t index, at::Tens
 }
 
 KEEL_BODY std::optional<std::size_t> tried_passes::labels() const {
-  return tensors.size() > 1 ? std::optional(tensors.size() - 1) : std::nullopt;
+  if (tensors.size() < 2 || first.operands.goes_in.count(tensors.size() - 1) > 0) return std::nullopt;
+  return tensors.size() - 1;
 }
 
 KEEL_BODY at::Tensor tried_passes::target() const {
   if (first.operands.target.defined()) return first.operands.target;
-  return tensors.size() > 1 ? tensors.back() : at::Tensor();
+  return labels() ? tensors.back() : at::Tensor();
 }
 
 KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tensors(of.tensors(0)), rows(of.rows(0)) {
@@ -91,11 +90,17 @@ KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tenso
   tried_pass const again = pass({});
   is_repeatable = !is_changed(first, again) && !is_changed(first.operands.output, again.operands.output);
   is_input.assign(tensors.size(), false);
+  is_fixed.assign(tensors.size(), false);
   if (!is_repeatable) return;
   at::Tensor const wanted = target();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    tried_pass const other = pass(with(i, shuffled(tensors[i], 1)));
-    is_input[i] = has_output() ? is_changed(first.operands.output, other.operands.output) : is_changed(first, other);
+    try {
+      tried_pass const other = pass(with(i, drawn_from(tensors[i], 1)));
+      is_input[i] = has_output() ? is_changed(first.operands.output, other.operands.output) : is_changed(first, other);
+    } catch (std::exception const&) {
+      // Offsets, lengths and their like bear no other values; the program depends on them.
+      is_input[i] = is_fixed[i] = true;
+    }
     bool const is_made_of_it = first.operands.target_is_from.count(i) > 0;
     bool const is_labels = tensors.size() > 1 && i + 1 == tensors.size();
     if (is_input[i] && is_made_of_it && !is_labels && wanted.is_floating_point() && wanted.numel() == tensors[i].numel())

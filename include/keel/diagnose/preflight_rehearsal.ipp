@@ -14,6 +14,7 @@
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/operation_observer.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_rehearsal.hpp>
 #include <keel/memory/counting_allocator.hpp>
@@ -221,7 +222,15 @@ KEEL_BODY void check_memory(preflight_program& program, int state_per_parameter,
     table.not_applicable(check, "keel knows the limit of host memory alone");
     return;
   }
-  auto const peak = program.peak_memory(state_per_parameter < 0 ? counted_state(program) : state_per_parameter);
+  int const state = state_per_parameter < 0 ? counted_state(program) : state_per_parameter;
+  std::optional<std::int64_t> peak;
+  try {
+    peak = program.peak_memory(state);
+  } catch (std::exception const& thrown) {
+    // An estimate takes one row and two; a loss function may need all of them.
+    table.not_applicable(check, "the loss function does not take a part of a batch: " + first_line(thrown));
+    return;
+  }
   if (!peak) {
     table.not_applicable(check, "the batch cannot be cut into rows, by which an update is estimated");
     return;
@@ -364,7 +373,7 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
   if (!wrong.empty()) {
     bool const may_differ = wrong.find("is another one") != std::string::npos;
     bool const is_random = may_differ && (normalises_over_a_batch(program.model()) || [&] {
-                             for (auto const& one : program.model().modules()) {
+                             for (auto const& one : program.model().modules(/*include_self=*/false)) {
                                if (one->name().find("Dropout") != std::string::npos) return true;
                              }
                              return false;

@@ -21,7 +21,7 @@ namespace keel::detail {
 /// A tensor of the batch whose later places are the targets.
 struct sequence_relation {
   std::size_t tensor = 0;
-  bool time_is_first = false;      ///< of the tensor's dimensions
+  std::int64_t time = 1;           ///< which of the tensor's dimensions it is
   bool target_is_by_time = false;  ///< where the target was flattened: all rows of one time, then the next
   std::int64_t shift = 0;          ///< the target at t is the tensor's value at t + shift
   std::int64_t rows = 0;
@@ -30,9 +30,7 @@ struct sequence_relation {
 };
 
 /// [rows, time, ..] of a tensor of a batch.
-KEEL_BODY at::Tensor by_row(at::Tensor const& tensor, bool time_is_first) {
-  return time_is_first ? tensor.transpose(0, 1) : tensor;
-}
+KEEL_BODY at::Tensor by_row(at::Tensor const& tensor, std::int64_t time) { return tensor.transpose(1, time); }
 
 /// [rows, length, features] of an output or a target, or undefined.
 KEEL_BODY at::Tensor by_row_and_time(at::Tensor const& of, std::int64_t rows, std::int64_t length, bool flat_by_time) {
@@ -67,12 +65,13 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
   std::int64_t const ignored = passes.program.recipe().batch_guard.ignored;
   std::optional<sequence_relation> best;
   for (std::size_t i = 0; i < passes.tensors.size(); ++i) {
-    bool const is_labels = passes.tensors.size() > 1 && i + 1 == passes.tensors.size();
-    if (!passes.is_input[i] || is_labels) continue;
+    bool const is_labels = passes.labels() == i;
+    if (!passes.is_input[i] || passes.is_fixed[i] || is_labels) continue;
     at::Tensor const tensor = passes.tensors[i].detach().cpu();
     if (tensor.dim() < 2 || tensor.dim() > 3 || tensor.is_floating_point() != target.is_floating_point()) continue;
-    for (bool const time_is_first : {false, true}) {
-      at::Tensor const values = by_row(tensor, time_is_first);
+    for (std::int64_t const time : {1, 0, 2}) {
+      if (time == 2 && tensor.dim() < 3) continue;
+      at::Tensor const values = by_row(tensor, time);
       std::int64_t const rows = values.size(0);
       if (values.size(1) < 3) continue;
       // Of several features each may be what is predicted, or all of them together.
@@ -83,8 +82,10 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
           if (target.numel() % (rows * wide) != 0) continue;
           std::int64_t const length = target.numel() / (rows * wide);
           if (length < 3 || length > values.size(1) + 1) continue;
-          at::Tensor const wanted =
-              by_time ? target.reshape({length, rows, wide}).transpose(0, 1) : target.reshape({rows, length, wide});
+          // Channels before time are so in the target too.
+          at::Tensor const wanted = by_time     ? target.reshape({length, rows, wide}).transpose(0, 1)
+                                    : time == 2 ? target.reshape({rows, wide, length}).transpose(1, 2)
+                                                : target.reshape({rows, length, wide});
           at::Tensor const chosen = feature < 0         ? values.reshape({rows, values.size(1), features})
                                     : values.dim() == 3 ? values.select(2, feature).unsqueeze(2)
                                                         : values.unsqueeze(2);
@@ -95,7 +96,7 @@ KEEL_BODY std::optional<sequence_relation> relation_of(tried_passes const& passe
             // Where nearly all values are the same any shift fits.
             double const other = share_at(chosen, wanted, counted, shift + (shift < 4 ? 1 : -1));
             if (other > 0.8) continue;
-            best = sequence_relation{i, time_is_first, by_time, shift, rows, length, share};
+            best = sequence_relation{i, time, by_time, shift, rows, length, share};
           }
         }
       }
@@ -112,10 +113,10 @@ KEEL_BODY std::optional<std::int64_t> first_changed_time(at::Tensor const& befor
   return changed.nonzero()[0].item<std::int64_t>();
 }
 
-KEEL_BODY at::Tensor with_shuffled_times(at::Tensor const& tensor, bool time_is_first, std::int64_t begin, std::int64_t end) {
+KEEL_BODY at::Tensor with_other_times(at::Tensor const& tensor, std::int64_t time, std::int64_t begin, std::int64_t end) {
   at::Tensor changed = tensor.clone();
-  at::Tensor const values = by_row(changed, time_is_first);
-  values.slice(1, begin, end).copy_(shuffled(by_row(tensor, time_is_first), 7).slice(1, begin, end));
+  at::Tensor const values = by_row(changed, time);
+  values.slice(1, begin, end).copy_(drawn_from(by_row(tensor, time), 7).slice(1, begin, end));
   return changed;
 }
 
@@ -141,11 +142,10 @@ KEEL_BODY void check_look_ahead(tried_passes const& passes, preflight_table& tab
   };
   at::Tensor const before = output_of(passes.first);
   at::Tensor const& tensor = passes.tensors[relation->tensor];
-  std::int64_t const length = by_row(tensor, relation->time_is_first).size(1);
+  std::int64_t const length = by_row(tensor, relation->time).size(1);
   std::int64_t const shift = relation->shift;
   auto const after_change = [&](std::int64_t begin, std::int64_t end) {
-    return output_of(
-        passes.pass(passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, begin, end))));
+    return output_of(passes.pass(passes.with(relation->tensor, with_other_times(tensor, relation->time, begin, end))));
   };
   if (shift < 1) {
     // The target is what goes in at this place or before it; of a model that does not see it there nothing is wrong.
@@ -344,7 +344,7 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
   bool const hides_ones = of_ones > 0.95 && of_zeros < 0.8;
   at::Tensor const hidden = hides_ones ? ones : ones.logical_not();
   std::string const name = "the mask, tensor " + std::to_string(mask + 1) + " of the batch,";
-  tried_pass const without = passes.pass(passes.with(mask, shuffled(passes.tensors[mask], 9)));
+  tried_pass const without = passes.pass(passes.with(mask, drawn_from(passes.tensors[mask], 9)));
   if (!passes.is_input[mask] && !is_changed(passes.first, without)) {
     to.wrong = name + " changes neither the output nor the loss";
     to.fix = "apply it: in attention before the softmax, in means over places, in the mean of the loss";
@@ -356,7 +356,7 @@ KEEL_BODY void look_at_mask(tried_passes const& passes, std::size_t ids, std::si
   if (of == ids && !passes.is_input[mask]) return;
   char const* const what = of == ids ? "inputs" : "labels";
   at::Tensor const device_hidden = hidden.to(passes.tensors[of].device());
-  at::Tensor const other = shuffled(passes.tensors[of], 11);
+  at::Tensor const other = drawn_from(passes.tensors[of], 11);
   auto const changes = [&](at::Tensor const& where) {
     tried_pass const now = passes.pass(passes.with(of, at::where(where, other, passes.tensors[of])));
     return is_changed(passes.first, now);
@@ -383,7 +383,7 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
     // Places whose own input and whose target are filling.
     at::Tensor const target = passes.tensors[*labels].detach().cpu();
     at::Tensor const where = is_padding.logical_and(target.ne(ignored));
-    at::Tensor const other = at::where(where, shuffled(target.clamp_min(0), 13), target).to(passes.tensors[*labels].device());
+    at::Tensor const other = at::where(where, drawn_from(target.clamp_min(0), 13), target).to(passes.tensors[*labels].device());
     if (where.any().item<bool>() && is_changed(passes.first, passes.pass(passes.with(*labels, other)))) {
       to.wrong = formatted("labels count where the inputs are padding (id %lld)", static_cast<long long>(padding));
       to.fix = "give these labels the ignored one, " + std::to_string(ignored) + ", or leave them out of the mean";
@@ -401,6 +401,9 @@ KEEL_BODY void look_at_padding(tried_passes const& passes, std::size_t ids, std:
   }
   if (row < 0 || !passes.has_output()) return;
   std::int64_t const there = lengths[row].item<std::int64_t>();
+  // Without dropout, which draws other numbers for another shape.
+  mode_scope const modes(passes.program.model());
+  passes.program.model().eval();
   auto const cut = [&](std::int64_t to_length) {
     std::vector<at::Tensor> instead;
     for (at::Tensor const& one : passes.tensors) {
@@ -458,16 +461,16 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
   auto const relation = found.wrong.empty() && passes.has_output() ? relation_of(passes) : std::nullopt;
   if (relation && passes.first.operands.attention_over > 1) {
     at::Tensor const& tensor = passes.tensors[relation->tensor];
-    std::int64_t const length = by_row(tensor, relation->time_is_first).size(1);
+    std::int64_t const length = by_row(tensor, relation->time).size(1);
     auto const output_of = [&](tried_pass const& one) {
       return by_row_and_time(one.operands.output.cpu(), relation->rows, relation->length, relation->target_is_by_time);
     };
     at::Tensor const before = output_of(passes.first);
     std::int64_t const place = std::min(length / 2, relation->length - 2);
     at::Tensor const after =
-        place < 0 ? at::Tensor()
-                  : output_of(passes.pass(
-                        passes.with(relation->tensor, with_shuffled_times(tensor, relation->time_is_first, place, place + 1))));
+        place < 0
+            ? at::Tensor()
+            : output_of(passes.pass(passes.with(relation->tensor, with_other_times(tensor, relation->time, place, place + 1))));
     if (before.defined() && after.defined() && after.sizes() == before.sizes()) {
       at::Tensor changed = where_changed(before, after).any(2).any(0);
       bool const itself = changed[place].item<bool>();

@@ -12,6 +12,8 @@
 #include <keel/lora/lora.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/policy/schedule.hpp>
+#include <numeric>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -86,6 +88,13 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
     table.not_applicable(check, "the run has begun");
     return;
   }
+  if (found.factor_of_rate && *found.factor_of_rate >= 100.0) {
+    table.failed(
+        check,
+        formatted("%.3g; one batch is learned by heart at %g times that, and at no lower rate", own, *found.factor_of_rate),
+        "a higher rate, or inputs and targets of mean 0 and deviation 1");
+    return;
+  }
   lr_range_options options;
   options.lowest = std::min(1e-6, own * 1e-2);
   options.highest = std::max(1.0, own * 10.0);
@@ -112,11 +121,20 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   }
 }
 
+KEEL_BODY at::Tensor another_order(std::int64_t rows, std::uint64_t seed) {
+  std::vector<std::int64_t> order(static_cast<std::size_t>(rows));
+  std::iota(order.begin(), order.end(), 0);
+  std::mt19937_64 engine(seed);
+  // Not std::shuffle, whose order is another one in each library.
+  for (std::size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[static_cast<std::size_t>(engine() % i)]);
+  return at::tensor(order, at::kLong);
+}
+
 /// The labels of a batch in another order of rows; nothing where there is no other order.
 KEEL_BODY std::vector<at::Tensor> with_labels_of_other_rows(std::vector<at::Tensor> const& tensors, std::uint64_t seed) {
   if (tensors.size() < 2 || tensors.back().dim() == 0 || tensors.back().size(0) < 2) return {};
   std::vector<at::Tensor> instead = tensors;
-  at::Tensor const order = shuffled(at::arange(tensors.back().size(0)), seed).to(tensors.back().device());
+  at::Tensor const order = another_order(tensors.back().size(0), seed).to(tensors.back().device());
   instead.back() = tensors.back().index_select(0, order);
   return instead;
 }
@@ -125,6 +143,10 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   constexpr char const* check = "labels belong to inputs";
   std::size_t const all = program.batches();
   std::size_t const held_out = std::max<std::size_t>(4, all / 4);
+  if (!found.has_labels) {
+    table.not_applicable(check, "the batch has no tensor that is labels alone");
+    return;
+  }
   if (!found.factor_of_rate || all < 24) {
     table.not_applicable(check,
                          found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");

@@ -149,23 +149,34 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
   }
 }
 
-KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& table) {
-  constexpr char const* check = "parameters";
-  std::unordered_set<void const*> known;
-  for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
-  weighted_loss const loss = program.loss({});
-  std::vector<std::string> strangers;
+/// The leaves of a graph that a backward pass would give a gradient.
+KEEL_BODY std::vector<at::Tensor> leaves_of(at::Tensor const& loss) {
+  std::vector<at::Tensor> found;
   std::unordered_set<torch::autograd::Node const*> seen;
-  std::vector<std::shared_ptr<torch::autograd::Node>> open{loss.mean.grad_fn()};
+  std::vector<std::shared_ptr<torch::autograd::Node>> open{loss.grad_fn()};
   while (!open.empty()) {
     auto const node = open.back();
     open.pop_back();
     if (!node || !seen.insert(node.get()).second) continue;
-    if (auto const* const leaf = dynamic_cast<torch::autograd::AccumulateGrad const*>(node.get())) {
-      if (known.count(leaf->variable.unsafeGetTensorImpl()) == 0)
-        strangers.push_back(c10::str("one of shape ", leaf->variable.sizes()));
-    }
+    if (auto const* const leaf = dynamic_cast<torch::autograd::AccumulateGrad const*>(node.get()))
+      found.push_back(leaf->variable);
     for (auto const& edge : node->next_edges()) open.push_back(edge.function);
+  }
+  return found;
+}
+
+KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& table) {
+  constexpr char const* check = "parameters";
+  std::unordered_set<void const*> known;
+  for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
+  // What a call makes anew, as inputs of a derivative, is no parameter. Those of the first call live on, so that none has their address.
+  std::vector<at::Tensor> const first = leaves_of(program.loss({0}).mean);
+  std::vector<at::Tensor> const second = leaves_of(program.loss({program.batches() - 1}).mean);
+  std::vector<std::string> strangers;
+  for (at::Tensor const& one : first) {
+    bool const is_again =
+        std::any_of(second.begin(), second.end(), [&](at::Tensor const& other) { return other.is_same(one); });
+    if (is_again && known.count(one.unsafeGetTensorImpl()) == 0) strangers.push_back(c10::str("one of shape ", one.sizes()));
   }
   if (!strangers.empty()) {
     table.failed(check,
@@ -187,7 +198,7 @@ KEEL_BODY void check_batches(preflight_program& program, preflight_table& table)
   settings.kind = batch_guard::kind::check;
   batch_watch watch(settings);
   std::set<std::string> said;
-  bool each_of_one_class = program.batches() >= 4;
+  std::size_t of_one_class = 0, with_labels = 0;
   std::set<std::int64_t> classes;
   auto const is_serious = [](batch_problem what) {
     return what != batch_problem::rows_repeat && what != batch_problem::ids_never_seen &&
@@ -200,22 +211,21 @@ KEEL_BODY void check_batches(preflight_program& program, preflight_table& table)
     }
     bool const one_label_a_row = contents.labels.size() == 1 && contents.labels[0].scalar_type() == at::kLong &&
                                  contents.labels[0].dim() == 1 && contents.labels[0].numel() >= 4;
-    if (!one_label_a_row) {
-      each_of_one_class = false;
-      continue;
-    }
+    if (!one_label_a_row) continue;
+    ++with_labels;
     at::Tensor const labels = contents.labels[0].cpu();
     std::int64_t const lowest = labels.min().item<std::int64_t>();
-    each_of_one_class = each_of_one_class && lowest == labels.max().item<std::int64_t>();
+    of_one_class += lowest == labels.max().item<std::int64_t>() ? 1 : 0;
     classes.insert(lowest);
   }
   if (!said.empty()) {
     table.failed(check, *said.begin() + (said.size() > 1 ? " (and " + std::to_string(said.size() - 1) + " more findings)" : ""),
                  "repair the data, or say what it is in keel::batch_guard::check<..>");
-  } else if (each_of_one_class) {
+  } else if (with_labels >= 4 && 5 * of_one_class >= 4 * with_labels) {
     table.failed(check,
-                 classes.size() == 1 ? "all labels are the same"
-                                     : "each batch has labels of one class alone: the data is sorted and not shuffled",
+                 classes.size() == 1 ? std::string("all labels are the same")
+                                     : std::to_string(of_one_class) + " of " + std::to_string(with_labels) +
+                                           " batches have labels of one class alone: the data is sorted and not shuffled",
                  "shuffle the data, as keel::shuffled_batches does");
   } else {
     table.passed(check, std::to_string(program.batches()) + " looked at");
@@ -237,7 +247,7 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   for (std::size_t i = 0; i < count; ++i) {
     if (last && i == *last) continue;
     any = any || passes.is_input[i];
-    varies = varies || !shuffled(passes.tensors[i], 1).equal(passes.tensors[i]);
+    varies = varies || !drawn_from(passes.tensors[i], 1).equal(passes.tensors[i]);
   }
   if (any) {
     table.passed(inputs, passes.has_output() ? "the model's output changes with them" : "the loss changes with them");
@@ -252,12 +262,13 @@ KEEL_BODY void check_inputs_and_labels(tried_passes const& passes, preflight_tab
   if (passes.is_autoencoder) {
     table.not_applicable(labels, "the inputs are the targets, as of an autoencoder");
   } else if (!last) {
-    table.not_applicable(labels, "the batch is one tensor");
-  } else if (shuffled(passes.tensors[*last], 1).equal(passes.tensors[*last])) {
+    table.not_applicable(labels,
+                         count > 1 ? "the last tensor of the batch goes into the model, too" : "the batch is one tensor");
+  } else if (drawn_from(passes.tensors[*last], 1).equal(passes.tensors[*last])) {
     table.not_applicable(labels, "all their values are the same");
   } else {
-    tried_pass const other = passes.pass(passes.with(*last, shuffled(passes.tensors[*last], 1)));
-    if (is_changed(passes.first, other)) {
+    tried_pass const other = passes.pass(passes.with(*last, drawn_from(passes.tensors[*last], 1)));
+    if (passes.first.loss != other.loss) {
       table.passed(labels, "the loss changes with them");
     } else {
       table.failed(labels, "with other labels, the last tensor of the batch, the loss is the same",
@@ -306,9 +317,9 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   auto const with_another_first = [&](std::int64_t dim, std::int64_t size) {
     std::vector<at::Tensor> instead = passes.tensors;
     for (std::size_t i = 0; i < instead.size(); ++i) {
-      if (!passes.is_input[i] || instead[i].dim() <= dim || instead[i].size(dim) != size) continue;
+      if (!passes.is_input[i] || passes.is_fixed[i] || instead[i].dim() <= dim || instead[i].size(dim) != size) continue;
       instead[i] = instead[i].clone();
-      instead[i].select(dim, 0).copy_(shuffled(instead[i], 3).select(dim, 0));
+      instead[i].select(dim, 0).copy_(drawn_from(instead[i], 3).select(dim, 0));
     }
     tried_pass const other = passes.pass(instead);
     bool const same_shape = other.operands.output.defined() && other.operands.output.sizes() == output.sizes();

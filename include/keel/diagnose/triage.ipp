@@ -47,9 +47,13 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
   auto speed = detail::triage_of_speed(history);
   // A run that ended for what an event names is not judged by the shape of its curves too, unless that is all there is.
   bool const has_hard_evidence = !found.findings.empty();
+  // How fast a run is that learns nothing matters less.
+  bool const learns =
+      std::none_of(learning.begin(), learning.end(), [](triage_finding const& one) { return one.confidence >= 0.6; });
   for (auto* const soft : {&learning, &speed}) {
     for (triage_finding& one : *soft) one.confidence *= has_hard_evidence ? 0.6 : 1.0;
   }
+  for (triage_finding& one : speed) one.confidence *= learns ? 1.0 : 0.7;
   add(learning);
   add(speed);
   std::stable_sort(found.findings.begin(), found.findings.end(),

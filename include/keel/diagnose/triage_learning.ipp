@@ -135,6 +135,66 @@ KEEL_BODY double share_of_repeats(run_history const& history) {
   return 1.0 - static_cast<double>(seen.size()) / static_cast<double>(history.batches.size());
 }
 
+/// The loss that a guess has, which knows of the labels only how often each occurs.
+struct known_guess {
+  double loss = 0.0;  ///< as the run's loss would have it; 0: not known, or of another kind
+  bool are_classes = false;
+  std::string words;
+};
+KEEL_BODY known_guess guess_of(run_history const& history, curve_shape const& loss) {
+  known_guess found;
+  run_event const* const event = first_event(history, "labels");
+  if (event == nullptr) return found;
+  double const guess = number_of(*event, "guess");
+  double const in_a_batch = static_cast<double>(integer_in(event->details, "in_a_batch"));
+  if (!(guess > 0.0)) return found;
+  found.are_classes = text_of(*event, "are") == "classes";
+  found.loss = guess;
+  // A sum over the labels is so many times their mean.
+  if (found.are_classes && in_a_batch > 1.5 && loss.start > 0.7 * guess * in_a_batch && loss.start < 1.5 * guess * in_a_batch)
+    found.loss *= in_a_batch;
+  // Of squares an untrained model has at least the variance; what begins below it is another kind of loss, or was trained before.
+  if (!found.are_classes && loss.start < 0.5 * guess) return {};
+  found.words = formatted("a guess that knows how often each label occurs has %.4g", found.loss);
+  return found;
+}
+
+/// Changes of direction of the learning rate, of so many times at least.
+KEEL_BODY std::int64_t swings_of_rate(std::span<curve_point const> points, double least) {
+  std::int64_t swings = 0;
+  double high = -INFINITY, low = INFINITY;
+  int direction = 0;
+  for (curve_point const& one : points) {
+    if (!(one.value > 0.0)) continue;
+    double const value = std::log(one.value);
+    high = std::max(high, value);
+    low = std::min(low, value);
+    if (direction <= 0 && value - low > std::log(least)) {
+      ++swings;
+      direction = 1;
+      high = value;
+    } else if (direction >= 0 && high - value > std::log(least)) {
+      ++swings;
+      direction = -1;
+      low = value;
+    }
+  }
+  return swings;
+}
+
+/// Losses of the last half, medians of three: how high the highest tenth of them is above the middle one.
+KEEL_BODY double peaks_over_median(std::span<curve_point const> points) {
+  std::vector<double> smooth;
+  for (std::size_t i = points.size() / 2; i + 3 <= points.size(); ++i) {
+    double const middle = median_of({points[i].value, points[i + 1].value, points[i + 2].value});
+    if (std::isfinite(middle)) smooth.push_back(middle);
+  }
+  if (smooth.size() < 20) return 1.0;
+  std::sort(smooth.begin(), smooth.end());
+  double const middle = smooth[smooth.size() / 2];
+  return middle > 0.0 ? smooth[smooth.size() * 95 / 100] / middle : 1.0;
+}
+
 KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& loss, std::vector<triage_finding>& found) {
   auto const all = evaluations_of(history);
   auto const is_loss = [](std::string const& name) { return name.ends_with("loss") || name.ends_with("perplexity"); };
@@ -147,8 +207,16 @@ KEEL_BODY void add_evaluations(run_history const& history, curve_shape const& lo
     if (!is_loss(name) || points.size() < 4) continue;
     auto const lowest = std::min_element(points.begin(), points.end(),
                                          [](curve_point const& a, curve_point const& b) { return a.value < b.value; });
-    double const first = points.front().value, last = points.back().value;
+    double const first = points.front().value;
     if (!(lowest->value > 0.0)) continue;
+    // One evaluation among many may be low or high by chance.
+    std::vector<double> newest, steps;
+    std::size_t const few = std::clamp<std::size_t>(points.size() / 6, 1, 5);
+    for (std::size_t i = points.size() - few; i < points.size(); ++i) newest.push_back(points[i].value);
+    for (std::size_t i = 1; i < points.size(); ++i) steps.push_back(std::abs(points[i].value - points[i - 1].value));
+    double const last = median_of(std::move(newest));
+    double const noise = median_of(std::move(steps));
+    if (points.size() >= 12 && last - lowest->value < 3.0 * noise) continue;
     double const rise = last / lowest->value;
     auto const behind = static_cast<std::size_t>(points.end() - lowest) - 1;
     std::string const words =
@@ -202,17 +270,30 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   curve_shape const norm = shape_of(norms);
   std::string const course = formatted("the loss went from %.4g to %.4g in %zu updates, at its lowest %.4g", loss.start,
                                        loss.last, loss.count, loss.lowest);
-  std::string const moved =
-      layers.update_ratio > 0.0
-          ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
-          : std::string("no look at the layers says how far updates go; options.layers_every");
+  std::string moved = layers.update_ratio > 0.0
+                          ? formatted("an update changes a layer by %.2g of its norm, where 1e-3 is usual", layers.update_ratio)
+                          : std::string("no look at the layers says how far updates go; options.layers_every");
 
   std::int64_t const swings = swings_of(losses, std::max(0.2 * loss.start, 0.35 * (loss.start - loss.lowest)));
   bool const swings_often =
       swings >= 4 && loss.lowest < 0.9 * loss.start && correlation_of(losses, 1) + correlation_of(losses, 2) > 0.6;
+  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) &&
+                    loss.last > 1.5 * loss.lowest;
+  // A rate that goes up and down, and a loss that leaps with it.
+  std::int64_t const of_rate = swings_of_rate(points_of(history, "lr"), 4.0);
+  double const peaks = peaks_over_median(losses);
+  bool const follows_rate = of_rate >= 4 && peaks > 2.0 && peaks * loss.last > 0.25 * loss.start;
+  // Calm before, and then high and low within a few updates, again and again.
+  bool const became_wild = lost && swings >= 8 && loss.lowest < 0.5 * loss.start && loss.noise > 2.0 * loss.lowest;
   bool const alternates = correlation_of(losses, 1) < -0.5 && loss.noise > 0.2 * loss.start;
-  bool const oscillates = swings_often || alternates;
-  std::string const swung = std::to_string(swings) + " swings of the loss between high and low, over three updates each";
+  bool const oscillates = swings_often || alternates || follows_rate || became_wild;
+  std::string const with_rate = formatted(
+      "the learning rate turned %lld times by a factor of 4 and more, and the loss with it: its peaks are %.1f times its "
+      "median",
+      static_cast<long long>(of_rate), peaks);
+  std::string const swung = follows_rate && !swings_often
+                                ? with_rate
+                                : std::to_string(swings) + " swings of the loss between high and low, over three updates each";
 
   // Collapse: it had learned, or had gradients, and now gives the same for everything.
   std::vector<double> tail;
@@ -221,15 +302,16 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   auto const [least_of_tail, most_of_tail] = std::minmax_element(tail.begin(), tail.end());
   bool const is_constant = *most_of_tail - *least_of_tail <= 1e-6 * std::abs(*most_of_tail) && loss.last > 0.1 * loss.start;
   bool const diverges = loss.last > 2.0 * loss.start;
-  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) &&
-                    loss.last > 1.5 * loss.lowest;
   bool const blew_up = loss.highest > 10.0 * loss.start;
   bool const norm_died = norm.start > 0.0 && norm.last < 1e-3 * norm.start && loss.last > 0.5 * loss.start;
   bool const has_died = !layers.died.empty() && loss.last > 0.5 * loss.start;
-  if (diverges) {
+  // What had been learned, and is gone.
+  bool const had_learned = loss.lowest < 0.6 * loss.start;
+  bool const is_dead = norm_died || has_died || is_constant;
+  if (diverges && !(had_learned && is_dead)) {
     add(trouble::rate_too_high, 0.9, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
     add(trouble::collapse, lost ? 0.5 : 0.3, {course});
-    if (oscillates) add(trouble::oscillation, 0.6, {course, swung});
+    if (oscillates) add(trouble::oscillation, follows_rate || became_wild ? 0.92 : 0.6, {course, swung});
     return found;
   }
   if ((is_constant && norm.start > 0.0) || norm_died || has_died || (lost && !oscillates)) {
@@ -237,9 +319,16 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     if (is_constant) evidence.push_back("the last 30 losses are the same");
     if (norm_died) evidence.push_back(formatted("the gradient norm fell from %.3g to %.3g", norm.start, norm.last));
     if (has_died) evidence.push_back("layers whose gradient became 0: " + names_in(layers.died));
-    add(trouble::collapse, has_died || norm_died || is_constant ? 0.85 : 0.75, std::move(evidence));
-    add(trouble::rate_too_high, blew_up ? 0.6 : 0.4, {course, moved});
-    if (!blew_up) return found;
+    // Of what learned first the end is the news; what never learned was thrown off by its rate.
+    bool const thrown_off = !had_learned && has_died && loss.highest > 1.5 * loss.start;
+    double const collapsed = is_dead ? 0.85 : 0.75;
+    add(trouble::collapse, thrown_off ? 0.7 : std::max(collapsed, had_learned && blew_up ? 0.94 : 0.0), std::move(evidence));
+    add(trouble::rate_too_high,
+        thrown_off ? 0.85
+        : blew_up  ? 0.6
+                   : 0.4,
+        {course, moved, formatted("it was %.4g at its highest", loss.highest)});
+    if (!blew_up || had_learned) return found;
   }
   if (oscillates) {
     add(trouble::oscillation, 0.8, {course, swings_often ? swung : std::string("it goes up and down with every update")});
@@ -252,7 +341,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     auto const all = static_cast<double>(integer_in(begins->details, "parameters"));
     return all > 0.0 ? static_cast<double>(integer_in(begins->details, "frozen")) / all : 0.0;
   }();
-  bool const crawls = layers.update_ratio > 0.0 && layers.update_ratio < 5e-5;
+  bool const crawls = !oscillates && layers.update_ratio > 0.0 && layers.update_ratio < 5e-5;
   bool const is_flat = std::abs(loss.settled - loss.last) < std::max(0.02 * loss.start, 0.5 * loss.noise);
   bool const has_no_gradient = !layers.without_gradient.empty();
   auto const ignored = values_of(points_of(history, "ignored_labels"));
@@ -264,16 +353,25 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const is_at_chance = classes >= 2.0 && classes <= 2e5 &&
                             std::abs(loss.settled - std::log(classes)) < 0.01 * loss.settled &&
                             std::abs(loss.last - std::log(classes)) < 0.01 * loss.last;
+  known_guess const guess = guess_of(history, loss);
+  // Below the guess something is known of the inputs. What begins there was trained before.
+  bool const is_below_guess = guess.loss > 0.0 && loss.last < (guess.are_classes ? 0.75 : 0.7) * guess.loss;
+  bool const was_trained = guess.loss > 0.0 && guess.are_classes && loss.start < 0.6 * guess.loss;
+  bool const is_no_better = guess.loss > 0.0 && !was_trained && loss.last > 0.93 * guess.loss;
+  bool const begins_far_above = is_no_better && loss.start > 8.0 * guess.loss;
   bool const is_suspect = crawls || of_ignored > 0.8;
   // An adapter trains a small part, and may have little left to learn.
   double const little = is_suspect ? 0.3 : is_at_chance ? 0.15 : frozen > 0.3 ? 0.12 : 0.08;
   bool const gained_nothing = is_flat && loss.start - loss.last < loss.noise;
   bool const is_stuck =
-      loss.fallen() < 0.05 || (is_flat && loss.fallen() < little) || gained_nothing || (is_suspect && loss.fallen() < 0.2);
+      is_no_better ||
+      (!is_below_guess && !was_trained &&
+       (loss.fallen() < 0.05 || (is_flat && loss.fallen() < little) || gained_nothing || (is_suspect && loss.fallen() < 0.2)));
   double const spread = layers.smallest > 0.0 ? layers.largest / layers.smallest : 1.0;
   // What no loss that falls can excuse: layers that do not train at all, where nothing was frozen.
   if (!is_stuck && (!has_no_gradient || frozen > 0.0) && spread < 3e4) return found;
 
+  if (guess.loss > 0.0 && is_stuck) moved += "; " + guess.words;
   bool const leaps = layers.update_ratio > 0.02;
   bool const has_usual_updates = layers.update_ratio > 0.0 && !crawls && !leaps;
 
@@ -328,6 +426,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     init = std::max(init, is_stuck ? 0.85 : 0.6);
     begun.push_back(formatted("at the first look the gradient norm of %s was %.2g and that of %s %.2g",
                               layers.smallest_layer.c_str(), layers.smallest, layers.largest_layer.c_str(), layers.largest));
+  }
+  if (begins_far_above) {
+    init = std::max(init, 0.85);
+    begun.push_back(guess.words);
   }
   if (norm.start > 0.0 && (norm.start < 1e-4 || norm.start > 1e3)) {
     init = std::max(init, 0.7);

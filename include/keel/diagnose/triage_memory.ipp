@@ -27,6 +27,7 @@ struct gain {
   double bytes = 0.0;
   double from = 0.0;
   double steady = 0.0;
+  double late = 0.0;  ///< of the bytes, what its last half gains
 };
 KEEL_BODY gain gain_of(std::span<curve_point const> points) {
   // The first updates fill what stays: gradients and the optimizer's state.
@@ -41,7 +42,8 @@ KEEL_BODY gain gain_of(std::span<curve_point const> points) {
   }
   std::size_t rises = 0;
   for (std::size_t i = 1; i < parts; ++i) rises += least[i] > least[i - 1] ? 1U : 0U;
-  return {least.back() - least.front(), least.front(), static_cast<double>(rises) / (parts - 1)};
+  return {least.back() - least.front(), least.front(), static_cast<double>(rises) / (parts - 1),
+          least.back() - least[parts / 2]};
 }
 
 KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& history) {
@@ -57,9 +59,11 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   };
 
   run_event const* const grows = last_event(history, "memory_grows");
-  bool const is_staircase = grows != nullptr && text_of(*grows, "how").find("staircase") != std::string::npos;
   bool const is_slope = grows != nullptr && text_of(*grows, "how").find("slope") != std::string::npos;
   gain const of_held = gain_of(held);
+  // A cache that fills and stays full is none.
+  bool const goes_on = ran_out || held.size() < 16 || of_held.late > 0.1 * of_held.bytes;
+  bool const is_staircase = goes_on && grows != nullptr && text_of(*grows, "how").find("staircase") != std::string::npos;
   bool const leaks = of_held.steady > 0.99 && of_held.bytes > 0.02 * of_held.from;
   auto const reserved_points = points_of(history, "memory.reserved");
   std::vector<curve_point> unheld;

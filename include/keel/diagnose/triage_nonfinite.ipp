@@ -102,6 +102,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
            formatted("the loss scale went from %.4g to %.4g", highest, now)});
   }
   if (of.count == 0 && of.incident == nullptr) return found;
+  double const scale = [&] {
+    std::vector<double> const values = values_of(scales);
+    return values.empty() ? 1.0 : values.back();
+  }();
 
   double const norm = departure_before(points_of(history, "gradient_norm"), of.first);
   double const loss = departure_before(points_of(history, "loss"), of.first);
@@ -148,6 +152,15 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   if (place.empty() || place == "unknown") {
     sample = std::max(sample, !spikes && of.longest <= 1 ? 0.55 : 0.3);
     numerics = std::max(numerics, !spikes && of.longest > 1 ? 0.55 : 0.3);
+  }
+  // A cast to fewer bits makes an infinity of what they do not hold; backwards that is the scale's doing, where there is one.
+  bool const is_cast = operation.find("::to") != std::string::npos || operation.find("opy") != std::string::npos;
+  bool const by_scale = place == "backward" && scale >= 64.0 && value != "nan" && (is_cast || every_row) && !spikes;
+  if (by_scale) {
+    add(trouble::loss_scale, 0.88, {all[0], formatted("the loss scale is %.4g, and nothing lowers it", scale), end});
+    numerics = std::min(numerics, 0.5);
+  } else if ((place == "forward" || place == "backward") && !spikes && (!of_some_rows || is_cast)) {
+    numerics = std::max(numerics, is_cast ? 0.75 : 0.6);
   }
   if (place == "transient" || place == "batch") blow_up = numerics = sample = 0.1;
   add(trouble::blow_up, std::min(blow_up, 0.97), all);

@@ -38,7 +38,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     if (one.world > 0) worlds.insert(one.world);
     now = std::max(now, one.last);
     joined += one.has_joined ? 1 : 0;
-    if (open_collective(one) != nullptr && !one.left) waiting = &one;
+    bool const is_newer = waiting == nullptr || one.last > waiting->last;
+    if (open_collective(one) != nullptr && !one.left && is_newer) waiting = &one;
   }
   auto const name = [](rank_record const& one) { return "rank " + std::to_string(one.rank); };
 
@@ -74,8 +75,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
   entered_collective const& open = *open_collective(*waiting);
   std::string const waits = name(*waiting) + " waits in collective " + std::to_string(open.sequence) + ", " + words_of(open);
   for (rank_record const& one : ranks) {
-    if (one.collectives.count(open.sequence) > 0 && &one != waiting && !one.left) continue;
     if (&one == waiting) continue;
+    // Dead inside the collective that it entered too.
+    bool const is_silent = waiting->last - one.last > 30.0;
+    if (one.collectives.count(open.sequence) > 0 && !one.left && !is_silent) continue;
     bool const failed = one.left && *one.left != "finished";
     if (one.data_ended || (one.left && !failed)) {
       add(trouble::uneven_data, 0.95,

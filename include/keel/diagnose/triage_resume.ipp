@@ -76,11 +76,30 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
       double const jump = std::abs(after.front() - before.back()) / std::max(std::abs(before.back()), 1e-300);
       double const usual = std::abs(before.back() - before[before.size() - 2]) / std::max(std::abs(before.back()), 1e-300);
       bool const as_at_first = std::abs(after.front() - before.front()) <= 0.02 * std::abs(before.front());
+      // Seen from the second update on, where the program's scheduler writes after the update.
+      double const highest_before = *std::max_element(before.begin(), before.end());
+      double rises_before = 0.0;
+      for (std::size_t i = 1; i < before.size(); ++i) {
+        if (before[i - 1] > 0.0) rises_before = std::max(rises_before, before[i] / before[i - 1]);
+      }
+      bool const goes_back = [&] {
+        for (std::size_t i = 1; i < std::min<std::size_t>(after.size(), 6); ++i) {
+          bool const is_up = after[i] > 1.2 * after[i - 1] && after[i] > 1.2 * before.back();
+          if (is_up && after[i] <= 1.02 * highest_before && after[i] / after[i - 1] > 1.5 * rises_before) return true;
+        }
+        return false;
+      }();
       bool const restarted_lower = last_event(history, "restarted") != nullptr || last_event(history, "rolled_back") != nullptr;
       if (jump > 0.1 && jump > 5.0 * usual && !restarted_lower)
         add(trouble::schedule_not_resumed, as_at_first ? 0.9 : 0.6,
             {formatted("the learning rate was %.4g before the resume at update %lld and %.4g after it", before.back(),
                        static_cast<long long>(event.update), after.front())});
+      else if (goes_back && !restarted_lower)
+        add(trouble::schedule_not_resumed, 0.9,
+            {formatted(
+                "within some updates behind the resume at update %lld the learning rate, %.4g before it, went back up to "
+                "what it had been earlier",
+                static_cast<long long>(event.update), before.back())});
     }
   }
   return found;

@@ -24,6 +24,8 @@ struct profile_shares {
   double calls = 0.0;           ///< of it, in an update
   double per_call = 0.0;        ///< microseconds of each
   double share = 0.0;           ///< of the profile's time
+  double all_calls = 0.0;       ///< of all operations that the summary lists, in an update
+  double all_time = 0.0;        ///< of theirs, in milliseconds of an update
 };
 
 KEEL_BODY profile_shares shares_of(std::string const& summary) {
@@ -59,6 +61,8 @@ KEEL_BODY profile_shares shares_of(std::string const& summary) {
     }
     if (table == "operations" && cells.size() >= 5 && number(3) > 0.0) {
       double const per_call = 1e3 * number(1) / number(3);
+      found.all_calls += number(3) / updates;
+      found.all_time += number(1) / updates;
       if (per_call < 30.0 && number(2) / 100.0 > found.share) {
         found.busiest = cells[0];
         found.share = number(2) / 100.0;
@@ -137,6 +141,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::slow_kernels, 0.75,
         {formatted("%.0f calls an update of%sof %.1f microseconds each take %.0f %% of the time", profile.calls,
                    profile.busiest.c_str(), profile.per_call, 100.0 * profile.share)});
+  // Or thousands of calls, each of which takes as long as it takes to begin one.
+  double const per_call = profile.all_calls > 0.0 ? 1e3 * profile.all_time / profile.all_calls : 0.0;
+  if (profile.is_known && profile.all_calls > 1500.0 && per_call < 8.0 && profile.share <= 0.2)
+    add(trouble::slow_kernels, 0.72,
+        {formatted("%.0f operations an update, of %.1f microseconds each: most of the time goes into beginning them",
+                   profile.all_calls, per_call)});
   if (slower_in == "forward" || slower_in == "backward" || slower_in == "update") {
     add(trouble::slow_kernels, profile.is_known && waits > 0.4 ? 0.5 : 0.75, {slower});
     add(trouble::host_waits, 0.45, {slower});

@@ -113,6 +113,8 @@ class run_log {
 
   /// The first update of a run, or after a resume, is next: what keel/trainer/run_beginning.hpp says of it.
   void begins(std::int64_t update, nlohmann::ordered_json const& description);
+  /// What a guess knows of the labels of the first batches.
+  void labels(std::int64_t update, label_guess const& guess);
 
   /// The run ends with an exception, which goes on. `memory`: where it ran out, or null.
   void failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory);

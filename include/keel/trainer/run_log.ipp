@@ -234,6 +234,16 @@ void run_log<Files>::begins(std::int64_t update, nlohmann::ordered_json const& d
 }
 
 template <class Files>
+void run_log<Files>::labels(std::int64_t update, label_guess const& guess) {
+  if (!directory_) return;
+  directory_->event("labels", update,
+                    {{"are", guess.are_classes ? "classes" : "numbers"},
+                     {"guess", guess.loss},
+                     {"labels", guess.labels},
+                     {"in_a_batch", guess.in_a_batch}});
+}
+
+template <class Files>
 void run_log<Files>::stopped_early(std::int64_t update, std::string const& words) {
   console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
   if (directory_) directory_->event("stopped_early", update, {{"message", words}});

@@ -98,6 +98,7 @@ class run_observer {
         try {
           batches_.at(epoch, position);
           for (batch_finding const& found : batches_.look(batch)) say(found);
+          if (auto const guess = batches_.take_guess()) log_.labels(step_.updates(), *guess);
         } catch (data_error const&) {
           step_.drop_update();
           throw;
