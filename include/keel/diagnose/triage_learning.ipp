@@ -277,12 +277,36 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   std::int64_t const swings = swings_of(losses, std::max(0.2 * loss.start, 0.35 * (loss.start - loss.lowest)));
   bool const swings_often =
       swings >= 4 && loss.lowest < 0.9 * loss.start && correlation_of(losses, 1) + correlation_of(losses, 2) > 0.6;
-  bool const lost = loss.lowest < 0.75 * loss.start && loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) &&
-                    loss.last > 1.5 * loss.lowest;
+  known_guess const guess = guess_of(history, loss);
+  // The mean, as the guess's is one: losses of squares have a median below it.
+  double mean_of_last = 0.0;
+  {
+    std::size_t count = 0;
+    for (std::size_t i = losses.size() - losses.size() / 3; i < losses.size(); ++i) {
+      if (!std::isfinite(losses[i].value)) continue;
+      mean_of_last += losses[i].value;
+      ++count;
+    }
+    mean_of_last /= static_cast<double>(std::max<std::size_t>(count, 1));
+  }
+  // Below the guess something is known of the inputs. What begins there was trained before.
+  bool const is_below_guess = guess.loss > 0.0 && mean_of_last < (guess.are_classes ? 0.75 : 0.7) * guess.loss;
+  bool const was_trained = guess.loss > 0.0 && guess.are_classes && loss.start < 0.6 * guess.loss;
+  bool const is_no_better = guess.loss > 0.0 && !was_trained && mean_of_last > 0.93 * guess.loss;
+  bool const rose_back = loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) && loss.last > 1.5 * loss.lowest;
+  bool const knows_no_more = is_no_better && loss.lowest < 0.6 * guess.loss;
+  bool const lost = knows_no_more || (loss.lowest < 0.75 * loss.start && rose_back);
   // A rate that goes up and down, and a loss that leaps with it.
   std::int64_t const of_rate = swings_of_rate(points_of(history, "lr"), 4.0);
   double const peaks = peaks_over_median(losses);
-  bool const follows_rate = of_rate >= 4 && peaks > 2.0 && peaks * loss.last > 0.25 * loss.start;
+  double highest_late = 0.0;
+  for (std::size_t i = losses.size() / 2; i < losses.size(); ++i) {
+    if (std::isfinite(losses[i].value)) highest_late = std::max(highest_late, losses[i].value);
+  }
+  // No schedule of the recipe turns it; the program does.
+  bool const is_own_rate = history.recipe.is_object() && history.recipe.value("schedule", nlohmann::json()) == "constant";
+  bool const leaps_once = is_own_rate && of_rate >= 6 && highest_late > 5.0 * loss.last && highest_late > loss.start;
+  bool const follows_rate = (of_rate >= 4 && peaks > 2.0 && peaks * loss.last > 0.25 * loss.start) || leaps_once;
   // Calm before, and then high and low within a few updates, again and again.
   bool const became_wild = lost && swings >= 8 && loss.lowest < 0.5 * loss.start && loss.noise > 2.0 * loss.lowest;
   bool const alternates = correlation_of(losses, 1) < -0.5 && loss.noise > 0.2 * loss.start;
@@ -306,7 +330,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const norm_died = norm.start > 0.0 && norm.last < 1e-3 * norm.start && loss.last > 0.5 * loss.start;
   bool const has_died = !layers.died.empty() && loss.last > 0.5 * loss.start;
   // What had been learned, and is gone.
-  bool const had_learned = loss.lowest < 0.6 * loss.start;
+  bool const had_learned = loss.lowest < 0.6 * loss.start || knows_no_more;
   bool const is_dead = norm_died || has_died || is_constant;
   if (diverges && !(had_learned && is_dead)) {
     add(trouble::rate_too_high, 0.9, {course, moved, formatted("it was %.4g at its highest", loss.highest)});
@@ -353,11 +377,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   bool const is_at_chance = classes >= 2.0 && classes <= 2e5 &&
                             std::abs(loss.settled - std::log(classes)) < 0.01 * loss.settled &&
                             std::abs(loss.last - std::log(classes)) < 0.01 * loss.last;
-  known_guess const guess = guess_of(history, loss);
-  // Below the guess something is known of the inputs. What begins there was trained before.
-  bool const is_below_guess = guess.loss > 0.0 && loss.last < (guess.are_classes ? 0.75 : 0.7) * guess.loss;
-  bool const was_trained = guess.loss > 0.0 && guess.are_classes && loss.start < 0.6 * guess.loss;
-  bool const is_no_better = guess.loss > 0.0 && !was_trained && loss.last > 0.93 * guess.loss;
   bool const begins_far_above = is_no_better && loss.start > 8.0 * guess.loss;
   bool const is_suspect = crawls || of_ignored > 0.8;
   // An adapter trains a small part, and may have little left to learn.

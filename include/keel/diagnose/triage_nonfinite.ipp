@@ -77,6 +77,15 @@ KEEL_BODY bool has_a_domain(std::string const& operation) {
   return false;
 }
 
+KEEL_BODY double largest_number_in(nlohmann::json const& value) {
+  if (value.is_number()) return value.get<double>();
+  double largest = 0.0;
+  if (value.is_structured()) {
+    for (auto const& inner : value) largest = std::max(largest, largest_number_in(inner));
+  }
+  return largest;
+}
+
 KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& history) {
   nonfinite_record const of = nonfinite_record_of(history);
   std::vector<triage_finding> found;
@@ -104,7 +113,10 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   if (of.count == 0 && of.incident == nullptr) return found;
   double const scale = [&] {
     std::vector<double> const values = values_of(scales);
-    return values.empty() ? 1.0 : values.back();
+    if (!values.empty()) return values.back();
+    // A run whose every update was skipped has no line of an applied one; its recipe says what it began with.
+    auto const found = history.recipe.is_object() ? history.recipe.find("loss_scale") : history.recipe.end();
+    return history.recipe.is_object() && found != history.recipe.end() ? largest_number_in(*found) : 1.0;
   }();
 
   double const norm = departure_before(points_of(history, "gradient_norm"), of.first);
