@@ -169,7 +169,8 @@ KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& t
   constexpr char const* check = "parameters";
   std::unordered_set<void const*> known;
   for (at::Tensor const& one : program.model().parameters()) known.insert(one.unsafeGetTensorImpl());
-  // What a call makes anew, as inputs of a derivative, is no parameter. Those of the first call live on, so that none has their address.
+  // A parameter is there in each call; inputs of a derivative are made by one. Those of the first call live on, so that no later one has
+  // their address.
   std::vector<at::Tensor> const first = leaves_of(program.loss({0}).mean);
   std::vector<at::Tensor> const second = leaves_of(program.loss({program.batches() - 1}).mean);
   std::vector<std::string> strangers;
