@@ -79,6 +79,12 @@ void print(char const* name, double ours, double peer, int of) {
               name, ours, peer, name[1] == 'a' && name[0] == 'f' && name[2] == 'l' ? "runs" : "share", of);
 }
 
+template <class Run>
+std::vector<Run> both(std::vector<Run> first, std::vector<Run> const& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -90,7 +96,7 @@ int main(int count, char** arguments) {
   std::uint64_t const shift = count > 3 ? std::stoull(arguments[3]) : 0;
   score ours, baseline;
   std::map<std::string, std::map<std::string, int>> confusion;
-  for (planted::incident const& one : planted::incidents()) {
+  for (planted::incident const& one : both(planted::incidents(), planted::unseen::incidents())) {
     std::string const cause = keel::facts_about(one.cause).name;
     std::string const name = cause + ": " + one.name + " (" + to_string(one.kind) + ", seed " + std::to_string(one.seed) + ")";
     if (name.find(wanted) == std::string::npos) continue;
@@ -114,7 +120,7 @@ int main(int count, char** arguments) {
     if (!wanted.empty() || !is_first)
       std::fprintf(stderr, "%s\n%s", name.c_str(), keel::to_text(found).c_str());
   }
-  for (planted::healthy_run const& one : planted::healthy_runs()) {
+  for (planted::healthy_run const& one : both(planted::healthy_runs(), planted::unseen::healthy_runs())) {
     std::string const name = "healthy: " + one.name + " (" + to_string(one.kind) + ", seed " + std::to_string(one.seed) + ")";
     if (name.find(wanted) == std::string::npos) continue;
     scratch_directory directory;

@@ -22,6 +22,12 @@ std::int64_t bytes_of(torch::nn::Module& model) {
 
 }  // namespace
 
+TEST_CASE("an adapter is made of two plain numbers, as LibTorch's linear layer is") {
+  keel::lora const layer(6, 4);
+  CHECK(layer->weight.sizes() == at::IntArrayRef({4, 6}));
+  CHECK(layer->forward(at::ones({2, 6})).sizes() == at::IntArrayRef({2, 4}));
+}
+
 TEST_CASE("a lora layer is the dense layer of its merged weight, values and gradients, dense and in eight bits") {
   for (std::uint64_t seed = 0; seed < 20; ++seed) {
     keel::libtorch::seed_random(at::kCPU, seed);

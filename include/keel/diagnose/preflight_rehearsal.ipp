@@ -39,6 +39,7 @@ KEEL_BODY std::vector<at::Tensor> image_of(preflight_program& program) {
 
 KEEL_BODY std::vector<at::Tensor> gradients_of(preflight_program& program) {
   std::vector<at::Tensor> all;
+  all.reserve(program.parameters().tensors.size());
   for (at::Tensor const& one : program.parameters().tensors)
     all.push_back(one.grad().defined() ? one.grad().detach().clone() : at::Tensor());
   return all;

@@ -245,12 +245,12 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
     table.not_applicable(check, "the targets are inputs of a sequence; see look-ahead");
     return;
   }
-  constexpr std::int64_t most_rows = 1024;
+  constexpr std::int64_t enough_rows = 1024;
   constexpr std::int64_t most_columns = 4096;
   std::vector<std::vector<at::Tensor>> inputs(*labels);
   std::vector<at::Tensor> targets;
   std::int64_t rows = 0;
-  for (std::size_t i = 0; i < program.batches() && rows < most_rows; ++i) {
+  for (std::size_t i = 0; i < program.batches() && rows < enough_rows; ++i) {
     std::vector<at::Tensor> const tensors = program.tensors(i);
     if (tensors.size() != passes.tensors.size()) continue;
     at::Tensor const target = tensors.back().detach().cpu();

@@ -92,6 +92,7 @@ class lora_module : public torch::nn::Module {
 
   /// Throws error (E12) for a rank below one, or sizes that are none.
   explicit lora_module(lora_options const& of);
+  lora_module(std::int64_t in_features, std::int64_t out_features) : lora_module(lora_options(in_features, out_features)) {}
 
   /// `x`: [.., in]; returns [.., out].
   at::Tensor forward(at::Tensor const& x) const;
@@ -122,7 +123,6 @@ class lora : public torch::nn::ModuleHolder<lora_module> {
  public:
   using torch::nn::ModuleHolder<lora_module>::ModuleHolder;
   using Impl = lora_module;
-  lora(std::int64_t in_features, std::int64_t out_features) : lora(lora_options(in_features, out_features)) {}
 };
 
 /// The keel::lora layers of a model.
