@@ -383,7 +383,7 @@ keel::preflight_result sound_bidirectional_tagger() {
   seed(111);
   two_way_tagger model;
   torch::optim::Adam optimizer(model.parameters(), torch::optim::AdamOptions(1e-2));
-  // Every row is whole: a tagger may look ahead, because the tags are no inputs.
+  // Every row is whole: a tagger may look ahead, because tags do not go in.
   auto const batches = many(40, [] {
     at::Tensor const ids = at::randint(1, 13, {16, 10}, at::kLong);
     at::Tensor const after = at::cat({ids.slice(1, 1), at::full({16, 1}, 6, at::kLong)}, 1);
@@ -914,7 +914,7 @@ keel::preflight_result bug_class_among_the_features() {
   seed(209);
   nn::Sequential net = perceptron(9, 4);
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(3e-3));
-  auto const batches = many(40, [] {  // the last column of the table was the label, and nobody took it out
+  auto const batches = many(40, [] {  // the last column of the table was the label, which stayed in
     pair const b = clouds();
     return example(at::cat({b.first, b.second.to(at::kFloat).unsqueeze(1)}, 1), b.second);
   });
@@ -1457,7 +1457,7 @@ keel::preflight_result bug_inputs_are_ignored() {
   torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(5e-3));
   auto const batches = many(40, [] { return clouds(); });
   return look(net, optimizer, batches, [&](pair const& b) {
-    at::Tensor const padded = at::zeros({b.first.size(0), 8});  // and nobody copies the features into it
+    at::Tensor const padded = at::zeros({b.first.size(0), 8});  // the features are not copied into it
     return F::cross_entropy(net->forward(padded), b.second);
   });
 }

@@ -304,7 +304,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     if (std::isfinite(losses[i].value)) highest_late = std::max(highest_late, losses[i].value);
   }
   // No schedule of the recipe turns it; the program does.
-  bool const is_own_rate = history.recipe.is_object() && history.recipe.value("schedule", nlohmann::json()).contains("constant");
+  bool const is_own_rate =
+      history.recipe.is_object() && history.recipe.value("schedule", nlohmann::json()).contains("constant");
   bool const leaps_once = is_own_rate && of_rate >= 6 && highest_late > 5.0 * loss.last && highest_late > loss.start;
   bool const follows_rate = (of_rate >= 4 && peaks > 2.0 && peaks * loss.last > 0.25 * loss.start) || leaps_once;
   // Calm before, and then high and low within a few updates, again and again.
