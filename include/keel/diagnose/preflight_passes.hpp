@@ -8,12 +8,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/core/mode_scope.hpp>
 #include <keel/diagnose/loss_watch.hpp>
 #include <keel/diagnose/preflight_program.hpp>
-#include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace keel::detail {
@@ -45,20 +44,6 @@ struct tried_passes {
   tried_pass pass(std::vector<at::Tensor> const& instead) const;
   /// The first batch with another tensor in one place.
   std::vector<at::Tensor> with(std::size_t index, at::Tensor const& changed) const;
-};
-
-/// The model's modes as they were, whatever a look or the program makes of them.
-class mode_scope {
- public:
-  explicit mode_scope(torch::nn::Module& model);
-  mode_scope(mode_scope const&) = delete;
-  mode_scope& operator=(mode_scope const&) = delete;
-  ~mode_scope();
-
- private:
-  torch::nn::Module& model_;
-  bool was_training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
 /// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.

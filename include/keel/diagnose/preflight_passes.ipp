@@ -13,17 +13,6 @@
 
 namespace keel::detail {
 
-KEEL_BODY mode_scope::mode_scope(torch::nn::Module& model) : model_(model), was_training_(model.is_training()) {
-  for (auto const& one : model.modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
-}
-
-KEEL_BODY mode_scope::~mode_scope() {
-  if (model_.is_training() != was_training_) model_.train(was_training_);
-  for (auto const& [module, training] : modes_) {
-    if (module->is_training() != training) module->train(training);
-  }
-}
-
 KEEL_BODY bool normalises_over_a_batch(torch::nn::Module& model) {
   // Without itself, which a module that is not in a shared_ptr cannot be asked for.
   for (auto const& one : model.modules(/*include_self=*/false)) {

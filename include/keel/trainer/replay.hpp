@@ -20,6 +20,7 @@
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/mode_scope.hpp>
 #include <keel/recompute/unit_scope.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/step/taken_batch.hpp>
@@ -147,10 +148,8 @@ class replay_scope {
   ~replay_scope();
 
  private:
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
-  torch::nn::Module& model_;
+  mode_scope modes_;
   int threads_;
-  bool was_training_;
   bool was_anomaly_;
   bool checked_nan_;
 };

@@ -81,12 +81,10 @@ KEEL_BODY bool are_same(incident_facts const& facts, traced_update const& traced
 }
 
 KEEL_BODY replay_scope::replay_scope(torch::nn::Module& model, int threads, bool anomaly_mode, bool evaluation_mode)
-    : model_(model),
+    : modes_(model),
       threads_(at::get_num_threads()),
-      was_training_(model.is_training()),
       was_anomaly_(torch::autograd::AnomalyMode::is_enabled()),
       checked_nan_(torch::autograd::AnomalyMode::should_check_nan()) {
-  for (auto const& one : model.modules(/*include_self=*/false)) modes_.emplace_back(one, one->is_training());
   if (evaluation_mode) model.eval();
   if (threads > 0 && threads != threads_) at::set_num_threads(threads);
   if (anomaly_mode) torch::autograd::AnomalyMode::set_enabled(true, true);
@@ -95,11 +93,6 @@ KEEL_BODY replay_scope::replay_scope(torch::nn::Module& model, int threads, bool
 KEEL_BODY replay_scope::~replay_scope() {
   torch::autograd::AnomalyMode::set_enabled(was_anomaly_, checked_nan_);
   if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
-  if (model_.is_training() != was_training_) model_.train(was_training_);
-  // What a module's own train() would do beside its flag happened when the program called it.
-  for (auto const& [module, training] : modes_) {
-    if (module->is_training() != training) module->train(training);
-  }
 }
 
 KEEL_BODY std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts,
