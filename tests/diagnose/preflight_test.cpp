@@ -465,3 +465,61 @@ TEST_CASE("a preflight says in a table what it saw, and where the run is outside
   CHECK(table.find("advice: the learning rate is 0.5") != std::string::npos);
   CHECK(table.find("not applicable") != std::string::npos);
 }
+
+TEST_CASE("what a loss function logs while it is tried out stays out of the record") {
+  scratch_directory directory;
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 1e-2);
+  keel::trainer<guarded> run{model, optimizer, quiet({.run_directory = directory.path(), .updates = 3})};
+  keel::metric<keel::reduce::sum> calls{"calls"};
+  auto const plain = mean_squared_error(model);
+  auto const loss_of = [&](pair_batch const& batch) {
+    run.log(calls.reduced(keel::world_of_one{}, 1.0));
+    return plain(batch);
+  };
+  std::vector<pair_batch> const batches{make_pair_batch(1), make_pair_batch(2), make_pair_batch(3)};
+  run.preflight(batches, loss_of, {.updates = 20});
+  run.lr_range_test(batches, loss_of, {.updates = 5});
+  run.overfit_one_batch(batches[0], loss_of, 5);
+  run.fit(batches, loss_of);
+  auto const lines = read_lines(directory / "metrics.jsonl");
+  REQUIRE(lines.size() == 3);
+  for (auto const& line : lines) CHECK(nlohmann::json::parse(line)["calls"] == 1.0);
+}
+
+TEST_CASE("of updates that are too slow for it a preflight says so, and looks at what takes few of them") {
+  auto slow = classifier();
+  auto const loss = slow.loss;
+  slow.loss = [loss](pair_batch const& batch) {
+    at::Tensor const work = at::randn({300, 300});
+    for (int i = 0; i < 30; ++i) work.matmul(work);
+    return loss(batch);
+  };
+  auto const found = preflight_of(slow, {.seconds = 0.01});
+  INFO(found.table());
+  CHECK(found.find("learning rate")->verdict == preflight_verdict::not_applicable);
+  CHECK(found.find("labels belong to inputs")->verdict == preflight_verdict::not_applicable);
+  CHECK(found.find("gradients")->verdict == preflight_verdict::passed);
+}
+
+TEST_CASE("a recipe without checkpoints may have an optimizer that none holds") {
+  struct own_optimizer : torch::optim::Optimizer {
+    explicit own_optimizer(std::vector<at::Tensor> parameters)
+        : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+    at::Tensor step(LossClosure) override {
+      at::NoGradGuard const no_grad;
+      for (at::Tensor const& one : param_groups()[0].params()) one.sub_(one.grad() * param_groups()[0].options().get_lr());
+      return {};
+    }
+    void save(torch::serialize::OutputArchive&) const override {}
+    void load(torch::serialize::InputArchive&) override {}
+  };
+  auto const model = make_small();
+  own_optimizer optimizer(model->parameters());
+  keel::trainer<guarded> run{model, optimizer, quiet({.updates = 50})};
+  std::vector<pair_batch> batches;
+  for (std::uint64_t i = 0; i < 30; ++i) batches.push_back(make_pair_batch(i));
+  auto const found = run.preflight(batches, mean_squared_error(model), {.updates = 60});
+  INFO(found.table());
+  CHECK(found.passed());
+}

@@ -20,6 +20,11 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
   try {
     look();
   } catch (std::exception const& thrown) {
+    if (is_out_of_memory(thrown)) {
+      failed(check, "memory ran out: " + first_line(thrown),
+             "fewer or smaller batches; a preflight keeps options.batches of them, and the parameters a second time");
+      return;
+    }
     // What the program throws when it is tried out is what the check is about.
     failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
   }
@@ -81,6 +86,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     training.has_labels = has_labels;
     training.updates =
         std::min(options.updates, static_cast<std::int64_t>(std::max(fewest, room / std::max(of_an_update, 1e-5))));
+    training.is_slow = fewest * of_an_update > room;
     table.run("overfit one batch", [&] { check_overfit(program, training, table); });
     table.run("learning rate", [&] { check_rate(program, training, table); });
     table.run("labels belong to inputs", [&] { check_labels_belong(program, training, table); });

@@ -65,6 +65,7 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
       best = words;
     }
     constexpr double enough = 0.5;
+    if (found.is_slow && share >= enough) break;
     if (share < enough) {
       found.factor_of_rate = factor;
       table.passed(check, words);
@@ -86,6 +87,10 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
   }
   if (program.updates_so_far() > 0) {
     table.not_applicable(check, "the run has begun");
+    return;
+  }
+  if (found.is_slow) {
+    table.not_applicable(check, "updates take too long for a range test within options.seconds");
     return;
   }
   if (found.factor_of_rate && *found.factor_of_rate >= 100.0) {
@@ -145,6 +150,10 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   std::size_t const held_out = std::max<std::size_t>(4, all / 4);
   if (!found.has_labels) {
     table.not_applicable(check, "the batch has no tensor that is labels alone");
+    return;
+  }
+  if (found.is_slow) {
+    table.not_applicable(check, "updates take too long for it within options.seconds");
     return;
   }
   if (!found.factor_of_rate || all < 24) {

@@ -120,8 +120,11 @@ class trainer {
     hooks_.add(std::move(hook));
   }
 
-  /// Adds a metric to the record: in a hook to the current update's line, between updates to the next one's.
-  void log(reduced_value const& value) { log_.log(value); }
+  /// Adds a metric to the record: in a hook to the current update's line, between updates to the next one's. What a loss function logs in
+  /// a dry run or a replay is left out.
+  void log(reduced_value const& value) {
+    if (!is_trying_) log_.log(value);
+  }
   /// Rejected (Y01): one rank's value.
   template <class... Raw>
   void log(Raw const&...) {
@@ -272,12 +275,14 @@ class trainer {
       detail::reject_call<rule::U32, Batches>();
       return {};
     } else {
+      detail::raised const trying(is_trying_);
       return dry_run().lr_range_test(batches, loss_of, options);
     }
   }
   /// Updates on one batch at the groups' own learning rates. Throws error (E12) for less than one update, or inside an update.
   template <class Batch, class LossOf>
   overfit_result overfit_one_batch(Batch const& batch, LossOf&& loss_of, std::int64_t updates = 200) {
+    detail::raised const trying(is_trying_);
     return dry_run().overfit_one_batch(batch, loss_of, updates);
   }
   /// A minute before a week: looks for what would waste the run, and leaves it as it was. The checks stand in
@@ -289,6 +294,7 @@ class trainer {
       detail::reject_call<rule::U32, Batches>();
       return {};
     } else {
+      detail::raised const trying(is_trying_);
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
       return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of,
                           options);
@@ -311,6 +317,7 @@ class trainer {
   /// utilisation of the device. Throws error (E12) inside an update, and where the batch has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf&& loss_of) {
+    detail::raised const trying(is_trying_);
     return observer_.use_operations(dry_run().count_operations(batch, loss_of));
   }
 
@@ -362,6 +369,7 @@ class trainer {
   template <class Batch, class LossOf, class Use>
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
     deterministic_scope const deterministic(is_strict);
+    detail::raised const trying(is_trying_);
     detail::incident_replay<step_type, Environment, Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident,
                                                                          loss_of);
     return again.end(use(again));
@@ -655,6 +663,7 @@ class trainer {
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
+  bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
 };
