@@ -513,6 +513,37 @@ inline std::vector<incident> incidents() {
     });
   }
 
+  // Ranks that go on and are not the same.
+  for (int which = 0; which < 3; ++which) {
+    // Each clips by the norm of its shard; one does not clip at all, and its replicas drift; one begins with other values.
+    add(trouble::ranks_drift, "replicas that part", {kind::classifier}, 1, [which](plan of) {
+      auto ranks = sound_ranks(18, of.seed);
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        for (std::int64_t update = 1; update <= 18; ++update) {
+          double const norm = 2.0 + 0.1 * static_cast<double>(update);
+          double const own = which == 0 ? norm * (0.4 + 0.05 * static_cast<double>(rank)) : norm;
+          bool const is_other = (which == 1 && rank == 2 && update > 11) || (which == 2 && rank == 3);
+          ranks[rank].push_back({{"event", "update"}, {"update", update}, {"gradient_norm", own}, {"coefficient", 1.0 / own},
+                                 {"state", is_other ? "1f" : "a0"}, {"time", 1.79e9 + static_cast<double>(update)}});
+        }
+      }
+      write_ranks(of.directory, ranks);
+    });
+    // The norm of all shards is wrong by the root of the ranks, in both directions, or what is replicated counts again.
+    add(trouble::wrong_norm, "a norm that is wrong on all ranks alike", {kind::classifier}, 1, [which](plan of) {
+      auto ranks = sound_ranks(18, of.seed);
+      for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+        for (std::int64_t update = 1; update <= 18; ++update) {
+          double const shard = 1.0 + 0.02 * static_cast<double>(update);
+          double const factor = which == 0 ? 1.0 : which == 1 ? 4.0 : 3.1;
+          ranks[rank].push_back({{"event", "update"}, {"update", update}, {"gradient_norm", factor * shard}, {"coefficient", 0.5},
+                                 {"shard_norm", shard}, {"state", "a0"}, {"time", 1.79e9 + static_cast<double>(update)}});
+        }
+      }
+      write_ranks(of.directory, ranks);
+    });
+  }
+
   // Not resumed.
   add(trouble::optimizer_not_resumed, "the optimizer is made anew after the resume", every, 1, [](plan of) {
     of.stop_at = 150;

@@ -4,6 +4,9 @@
 //     joined                                     after
 //     collective          sequence, operation, elements, dtype, of, update     entered; counted from 1 on each rank
 //     completed           sequence               that collective came to its end
+//     update              update, gradient_norm, coefficient, shard_norm, state     an update was applied: the norm that clipping went by, what it
+//                                                multiplied by, the norm of this rank's shard alone, a checksum of what all ranks have; each
+//                                                where there is one
 //     alive                                      at least every ten seconds, from a thread that waits for nothing
 //     data_ended          update                 this rank has no more micro-batches
 //     left                why                    the rank's end: "finished", or the first line of an error
@@ -29,11 +32,20 @@ struct entered_collective {
   bool is_completed = false;
 };
 
+/// What a rank says of an update that it applied, as far as it does.
+struct rank_update {
+  std::optional<double> gradient_norm;
+  std::optional<double> coefficient;
+  std::optional<double> shard_norm;
+  std::string state;
+};
+
 struct rank_record {
   std::int64_t rank = 0;
   std::int64_t world = 0;  ///< 0: not known
   bool has_joined = false;
   std::map<std::int64_t, entered_collective> collectives;  ///< by sequence
+  std::map<std::int64_t, rank_update> updates;             ///< by update
   std::optional<std::int64_t> data_ended;                  ///< after so many updates
   std::optional<std::string> left;                         ///< why
   double last = 0.0;                                       ///< time of the last line

@@ -28,6 +28,14 @@ KEEL_BODY void add_line(rank_record& to, nlohmann::json const& line) {
   if (event == "data_ended") to.data_ended = integer_in(line, "update");
   if (event == "left") to.left = text_in(line, "why");
   if (event == "completed") to.collectives[integer_in(line, "sequence")].is_completed = true;
+  if (event == "update") {
+    auto const number = [&](char const* key) {
+      auto const found = line.find(key);
+      return found == line.end() ? std::optional<double>() : number_in(*found);
+    };
+    to.updates[integer_in(line, "update")] = {number("gradient_norm"), number("coefficient"), number("shard_norm"),
+                                              text_in(line, "state")};
+  }
   if (event == "collective") {
     auto& one = to.collectives[integer_in(line, "sequence")];
     one = {integer_in(line, "sequence"),

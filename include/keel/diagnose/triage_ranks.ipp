@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <keel/diagnose/triage_ranks.hpp>
 #include <keel/metrics/console.hpp>
 #include <set>
@@ -22,9 +23,66 @@ KEEL_BODY std::string words_of(entered_collective const& one) {
   return one.operation + " of " + one.of + " (" + std::to_string(one.elements) + " " + one.dtype + ")";
 }
 
+/// What ranks that go on say of the same update, and should say alike.
+KEEL_BODY void add_differences_of_ranks(std::vector<rank_record> const& ranks, std::vector<triage_finding>& to) {
+  bool drifts = false, is_wrong = false;
+  auto const at = [](std::int64_t update, rank_record const& one) {
+    return "at update " + std::to_string(update) + " rank " + std::to_string(one.rank);
+  };
+  auto const differ = [](std::optional<double> const& a, std::optional<double> const& b) {
+    if (!a || !b || std::isfinite(*a) != std::isfinite(*b)) return a && b;
+    return std::isfinite(*a) && std::abs(*a - *b) > 1e-5 * std::max(std::abs(*a), std::abs(*b));
+  };
+  rank_record const& first = ranks.front();
+  for (auto const& [update, mine] : first.updates) {
+    double squares = 0.0;
+    std::size_t with_shards = 0;
+    for (rank_record const& other : ranks) {
+      auto const found = other.updates.find(update);
+      if (found == other.updates.end()) continue;
+      rank_update const& theirs = found->second;
+      if (theirs.shard_norm) {
+        squares += *theirs.shard_norm * *theirs.shard_norm;
+        ++with_shards;
+      }
+      if (drifts) continue;
+      std::string words;
+      if (differ(mine.coefficient, theirs.coefficient)) {
+        words = formatted(" clipped by %.6g and rank %lld by %.6g: each by the norm of its shard alone", *theirs.coefficient,
+                          static_cast<long long>(first.rank), *mine.coefficient);
+      } else if (!mine.state.empty() && !theirs.state.empty() && mine.state != theirs.state) {
+        words = " has other values than rank " + std::to_string(first.rank) + " of what all ranks have the same";
+      } else if (differ(mine.gradient_norm, theirs.gradient_norm)) {
+        words = formatted(" has the gradient norm %.6g and rank %lld has %.6g: what each decides by it alone is not agreed",
+                          *theirs.gradient_norm, static_cast<long long>(first.rank), *mine.gradient_norm);
+      }
+      if (words.empty()) continue;
+      drifts = true;
+      to.push_back({trouble::ranks_drift, 0.95, {at(update, other) + words}});
+    }
+    auto const world = static_cast<double>(ranks.size());
+    double const whole = std::sqrt(squares);
+    if (is_wrong || with_shards != ranks.size() || !(whole > 0.0) || !mine.gradient_norm || !std::isfinite(*mine.gradient_norm))
+      continue;
+    double const ratio = *mine.gradient_norm / whole;
+    if (std::abs(ratio - 1.0) < 1e-3) continue;
+    is_wrong = true;
+    auto const is = [&](double wanted) { return std::abs(ratio / wanted - 1.0) < 0.02; };
+    std::string const how = is(std::sqrt(world))         ? ": each shard counts as if it were the whole"
+                            : is(1.0 / std::sqrt(world)) ? ": the squares were averaged and not summed"
+                                                         : "";
+    to.push_back({trouble::wrong_norm,
+                  0.9,
+                  {formatted("at update %lld the gradient norm is %.6g, %.4g times that of all shards together, %.6g",
+                             static_cast<long long>(update), *mine.gradient_norm, ratio, whole) +
+                   how}});
+  }
+}
+
 KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> const& ranks) {
   std::vector<triage_finding> found;
   if (ranks.empty()) return found;
+  if (ranks.size() > 1) add_differences_of_ranks(ranks, found);
   auto const add = [&](trouble cause, double confidence, std::vector<std::string> evidence) {
     found.push_back({cause, confidence, std::move(evidence)});
   };
@@ -55,6 +113,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
   }
   if (waiting == nullptr) return found;
 
+  bool mismatches = false;
   // The same number on two ranks is the same collective, or nothing of what follows is.
   for (auto const& [sequence, mine] : ranks.front().collectives) {
     for (rank_record const& other : ranks) {
@@ -64,12 +123,13 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       if (one.operation.empty() || mine.operation.empty()) continue;
       if (one.operation == mine.operation && one.elements == mine.elements && one.dtype == mine.dtype && one.of == mine.of)
         continue;
+      mismatches = true;
       add(trouble::collective_mismatch, 0.95,
           {"collective " + std::to_string(sequence) + " is " + words_of(mine) + " on " + name(ranks.front()) + " and " +
            words_of(one) + " on " + name(other)});
       break;
     }
-    if (!found.empty()) break;
+    if (mismatches) break;
   }
 
   entered_collective const& open = *open_collective(*waiting);
@@ -88,7 +148,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       add(trouble::dead_rank, 0.95, {waits, name(one) + " ended: " + *one.left});
     } else if (now - one.last > 30.0) {
       add(trouble::dead_rank, 0.9, {waits, formatted("%s has been silent for %.0f s", name(one).c_str(), now - one.last)});
-    } else if (found.empty() && now - open.time > 60.0) {
+    } else if (!mismatches && now - open.time > 60.0) {
       add(trouble::collective_mismatch, 0.6, {waits, name(one) + " is alive and has not entered it"});
     }
   }

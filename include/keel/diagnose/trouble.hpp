@@ -19,7 +19,8 @@ enum class trouble_family : unsigned char {
   out_of_memory,
   slow,
   hang,
-  not_resumed
+  not_resumed,
+  ranks_differ
 };
 
 enum class trouble : unsigned char {
@@ -56,7 +57,9 @@ enum class trouble : unsigned char {
   optimizer_not_resumed,
   schedule_not_resumed,
   data_not_resumed,
-  random_state_not_resumed
+  random_state_not_resumed,
+  ranks_drift,
+  wrong_norm
 };
 
 struct trouble_facts {

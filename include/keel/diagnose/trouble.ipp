@@ -104,6 +104,13 @@ inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::random_state_not_resumed, trouble_family::not_resumed, "random state not resumed",
      "random, seed and is_reseeded of the events resumed and begins",
      "no seed after the resume; keel::determinism::seeded<> seeds where the run begins"},
+    {trouble::ranks_drift, trouble_family::ranks_differ, "ranks drift apart",
+     "ranks/RANK.jsonl: one update with two checksums of what all ranks have, or two clipping coefficients",
+     "options.resume_at a checkpoint before it; the same norm, clipping and decisions on all ranks; the same seed where "
+     "parameters begin"},
+    {trouble::wrong_norm, trouble_family::ranks_differ, "a norm that is not that of all shards",
+     "ranks/RANK.jsonl: gradient_norm beside the root of the sum of all shard_norm squared",
+     "sum the squares over the ranks before the root; count what is replicated once"},
 };
 
 }  // namespace detail
@@ -113,8 +120,8 @@ KEEL_BODY std::span<trouble_facts const> all_troubles() { return detail::facts_o
 KEEL_BODY trouble_facts const& facts_about(trouble which) { return detail::facts_of_troubles[static_cast<std::size_t>(which)]; }
 
 KEEL_BODY char const* to_string(trouble_family which) {
-  constexpr char const* names[] = {"not finite", "not learning",  "overfitting", "collapse", "oscillation",
-                                   "forgetting", "out of memory", "slow",        "hang",     "not resumed"};
+  constexpr char const* names[] = {"not finite",    "not learning", "overfitting", "collapse",    "oscillation", "forgetting",
+                                   "out of memory", "slow",         "hang",        "not resumed", "ranks differ"};
   return names[static_cast<std::size_t>(which)];
 }
 
