@@ -38,13 +38,11 @@
 #include <cstdint>
 #include <functional>
 #include <keel/attention/attention_scope.hpp>
-#include <keel/checkpoint/read_checkpoint.hpp>
-#include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/buffers.hpp>
+#include <keel/core/mode_scope.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/diagnose/estimate.hpp>
-#include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_program.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/recompute/unit_scope.hpp>
@@ -54,7 +52,6 @@
 #include <keel/trainer/preflight_result.hpp>
 #include <keel/trainer/registered_state.hpp>
 #include <keel/trainer/replay.hpp>
-#include <keel/trainer/resume.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -243,14 +240,10 @@ class preflight_program_of final : public preflight_program {
     void save(std::string const& directory) override {
       step_.settle();
       random_ = random_snapshot::take(program_.parameters().device);
-      snapshot const content =
-          take_snapshot(program_.recipe_, program_.model(), program_.optimizer(), program_.parameters(), parts());
-      posix_files files;
-      write_checkpoint(files, directory, step_.updates(), false, content);
+      save_rehearsal(program_, parts(), step_.updates(), directory);
     }
     void load(std::string const& directory) override {
-      apply_snapshot(read_checkpoint(directory), program_.recipe_, program_.model(), program_.optimizer(),
-                     program_.parameters(), parts(), directory, {.own_run = true});
+      load_rehearsal(program_, parts(), directory);
       random_.restore();
     }
 
@@ -286,9 +279,9 @@ class preflight_program_of final : public preflight_program {
       if (now.offload && !before.offload) rung_ = "offload_optimizer";
       if (now.length != before.length) rung_ = "shorten_sequence";
     }
-    std::vector<state_part> parts() {
-      return {state_part::of("step", step_), state_part::of("random", random_),
-              state_part::of("registered", program_.subject_.registered)};
+    std::vector<rehearsed_part> parts() {
+      return {rehearsed_part::of("step", step_), rehearsed_part::of("random", random_),
+              rehearsed_part::of("registered", program_.subject_.registered)};
     }
 
     preflight_program_of& program_;

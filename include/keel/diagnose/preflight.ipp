@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight.hpp>
 #include <keel/diagnose/preflight_loss.hpp>
@@ -11,6 +13,7 @@
 #include <keel/diagnose/preflight_sequence.hpp>
 #include <keel/diagnose/preflight_training.hpp>
 #include <keel/diagnose/preflight_wiring.hpp>
+#include <keel/trainer/resume.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -28,6 +31,27 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
     // What the program throws when it is tried out is what the check is about.
     failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
   }
+}
+
+KEEL_BODY std::vector<state_part> parts_of_checkpoint(std::vector<rehearsed_part> const& parts) {
+  std::vector<state_part> all;
+  all.reserve(parts.size());
+  for (rehearsed_part const& one : parts) all.push_back({one.name, one.write, one.read});
+  return all;
+}
+
+KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::int64_t update,
+                              std::string const& directory) {
+  snapshot const content =
+      take_snapshot(program.recipe(), program.model(), program.optimizer(), program.parameters(), parts_of_checkpoint(parts));
+  posix_files files;
+  write_checkpoint(files, directory, update, false, content);
+}
+
+KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts,
+                              std::string const& directory) {
+  apply_snapshot(read_checkpoint(directory), program.recipe(), program.model(), program.optimizer(), program.parameters(),
+                 parts_of_checkpoint(parts), directory, {.own_run = true});
 }
 
 KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {

@@ -46,9 +46,6 @@ struct tried_passes {
   std::vector<at::Tensor> with(std::size_t index, at::Tensor const& changed) const;
 };
 
-/// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.
-bool normalises_over_a_batch(torch::nn::Module& model);
-
 /// Each element is one of `values`, so that the program takes it, and their mean is another one.
 at::Tensor drawn_from(at::Tensor const& values, std::uint64_t seed);
 /// Both are as large: where they differ by more than rounding does. A bool tensor on the CPU.

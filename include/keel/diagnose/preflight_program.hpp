@@ -72,6 +72,9 @@ struct tried_evaluation {
   std::function<void(std::int64_t most)> run;
 };
 
+/// The model normalises over a batch, so that its rows and positions are of use to each other while it trains.
+bool normalises_over_a_batch(torch::nn::Module& model);
+
 class preflight_program {
  public:
   virtual ~preflight_program() = default;
@@ -107,6 +110,25 @@ class preflight_program {
   preflight_program(preflight_program const&) = default;
   preflight_program& operator=(preflight_program const&) = default;
 };
+
+/// A part of the run's state beside model and optimizer.
+struct rehearsed_part {
+  char const* name;
+  std::function<void(state_writer&)> write;
+  std::function<void(state_reader&)> read;
+
+  /// The state outlives the part.
+  template <class State>
+  static rehearsed_part of(char const* name, State& state) {
+    return {name, [&state](state_writer& archive) { state.visit(archive); },
+            [&state](state_reader& archive) { state.visit(archive); }};
+  }
+};
+/// A checkpoint in a directory, which exists and is empty. Throws what a save throws.
+void save_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::int64_t update,
+                    std::string const& directory);
+/// Throws what a resume throws.
+void load_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::string const& directory);
 
 /// The table in the making.
 class preflight_table {
