@@ -294,10 +294,16 @@ class trainer {
       detail::reject_call<rule::U32, Batches>();
       return {};
     } else {
-      detail::raised const trying(is_trying_);
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
-      return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of,
-                          options);
+      constexpr bool is_included = requires(looked_at const& subject) { preflight_of(subject, batches, loss_of, options); };
+      static_assert(
+          is_included,
+          "the checks of a preflight stand in a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
+      detail::raised const trying(is_trying_);
+      if constexpr (is_included)
+        return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of,
+                            options);
+      return {};
     }
   }
 
