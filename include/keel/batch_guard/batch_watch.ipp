@@ -188,6 +188,11 @@ KEEL_BODY std::optional<label_guess> batch_watch::take_guess() {
       double const share = static_cast<double>(count) / all;
       found.loss -= share * std::log(share);
     }
+  } else if (label_sum_ > 0.0 && label_sum_ < all && label_sum_ == label_squares_) {
+    // Numbers that are their squares: each is 0 or 1, as of several labels at once.
+    double const share = label_sum_ / all;
+    found.are_classes = true;
+    found.loss = -share * std::log(share) - (1.0 - share) * std::log1p(-share);
   } else {
     double const mean = label_sum_ / all;
     found.loss = std::max(0.0, label_squares_ / all - mean * mean);

@@ -21,6 +21,7 @@ struct layer_summary {
   double update_ratio = 0.0;  ///< median over layers and looks, of those that are not 0; 0: not known
   std::size_t layers = 0;
   std::vector<std::string> without_gradient;  ///< 0 at every look
+  std::vector<std::string> unmoved;           ///< a gradient, and no change at any look
   std::vector<std::string> died;              ///< not 0 at the first look, 0 at the last
   std::vector<std::string> of_zeros;          ///< whose parameters were all 0 at the first look
   double smallest = 0.0;                      ///< gradient norm of a layer at the first look, that is not 0
@@ -33,13 +34,6 @@ struct layer_summary {
 
 KEEL_BODY layer_summary layers_of(run_history const& history) {
   layer_summary found;
-  std::vector<double> ratios;
-  for_each_layer(history, "update_ratio", [&](std::string const&, std::span<curve_point const> points) {
-    for (curve_point const& one : points) {
-      if (std::isfinite(one.value) && one.value > 0.0) ratios.push_back(one.value);
-    }
-  });
-  if (!ratios.empty()) found.update_ratio = median_of(std::move(ratios));
   for_each_layer(history, "grad_norm", [&](std::string const& layer, std::span<curve_point const> points) {
     ++found.layers;
     double const first = points.front().value;
@@ -53,6 +47,17 @@ KEEL_BODY layer_summary layers_of(run_history const& history) {
       std::tie(found.smallest, found.smallest_layer) = std::tie(first, layer);
     if (first > found.largest) std::tie(found.largest, found.largest_layer) = std::tie(first, layer);
   });
+  // What gets no gradient moves by its weight decay alone, which says nothing of the rate.
+  std::vector<double> ratios;
+  for_each_layer(history, "update_ratio", [&](std::string const& layer, std::span<curve_point const> points) {
+    if (std::find(found.without_gradient.begin(), found.without_gradient.end(), layer) != found.without_gradient.end()) return;
+    if (std::all_of(points.begin(), points.end(), [](curve_point const& one) { return one.value == 0.0; }))
+      found.unmoved.push_back(layer);
+    for (curve_point const& one : points) {
+      if (std::isfinite(one.value) && one.value > 0.0) ratios.push_back(one.value);
+    }
+  });
+  if (!ratios.empty()) found.update_ratio = median_of(std::move(ratios));
   for_each_layer(history, "param_norm", [&](std::string const& layer, std::span<curve_point const> points) {
     if (points.front().value == 0.0) found.of_zeros.push_back(layer);
   });
@@ -292,7 +297,12 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   // Below the guess something is known of the inputs. What begins there was trained before.
   bool const is_below_guess = guess.loss > 0.0 && mean_of_last < (guess.are_classes ? 0.75 : 0.7) * guess.loss;
   bool const was_trained = guess.loss > 0.0 && guess.are_classes && loss.start < 0.6 * guess.loss;
-  bool const is_no_better = guess.loss > 0.0 && !was_trained && mean_of_last > 0.93 * guess.loss;
+  // What is far above it after it fell is another kind of loss.
+  bool const is_near_guess = mean_of_last > 0.93 * guess.loss && mean_of_last < 1.25 * guess.loss;
+  bool const is_no_better =
+      guess.loss > 0.0 && !was_trained &&
+      (is_near_guess || (mean_of_last > 0.93 * guess.loss && loss.last > 0.8 * loss.start && loss.start < 3.0 * guess.loss) ||
+       (guess.are_classes && mean_of_last > 4.0 * guess.loss && norm.start > 1e3));
   bool const rose_back = loss.last > std::min(0.85 * loss.start, loss.start - loss.noise) && loss.last > 1.5 * loss.lowest;
   bool const knows_no_more = is_no_better && loss.lowest < 0.6 * guess.loss;
   bool const lost = knows_no_more || (loss.lowest < 0.75 * loss.start && rose_back);
@@ -416,7 +426,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     mask.push_back(formatted("%.0f %% of the labels count for nothing", 100.0 * of_ignored));
   }
   // Of all layers a few, as an embedding that attention does not reach.
-  bool const only_a_few = has_no_gradient && 3 * layers.without_gradient.size() < layers.layers;
+  bool const only_a_few = has_no_gradient && 2 * layers.without_gradient.size() < layers.layers;
   if (only_a_few && !blew_up) {
     wrong_mask = std::max(wrong_mask, 0.6);
     mask.push_back("without a gradient at any look: " + names_in(layers.without_gradient));
@@ -436,8 +446,29 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
     forgotten = std::max(forgotten, only_a_few ? 0.7 : 0.85);
     untrained.push_back("layers without a gradient at any look: " + names_in(layers.without_gradient));
   }
+  std::vector<double> const rates = [&] {
+    std::vector<double> all;
+    run_event const* const begins = first_event(history, "begins");
+    if (begins == nullptr || !begins->details.contains("rates") || !begins->details["rates"].is_array()) return all;
+    for (auto const& one : begins->details["rates"]) all.push_back(number_in(one).value_or(1.0));
+    return all;
+  }();
+  auto const at_rest = std::count(rates.begin(), rates.end(), 0.0);
+  if (is_stuck &&
+      ((at_rest > 0 && static_cast<std::size_t>(at_rest) < rates.size()) || 2 * layers.unmoved.size() > layers.layers)) {
+    forgotten = std::max(forgotten, 0.88);
+    if (at_rest > 0)
+      untrained.push_back(std::to_string(at_rest) + " of " + std::to_string(rates.size()) +
+                          " parameter groups have a rate of 0");
+    if (!layers.unmoved.empty())
+      untrained.push_back("layers that get a gradient and do not change: " + names_in(layers.unmoved));
+  }
   std::vector<std::string> begun{course};
   double init = 0.1;
+  if (has_no_gradient && !only_a_few && frozen == 0.0 && layers.of_zeros.empty()) {
+    init = 0.6;
+    begun.push_back("from the first look on nothing comes through to: " + names_in(layers.without_gradient));
+  }
   if (!layers.of_zeros.empty() && !layers.without_gradient.empty()) {
     init = 0.9;
     begun.push_back("layers whose parameters are all 0: " + names_in(layers.of_zeros));

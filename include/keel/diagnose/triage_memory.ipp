@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_memory.hpp>
 #include <keel/metrics/console.hpp>
@@ -27,7 +28,8 @@ struct gain {
   double bytes = 0.0;
   double from = 0.0;
   double steady = 0.0;
-  double late = 0.0;  ///< of the bytes, what its last half gains
+  double late = 0.0;        ///< of the bytes, what its last half gains
+  bool rises_late = false;  ///< in each part of the last half
 };
 KEEL_BODY gain gain_of(std::span<curve_point const> points) {
   // The first updates fill what stays: gradients and the optimizer's state.
@@ -43,7 +45,7 @@ KEEL_BODY gain gain_of(std::span<curve_point const> points) {
   std::size_t rises = 0;
   for (std::size_t i = 1; i < parts; ++i) rises += least[i] > least[i - 1] ? 1U : 0U;
   return {least.back() - least.front(), least.front(), static_cast<double>(rises) / (parts - 1),
-          least.back() - least[parts / 2]};
+          least.back() - least[parts / 2], std::is_sorted(least.begin() + parts / 2, least.end(), std::less_equal<>())};
 }
 
 KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& history) {
@@ -65,13 +67,14 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   bool const goes_on = ran_out || held.size() < 16 || of_held.late > 0.1 * of_held.bytes;
   bool const is_staircase = goes_on && grows != nullptr && text_of(*grows, "how").find("staircase") != std::string::npos;
   bool const leaks = of_held.steady > 0.99 && of_held.bytes > 0.02 * of_held.from;
+  bool const leaks_late = of_held.rises_late && of_held.late > 0.2 * of_held.from;
   auto const reserved_points = points_of(history, "memory.reserved");
   std::vector<curve_point> unheld;
   for (std::size_t i = 0; i < std::min(held.size(), reserved_points.size()); ++i)
     unheld.push_back({held[i].update, reserved_points[i].value - held[i].value});
   gain const of_unheld = gain_of(unheld);
 
-  if ((is_staircase || (leaks && (ran_out || of_held.bytes > of_held.from)))) {
+  if (is_staircase || leaks_late || (leaks && (ran_out || of_held.bytes > of_held.from))) {
     add(trouble::memory_leak, is_staircase && !ran_out ? 0.9 : 0.85,
         {formatted("between updates %s more is held at the end of the run than near its beginning, and rises all the time",
                    in_units(of_held.bytes).c_str())});
@@ -140,9 +143,11 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
                           in_units(accumulated).c_str())});
 
   double const above = peak - (held.empty() ? 0.0 : held.back().value);
-  double activations = outside ? 0.2 : 0.7;
+  // Between updates a program evaluates, or takes the next batch, which may be the one that is too large.
+  bool const evaluates = first_event(history, "evaluated") != nullptr;
+  double activations = outside ? (during == "between updates" && !evaluates ? 0.6 : 0.2) : 0.7;
   if (during == "forward" || during == "backward") activations = above > 0.3 * peak ? 0.8 : 0.65;
-  if (leaks || is_staircase) activations = 0.3;
+  if (leaks || leaks_late || is_staircase) activations = 0.3;
   if (keeps) activations = 0.5;
   if (state > 0.6) activations = 0.4;
   add(trouble::activations, activations,

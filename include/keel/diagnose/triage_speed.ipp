@@ -91,10 +91,41 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   };
   double const total = usual("time.total");
   auto const share = [&](char const* phase) { return total > 0.0 ? usual(std::string("time.") + phase) / total : 0.0; };
-  double const data = share("data");
+  // Of waits that come now and then, as for each epoch or each fifth batch, medians see nothing; a single one is no matter.
+  auto const now_and_then = [&](char const* phase) {
+    auto const waits = values_of(points_of(history, std::string("time.") + phase));
+    auto const whole = values_of(totals);
+    double of_phase = 0.0, of_all = 0.0;
+    std::size_t long_ones = 0;
+    std::size_t const count = std::min(waits.size(), whole.size());
+    for (std::size_t i = 0; i < count; ++i) {
+      of_phase += waits[i];
+      of_all += whole[i];
+      long_ones += waits[i] > 2.0 * total ? 1 : 0;
+    }
+    return long_ones >= std::max<std::size_t>(4, count / 50) && of_all > 0.0 ? of_phase / of_all : 0.0;
+  };
+  double const data = std::max(share("data"), now_and_then("data"));
   double const saving_and_evaluating = share("saving") + share("evaluating");
   double const passes = share("forward") + share("backward") + share("update");
-  double const none = std::max(0.0, 1.0 - data - passes - saving_and_evaluating);
+  double const hooks_now_and_then = [&] {
+    auto const whole = values_of(totals);
+    std::vector<double> rest = whole;
+    for (char const* const phase :
+         {"time.data", "time.forward", "time.backward", "time.update", "time.saving", "time.evaluating"}) {
+      auto const values = values_of(points_of(history, phase));
+      for (std::size_t i = 0; i < std::min(rest.size(), values.size()); ++i) rest[i] -= values[i];
+    }
+    double of_rest = 0.0, of_all = 0.0;
+    std::size_t long_ones = 0;
+    for (std::size_t i = 0; i < rest.size(); ++i) {
+      of_rest += std::max(0.0, rest[i]);
+      of_all += whole[i];
+      long_ones += rest[i] > 2.0 * total ? 1 : 0;
+    }
+    return long_ones >= std::max<std::size_t>(4, rest.size() / 50) && of_all > 0.0 ? of_rest / of_all : 0.0;
+  }();
+  double const none = std::max({0.0, 1.0 - data - passes - saving_and_evaluating, hooks_now_and_then});
   double const padding = usual("padding");
   run_event const* const slowdown = last_event(history, "slowdown");
   std::string const slower_in = slowdown == nullptr ? std::string() : text_of(*slowdown, "phase");
@@ -134,7 +165,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::host_waits, 0.6,
         {formatted("the forward pass takes %.3g ms and the backward pass %.3g ms: what needs no gradient, or a wait", forward,
                    backward)});
-  if (none > 0.4 && total > 5.0)
+  if (none > 0.4 && (total > 5.0 || hooks_now_and_then > 0.4))
     add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
   // A deep model calls its operations often too, but not one that small for this share of its time.
   if (profile.is_known && profile.calls > 250.0 && profile.share > 0.2)
