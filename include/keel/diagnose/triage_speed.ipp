@@ -91,7 +91,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   };
   double const total = usual("time.total");
   auto const share = [&](char const* phase) { return total > 0.0 ? usual(std::string("time.") + phase) / total : 0.0; };
-  // Of waits that come now and then, as for each epoch or each fifth batch, medians see nothing; a single one is no matter.
+  // Of waits that come now and then, as for each epoch or each fifth batch, medians see nothing; a single one does not matter.
   auto const now_and_then = [&](char const* phase) {
     auto const waits = values_of(points_of(history, std::string("time.") + phase));
     auto const whole = values_of(totals);
