@@ -172,9 +172,14 @@ KEEL_BODY void batch_watch::count_labels(at::Tensor const& labels) {
       return classes_.size() > most;
     });
   } else if (at::isFloatingType(labels.scalar_type()) && classes_.empty()) {
-    labels_ += labels.numel();
-    label_sum_ += labels.sum(at::kDouble).item<double>();
-    label_squares_ += labels.to(at::kDouble).pow(2).sum().item<double>();
+    // By hand: an operator's result would be a number that the host asks LibTorch for.
+    at::Tensor const values = labels.detach().to(at::kDouble).contiguous();
+    auto const* const value = values.data_ptr<double>();
+    labels_ += values.numel();
+    for (std::int64_t i = 0; i < values.numel(); ++i) {
+      label_sum_ += value[i];
+      label_squares_ += value[i] * value[i];
+    }
   }
 }
 
