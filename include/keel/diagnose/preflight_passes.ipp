@@ -96,7 +96,8 @@ KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tenso
       is_autoencoder = true;
     // The same numbers under two names, as of an autoencoder's data.
     if (is_input[i] && tensors.size() > 1 && i + 1 < tensors.size() && tensors[i].is_floating_point() &&
-        tensors[i].sizes() == tensors.back().sizes() && tensors[i].equal(tensors.back()))
+        tensors[i].sizes() == tensors.back().sizes() && tensors[i].scalar_type() == tensors.back().scalar_type() &&
+        tensors[i].equal(tensors.back()))
       is_autoencoder = true;
   }
   if (tensors.size() == 1 && !first.operands.target_is_from.empty() && first.operands.target.is_floating_point() &&
