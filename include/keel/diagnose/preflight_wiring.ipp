@@ -11,6 +11,7 @@
 #include <keel/metrics/console.hpp>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <unordered_set>
 #include <vector>
 
@@ -153,7 +154,8 @@ KEEL_BODY void check_gradients(preflight_program& program, preflight_table& tabl
 KEEL_BODY std::vector<at::Tensor> leaves_of(at::Tensor const& loss) {
   std::vector<at::Tensor> found;
   std::unordered_set<torch::autograd::Node const*> seen;
-  std::vector<std::shared_ptr<torch::autograd::Node>> open{loss.grad_fn()};
+  // Its pointer differs between LibTorchs.
+  std::vector<std::remove_cvref_t<decltype(loss.grad_fn())>> open{loss.grad_fn()};
   while (!open.empty()) {
     auto const node = open.back();
     open.pop_back();
