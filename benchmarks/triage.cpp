@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "diagnose/planted_faults.hpp"
+#include "diagnose/planted_other_models.hpp"
 
 namespace {
 
