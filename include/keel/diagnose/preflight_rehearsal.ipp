@@ -84,6 +84,7 @@ KEEL_BODY double distance_of(std::vector<at::Tensor> const& a, std::vector<at::T
 KEEL_BODY std::vector<tried_batch> batches_from(preflight_program& program, std::size_t begin) {
   std::vector<tried_batch> all;
   auto const count = static_cast<std::size_t>(std::max<long long>(1, program.recipe().accumulate.count));
+  all.reserve(count);
   for (std::size_t i = 0; i < count; ++i) all.push_back({(begin + i) % program.batches()});
   return all;
 }
