@@ -54,7 +54,7 @@ struct batch_contents {
 
 /// What a guess knows of labels: how often each occurs, and nothing of a single row.
 struct label_guess {
-  bool are_classes;  ///< integers; else numbers
+  bool are_classes;  ///< integers, or numbers that are all 0 or 1; else numbers
   double loss;       ///< classes: the entropy of their shares, in nats, which a cross-entropy then has; numbers: their variance
   std::int64_t labels;      ///< that it is drawn from
   std::int64_t in_a_batch;  ///< labels of one, on average: a loss that is their sum is so many times as large

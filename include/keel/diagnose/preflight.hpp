@@ -3,6 +3,7 @@
 //     keel::preflight_result const found = run.preflight(batches, loss_of);
 //     std::fputs(found.table().c_str(), stdout);
 // Each check is a row that passed, failed (with why, and what to do) or is not applicable (with why):
+//     an update                one can be made; the row is there where it cannot
 //     training mode            no module is left in evaluation mode, before and after a call of the loss function
 //     same bits twice          an update that runs again gives the same parameters
 //     parameters               the loss depends on no trained tensor that the model does not register

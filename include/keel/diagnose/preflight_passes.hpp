@@ -29,7 +29,7 @@ struct tried_passes {
   std::int64_t rows = 0;
   tried_pass first;
   bool is_repeatable = false;   ///< the same batch gave the same loss and output twice
-  std::vector<bool> is_input;   ///< of each tensor: the output depends on it, or the loss where there is no output
+  std::vector<bool> is_input;   ///< of each tensor: the output depends on it; the loss, where the output is not seen
   std::vector<bool> is_fixed;   ///< the program throws where it has other values
   bool is_autoencoder = false;  ///< the targets are what goes in
 

@@ -135,7 +135,7 @@ KEEL_BODY at::Tensor another_order(std::int64_t rows, std::uint64_t seed) {
   return at::tensor(order, at::kLong);
 }
 
-/// The labels of a batch in another order of rows; nothing where there is no other order.
+/// The labels of a batch in another order of rows; empty for a single row.
 KEEL_BODY std::vector<at::Tensor> with_labels_of_other_rows(std::vector<at::Tensor> const& tensors, std::uint64_t seed) {
   if (tensors.size() < 2 || tensors.back().dim() == 0 || tensors.back().size(0) < 2) return {};
   std::vector<at::Tensor> instead = tensors;

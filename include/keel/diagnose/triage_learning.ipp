@@ -78,20 +78,12 @@ KEEL_BODY std::string names_in(std::vector<std::string> const& names) {
   return words;
 }
 
-/// Swings of a loss between high and low, of so much at least, in the last half of a run. Smoothed over three updates, so that a batch
-/// that differs does not count.
-KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double least) {
-  constexpr std::size_t width = 3;
-  std::vector<double> smooth;
-  for (std::size_t i = points.size() / 2; i + width <= points.size(); ++i) {
-    std::vector<double> here;
-    for (std::size_t k = 0; k < width; ++k) here.push_back(points[i + k].value);
-    if (double const middle = median_of(std::move(here)); std::isfinite(middle)) smooth.push_back(middle);
-  }
+/// Changes of direction, each after a way of more than `least`.
+KEEL_BODY std::int64_t turns_of(std::vector<double> const& values, double least) {
   std::int64_t swings = 0;
   double high = -INFINITY, low = INFINITY;
   int direction = 0;
-  for (double const value : smooth) {
+  for (double const value : values) {
     high = std::max(high, value);
     low = std::min(low, value);
     if (direction <= 0 && value - low > least) {
@@ -105,6 +97,19 @@ KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double lea
     }
   }
   return swings;
+}
+
+/// Swings of a loss between high and low, of so much at least, in the last half of a run. Smoothed over three updates, so that a batch
+/// that differs does not count.
+KEEL_BODY std::int64_t swings_of(std::span<curve_point const> points, double least) {
+  constexpr std::size_t width = 3;
+  std::vector<double> smooth;
+  for (std::size_t i = points.size() / 2; i + width <= points.size(); ++i) {
+    std::vector<double> here;
+    for (std::size_t k = 0; k < width; ++k) here.push_back(points[i + k].value);
+    if (double const middle = median_of(std::move(here)); std::isfinite(middle)) smooth.push_back(middle);
+  }
+  return turns_of(smooth, least);
 }
 
 /// How far the losses of the last half of a run follow those of so many updates before, apart from a straight line through them: 1 where they
@@ -166,28 +171,14 @@ KEEL_BODY known_guess guess_of(run_history const& history, curve_shape const& lo
 
 /// Changes of direction of the learning rate, of so many times at least.
 KEEL_BODY std::int64_t swings_of_rate(std::span<curve_point const> points, double least) {
-  std::int64_t swings = 0;
-  double high = -INFINITY, low = INFINITY;
-  int direction = 0;
+  std::vector<double> logarithms;
   for (curve_point const& one : points) {
-    if (!(one.value > 0.0)) continue;
-    double const value = std::log(one.value);
-    high = std::max(high, value);
-    low = std::min(low, value);
-    if (direction <= 0 && value - low > std::log(least)) {
-      ++swings;
-      direction = 1;
-      high = value;
-    } else if (direction >= 0 && high - value > std::log(least)) {
-      ++swings;
-      direction = -1;
-      low = value;
-    }
+    if (one.value > 0.0) logarithms.push_back(std::log(one.value));
   }
-  return swings;
+  return turns_of(logarithms, std::log(least));
 }
 
-/// Losses of the last half, medians of three: how high the highest tenth of them is above the middle one.
+/// Losses of the last half, medians of three: how many times the middle one their highest twentieth begins at.
 KEEL_BODY double peaks_over_median(std::span<curve_point const> points) {
   std::vector<double> smooth;
   for (std::size_t i = points.size() / 2; i + 3 <= points.size(); ++i) {
