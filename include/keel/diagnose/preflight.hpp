@@ -280,9 +280,9 @@ class preflight_program_of final : public preflight_program {
       if (now.offload && !before.offload) rung_ = "offload_optimizer";
       if (now.length != before.length) rung_ = "shorten_sequence";
     }
-    std::vector<rehearsed_part> parts() {
-      return {rehearsed_part::of("step", step_), rehearsed_part::of("random", random_),
-              rehearsed_part::of("registered", program_.subject_.registered)};
+    std::vector<state_part> parts() {
+      return {state_part::of("step", step_), state_part::of("random", random_),
+              state_part::of("registered", program_.subject_.registered)};
     }
 
     preflight_program_of& program_;

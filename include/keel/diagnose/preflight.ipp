@@ -33,25 +33,16 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
   }
 }
 
-KEEL_BODY std::vector<state_part> parts_of_checkpoint(std::vector<rehearsed_part> const& parts) {
-  std::vector<state_part> all;
-  all.reserve(parts.size());
-  for (rehearsed_part const& one : parts) all.push_back({one.name, one.write, one.read});
-  return all;
-}
-
-KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::int64_t update,
+KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
                               std::string const& directory) {
-  snapshot const content =
-      take_snapshot(program.recipe(), program.model(), program.optimizer(), program.parameters(), parts_of_checkpoint(parts));
+  snapshot const content = take_snapshot(program.recipe(), program.model(), program.optimizer(), program.parameters(), parts);
   posix_files files;
   write_checkpoint(files, directory, update, false, content);
 }
 
-KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts,
-                              std::string const& directory) {
+KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::string const& directory) {
   apply_snapshot(read_checkpoint(directory), program.recipe(), program.model(), program.optimizer(), program.parameters(),
-                 parts_of_checkpoint(parts), directory, {.own_run = true});
+                 parts, directory, {.own_run = true});
 }
 
 KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {

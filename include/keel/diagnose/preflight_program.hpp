@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <functional>
 #include <keel/batch_guard/batch_watch.hpp>
+#include <keel/checkpoint/state_part.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/loss.hpp>
 #include <keel/core/parameters.hpp>
@@ -111,24 +112,11 @@ class preflight_program {
   preflight_program& operator=(preflight_program const&) = default;
 };
 
-/// A part of the run's state beside model and optimizer.
-struct rehearsed_part {
-  char const* name;
-  std::function<void(state_writer&)> write;
-  std::function<void(state_reader&)> read;
-
-  /// The state outlives the part.
-  template <class State>
-  static rehearsed_part of(char const* name, State& state) {
-    return {name, [&state](state_writer& archive) { state.visit(archive); },
-            [&state](state_reader& archive) { state.visit(archive); }};
-  }
-};
 /// A checkpoint in a directory, which exists and is empty. Throws what a save throws.
-void save_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::int64_t update,
+void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
                     std::string const& directory);
 /// Throws what a resume throws.
-void load_rehearsal(preflight_program& program, std::vector<rehearsed_part> const& parts, std::string const& directory);
+void load_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::string const& directory);
 
 /// The table in the making.
 class preflight_table {

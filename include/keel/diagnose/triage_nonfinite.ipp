@@ -115,8 +115,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
     std::vector<double> const values = values_of(scales);
     if (!values.empty()) return values.back();
     // A run whose every update was skipped has no line of an applied one; its recipe says what it began with.
-    auto const found = history.recipe.is_object() ? history.recipe.find("loss_scale") : history.recipe.end();
-    return history.recipe.is_object() && found != history.recipe.end() ? largest_number_in(*found) : 1.0;
+    auto const of_recipe = history.recipe.is_object() ? history.recipe.find("loss_scale") : history.recipe.end();
+    return history.recipe.is_object() && of_recipe != history.recipe.end() ? largest_number_in(*of_recipe) : 1.0;
   }();
 
   double const norm = departure_before(points_of(history, "gradient_norm"), of.first);

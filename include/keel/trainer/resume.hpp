@@ -12,6 +12,7 @@
 #include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/state_part.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/version.hpp>
@@ -26,20 +27,6 @@
 #include <vector>
 
 namespace keel {
-
-/// A named part of a run's state, which lists its fields with `visit`.
-struct state_part {
-  char const* name;
-  std::function<void(state_writer&)> write;
-  std::function<void(state_reader&)> read;
-
-  /// The state outlives the part.
-  template <class State>
-  static state_part of(char const* name, State& state) {
-    return {name, [&state](state_writer& archive) { state.visit(archive); },
-            [&state](state_reader& archive) { state.visit(archive); }};
-  }
-};
 
 /// What may differ between a checkpoint and the program that takes it; what does is then the program's.
 struct accepted_changes {

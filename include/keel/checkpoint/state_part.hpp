@@ -1,0 +1,25 @@
+// A part of what a checkpoint holds beside model and optimizer.
+#pragma once
+
+#include <functional>
+
+namespace keel {
+
+class state_reader;
+class state_writer;
+
+/// A named part of a run's state, which lists its fields with `visit`.
+struct state_part {
+  char const* name;
+  std::function<void(state_writer&)> write;
+  std::function<void(state_reader&)> read;
+
+  /// The state outlives the part.
+  template <class State>
+  static state_part of(char const* name, State& state) {
+    return {name, [&state](state_writer& archive) { state.visit(archive); },
+            [&state](state_reader& archive) { state.visit(archive); }};
+  }
+};
+
+}  // namespace keel
