@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdint>
+#include <keel/config/open_numbers.hpp>
 #include <keel/policy/checkpoint.hpp>
 #include <optional>
 
@@ -23,7 +24,7 @@ template <class Clock>
 class checkpoint_cadence {
  public:
   template <policy_for<slot::checkpoint> Policy>
-  explicit checkpoint_cadence(Policy const&) : checkpoint_cadence(Policy::configured) {}
+  explicit checkpoint_cadence(Policy const&) : checkpoint_cadence(detail::closed_settings<Policy>()) {}
   explicit checkpoint_cadence(checkpoint::settings const& settings) : settings_(settings) {}
 
   /// The run begins, or a save began.

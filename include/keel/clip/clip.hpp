@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/window_statistics.hpp>
 #include <keel/gradients/gradient_memory.hpp>
@@ -25,6 +26,7 @@
 #include <limits>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace keel {
@@ -85,7 +87,8 @@ template <class Policy>
   requires(!stateful<Policy> && Policy::configured.kind == clip::kind::zscore)
 struct state_type<Policy> {
   struct type : norm_history {
-    type() : norm_history(Policy::configured) {}
+    type() : norm_history(closed_settings<Policy>()) {}
+    explicit type(clip::settings const& settings) : norm_history(settings) {}
   };
 };
 }  // namespace detail
@@ -93,17 +96,28 @@ struct state_type<Policy> {
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
+namespace detail {
+template <class Policy>
+state_of<Policy> begin_clip_state(clip::settings const& settings) {
+  if constexpr (std::is_constructible_v<state_of<Policy>, clip::settings const&>) {
+    return state_of<Policy>(settings);
+  } else {
+    return {};
+  }
+}
+}  // namespace detail
+
 /// True for a policy that bounds a joint norm of an order other than 2, which is measured on the whole gradients.
 template <class Policy>
 inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
 
 /// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
 template <class Policy>
-double norm_limit(state_of<Policy> const& state) {
+double norm_limit(state_of<Policy> const& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
   if constexpr (has_other_order<Policy>) {
     return std::numeric_limits<double>::infinity();
   } else if constexpr (Policy::configured.kind == clip::kind::global_norm) {
-    return Policy::configured.limit;
+    return settings.limit;
   } else if constexpr (Policy::configured.kind == clip::kind::zscore) {
     return state.limit();
   } else {
@@ -179,9 +193,8 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
 /// changed any; a custom policy is taken to have.
 template <class Policy>
 bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients, double norm,
-                state_of<Policy>& state) {
+                state_of<Policy>& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
   at::NoGradGuard no_grad;
-  constexpr auto settings = Policy::configured;
   if constexpr (custom_stateful_clip<Policy>) {
     Policy::clip(gradients, norm, state);
     return true;
@@ -196,9 +209,9 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
     }
     clip_global_norm(values, measured, settings.limit);
     return measured > settings.limit;
-  } else if constexpr (settings.kind == clip::kind::value) {
+  } else if constexpr (Policy::configured.kind == clip::kind::value) {
     return clip_value(gradients, settings.limit);
-  } else if constexpr (settings.kind == clip::kind::adaptive) {
+  } else if constexpr (Policy::configured.kind == clip::kind::adaptive) {
     return clip_unit_wise(parameters, gradients, settings.limit);
   } else {
     return false;

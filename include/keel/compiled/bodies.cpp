@@ -81,6 +81,7 @@
 #include <keel/spike/spike_guard.ipp>
 #include <keel/step/device_update.ipp>
 #include <keel/step/gradients.ipp>
+#include <keel/step/recipe_numbers.ipp>
 #include <keel/step/require_valid.hpp>
 #include <keel/step/taken_batch.ipp>
 #include <keel/step/update_trace.ipp>

@@ -70,6 +70,7 @@ struct config {
   int disagreeing_options = 0;  ///< policies with options that contradict each other
   int unitless_intervals = 0;   ///< policies whose interval is a number without a unit
   int unsaved_states = 0;       ///< stateful policies that do not say how they are saved
+  int given = 0;                ///< numbers that the program gives later
   int malformed_rules = 0;      ///< custom rules that are not written as keel/rule/rule.hpp says
   int accepted_count = 0;
   rule_id accepted[max_accepted] = {};  ///< of accept<"B06">; what does not fit counts in accepted_count alone

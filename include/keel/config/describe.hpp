@@ -3,6 +3,7 @@
 
 #include <concepts>
 #include <keel/config/config.hpp>
+#include <keel/policy/given.hpp>
 #include <keel/policy/text.hpp>
 
 namespace keel {
@@ -35,14 +36,14 @@ class printed_fields {
     }
   }
   void number(char const* name, auto value) {
-    if (entry* one = add(name, value == decltype(value){})) one->value << value;
+    if (entry* one = add(name, value == decltype(value){})) put(*one, value);
   }
   void number_between(char const* name, int value, int /*least*/, int /*most*/) { number(name, value); }
   void number_or_infinity(char const* name, double value) {
-    if (entry* one = add(name, false)) value > 1.7976931348623157e308 ? one->value << "infinity" : one->value << value;
+    if (entry* one = add(name, false)) value > 1.7976931348623157e308 ? void(one->value << "infinity") : put(*one, value);
   }
   void optional_number(char const* name, double value, bool given) {
-    if (entry* one = add(name, !given)) one->value << value;
+    if (entry* one = add(name, !given)) put(*one, value);
   }
   void updates(char const* name, long long value) { with_unit(name, value, value == 0, " steps"); }
   void optional_updates(char const* name, long long value, bool given) { with_unit(name, value, !given, " steps"); }
@@ -76,8 +77,11 @@ class printed_fields {
     return &entries_[count_++];
   }
   void with_unit(char const* name, long long value, bool is_zero, char const* unit) {
-    if (entry* one = add(name, is_zero)) one->value << value << unit;
+    entry* const one = add(name, is_zero);
+    if (one != nullptr) put(*one, value);
+    if (one != nullptr && !is_given(value)) one->value << unit;
   }
+  static void put(entry& to, auto value) { is_given(value) ? to.value << "given" : to.value << value; }
 
   static constexpr int most = 32;
   char const* taken_;

@@ -7,11 +7,17 @@
 
 namespace keel {
 
+/// With the seed of a policy as a value, for a recipe whose seed the program gives.
+inline void seed(determinism::settings const& settings, at::DeviceType device = at::kCPU) {
+  libtorch::seed_random(at::kCPU, settings.seed);
+  if (device != at::kCPU) libtorch::seed_random(device, settings.seed);
+}
+
 template <class Recipe>
-  requires(config_of<Recipe>.determinism.kind != determinism::kind::off)
+  requires(config_of<Recipe>.determinism.kind != determinism::kind::off &&
+           !is_given(config_of<Recipe>.determinism.seed))
 void seed(at::DeviceType device = at::kCPU) {
-  libtorch::seed_random(at::kCPU, config_of<Recipe>.determinism.seed);
-  if (device != at::kCPU) libtorch::seed_random(device, config_of<Recipe>.determinism.seed);
+  seed(config_of<Recipe>.determinism, device);
 }
 
 }  // namespace keel

@@ -176,15 +176,13 @@ class put_back {
   buffer_snapshot buffers_;
 };
 
-template <class Recipe>
 struct counted_passes {
   kept_counter without;  ///< without recompute
   kept_counter as_configured;
 
   template <class Batch, class LossOf>
-  counted_passes(torch::nn::Module& model, at::DeviceType device, Batch const& batch, LossOf& loss_of)
+  counted_passes(torch::nn::Module& model, at::DeviceType device, Batch const& batch, LossOf& loss_of, config const& configured)
       : without(model), as_configured(model) {
-    constexpr config configured = config_of<Recipe>;
     auto const pass = [&](kept_counter& counter, recompute_kind recompute) {
       at::Tensor loss;
       autocast_scope const autocast(device, configured.precision.kind);
@@ -200,11 +198,12 @@ struct counted_passes {
 
 }  // namespace detail
 
-/// `model` and `loss_of` as a step takes them; the batch is a micro-batch. Throws what the loss throws.
+/// `model` and `loss_of` as a step takes them; the batch is a micro-batch. `configured` is the recipe with its numbers, as a step's
+/// recipe_value(). Throws what the loss throws.
 template <class Recipe, class Model, sliceable_batch Batch, class LossOf>
   requires loss_function<LossOf, Batch>
-breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_options const& options = {}) {
-  constexpr config configured = config_of<Recipe>;
+breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_options const& options = {},
+                   config const& configured = keel::detail::closed_config<Recipe>()) {
   torch::nn::Module& module = as_module(model);
   breakdown result;
   result.state_per_parameter = options.state_per_parameter;
@@ -229,8 +228,8 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   std::int64_t const rows = result.rows = batch_traits<Batch>::rows(batch);
   detail::put_back const afterwards(module, device);
   auto const of = [&](std::int64_t granules) {
-    return detail::counted_passes<Recipe>(
-        module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, granules * granularity)), loss_of);
+    return detail::counted_passes(
+        module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, granules * granularity)), loss_of, configured);
   };
   auto const one = of(1);
   auto const two = of(rows >= 2 * granularity ? 2 : 1);

@@ -103,7 +103,7 @@ class preflight_program_of final : public preflight_program {
  public:
   preflight_program_of(Subject const& subject, std::vector<Batch> batches, LossOf& loss_of)
       : subject_(subject),
-        recipe_(real_step::configured),
+        recipe_(subject.step.recipe_value()),
         batches_(std::move(batches)),
         loss_of_(loss_of),
         buffers_(subject.step.model()),
@@ -193,7 +193,7 @@ class preflight_program_of final : public preflight_program {
       aside([&] {
         // Of one row, by which activations are counted, a batch norm that trains has no variance.
         if (normalises_over_a_batch(model())) model().eval();
-        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter})
+        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter}, recipe_)
                    .peak();
       });
       return peak;
@@ -207,7 +207,7 @@ class preflight_program_of final : public preflight_program {
   class tried final : public tried_step {
    public:
     explicit tried(preflight_program_of& program)
-        : program_(program), loss_(program.loss_of_), step_(program.model(), program.optimizer(), program.subject_.length) {
+        : program_(program), loss_(program.loss_of_), step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length) {
       step_.ladder().begin_like(program.subject_.step.ladder());
       step_.restore_on_skip(program.subject_.registered);
       for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());
@@ -250,7 +250,7 @@ class preflight_program_of final : public preflight_program {
 
    private:
     tried_update take(std::span<tried_batch const> batches) {
-      constexpr auto count = static_cast<std::size_t>(real_step::configured.accumulate.count);
+      auto const count = static_cast<std::size_t>(step_.recipe_value().accumulate.count);
       tried_update found;
       for (std::size_t i = 0; i < count; ++i) {
         Batch const batch = program_.make(batches[i % batches.size()]);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <keel/checkpoint/best_so_far.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/policy/evaluation.hpp>
 #include <string>
@@ -14,7 +15,7 @@ namespace keel {
 class early_stop {
  public:
   template <policy_for<slot::evaluation> Policy>
-  explicit early_stop(Policy const&) : early_stop(Policy::configured) {}
+  explicit early_stop(Policy const&) : early_stop(detail::closed_settings<Policy>()) {}
   explicit early_stop(evaluation::settings const& settings)
       : settings_(settings), best_({settings.larger, settings.min_delta}) {}
 

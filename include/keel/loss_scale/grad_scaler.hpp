@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/policy/loss_scale.hpp>
@@ -27,7 +28,7 @@ class grad_scaler {
  public:
   /// keel::grad_scaler scaler{keel::loss_scale::fixed<1024.0>{}};
   template <policy_for<slot::loss_scale> Policy>
-  explicit grad_scaler(Policy const&) : grad_scaler(Policy::configured) {}
+  explicit grad_scaler(Policy const&) : grad_scaler(detail::closed_settings<Policy>()) {}
   explicit grad_scaler(loss_scale::settings const& settings = loss_scale::dynamic<>::configured)
       : settings_(settings),
         factor_(settings.kind == loss_scale::kind::none ? 1.0 : settings.initial),

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/policy/nonfinite.hpp>
@@ -13,7 +14,7 @@ namespace keel {
 class nonfinite_guard {
  public:
   template <policy_for<slot::nonfinite> Policy>
-  explicit nonfinite_guard(Policy const&) : nonfinite_guard(Policy::configured) {}
+  explicit nonfinite_guard(Policy const&) : nonfinite_guard(detail::closed_settings<Policy>()) {}
   explicit nonfinite_guard(nonfinite::settings const& settings) : settings_(settings) {}
 
   void accepted() { in_a_row_ = 0; }

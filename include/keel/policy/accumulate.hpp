@@ -7,6 +7,7 @@
 // Left out: a mean of means (B06), and an accumulation factor that is applied twice (B04).
 #pragma once
 
+#include <keel/policy/given.hpp>
 #include <keel/policy/slot.hpp>
 
 namespace keel::slot {

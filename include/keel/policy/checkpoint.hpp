@@ -83,7 +83,9 @@ constexpr settings at(seconds interval) { return {.kind = kind::every_seconds, .
 /// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
 template <class Other>
 constexpr settings at(Other interval) {
-  if constexpr (std::is_arithmetic_v<Other>) {
+  if constexpr (std::is_same_v<Other, given_number>) {
+    return at(steps{interval});
+  } else if constexpr (std::is_arithmetic_v<Other>) {
     return at(steps{static_cast<long long>(interval)});
   } else {
     return at(steps{1});
@@ -95,7 +97,7 @@ struct never : fills<slot::checkpoint> {
 };
 template <auto Interval, option... Options>
 struct every : configures<slot::checkpoint, at(Interval), Options...> {
-  static constexpr bool has_unit = is_one_of<steps, epochs, tokens, seconds>(Interval);
+  static constexpr bool has_unit = is_one_of<steps, epochs, tokens, seconds, given_number>(Interval);
 };
 template <option... Options>
 struct young_daly : configures<slot::checkpoint, settings{.kind = kind::young_daly}, Options...> {};

@@ -67,7 +67,9 @@ constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .in
 /// What has no unit that this policy takes is rejected (D26); a number is taken as updates, so no other rule reports it.
 template <class Other>
 constexpr settings at(Other interval) {
-  if constexpr (std::is_arithmetic_v<Other>) {
+  if constexpr (std::is_same_v<Other, given_number>) {
+    return at(steps{interval});
+  } else if constexpr (std::is_arithmetic_v<Other>) {
     return at(steps{static_cast<long long>(interval)});
   } else {
     return at(steps{1});
@@ -79,7 +81,7 @@ struct none : fills<slot::evaluation> {
 };
 template <auto Interval, option... Options>
 struct every : configures<slot::evaluation, at(Interval), Options...> {
-  static constexpr bool has_unit = is_one_of<steps, epochs>(Interval);
+  static constexpr bool has_unit = is_one_of<steps, epochs, given_number>(Interval);
 };
 
 }  // namespace keel::evaluation

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <keel/policy/given.hpp>
 
 namespace keel {
 
@@ -10,6 +11,7 @@ struct number {
 
   consteval number(std::floating_point auto from) : value(static_cast<double>(from)) {}
   consteval number(std::integral auto from) : value(static_cast<double>(from)) {}
+  consteval number(given_number) : value(given_number::real) {}
   constexpr operator double() const { return value; }
   friend constexpr bool operator==(number const&, number const&) = default;
 };

@@ -1,6 +1,7 @@
 // The run-time door: judges a configuration value by the same predicates as the compiler.
 #pragma once
 
+#include <concepts>
 #include <keel/policy/text.hpp>
 #include <keel/recipe/judge.hpp>
 
@@ -41,11 +42,24 @@ class verdict {
 namespace detail {
 
 template <class Rules>
+struct verdict_writer {
+  verdict& to;
+  constexpr void operator()(int rule, origin from, int number) const {
+    to.add({rule_table<Rules>::entries[rule].id, rule_texts<Rules>::all[rule], from, number});
+  }
+};
+
+template <class Rules>
 constexpr verdict verdict_on(config const& value) {
   verdict result;
-  judge<Rules>(value, [&](int rule, origin from, int number) {
-    result.add({rule_table<Rules>::entries[rule].id, rule_texts<Rules>::all[rule], from, number});
-  });
+  judge<Rules>(value, verdict_writer<Rules>{result});
+  return result;
+}
+/// The same for a configuration that has all its numbers.
+template <class Rules>
+constexpr verdict verdict_on_whole(config const& value) {
+  verdict result;
+  judge_whole<Rules>(value, verdict_writer<Rules>{result});
   return result;
 }
 
@@ -71,8 +85,9 @@ constexpr slot_text describe(violation const& broken) {
 }
 
 /// Judges a configuration by keel's rules; fill `config::run` first if the run-time facts are known. Rules that stand in a
-/// recipe are types and not in its configuration: for those there is check_as<Recipe>.
-constexpr verdict check(config const& value) {
+/// recipe are types and not in its configuration: for those there is check_as<Recipe>. A template, so that a recipe that is not judged
+/// here costs nothing.
+constexpr verdict check(std::same_as<config> auto const& value) {
   config by_keel = value;
   by_keel.accepted_count = 0;
   for (int i = 0; i < value.accepted_count; ++i) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <keel/config/describe.hpp>
+#include <keel/config/open_numbers.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/recipe/judge.hpp>
 #include <keel/recipe/recipe.hpp>
@@ -57,6 +58,10 @@ constexpr void fold_policy(config& to, unsigned& seen) {
     using kind = decltype(slot::settings::kind);
     if (Policy::configured.kind == kind::custom) (to.*place<slot>).own = name_of<Policy>();
   }
+  given_counter open;
+  auto settings = Policy::configured;
+  slot::fields(settings, open);
+  to.given += open.count;
   to.repeated |= seen & bit;
   seen |= bit;
 }
@@ -115,6 +120,16 @@ constexpr config fold(recipe<Entries...> const*) {
 /// The recipe as a value.
 template <class Recipe>
 inline constexpr config config_of = detail::fold(decltype(detail::list_of(static_cast<Recipe const*>(nullptr))){});
+
+namespace detail {
+/// Of a recipe that stands by itself, without a trainer that would have its numbers.
+template <class Recipe>
+consteval config closed_config() {
+  static_assert(config_of<Recipe>.given == 0,
+                "the recipe leaves numbers open that this call needs. Fix: pass it a trainer's or step's recipe_value().");
+  return config_of<Recipe>;
+}
+}  // namespace detail
 
 /// The recipe as a table: `std::cout << keel::describe<mine>();`
 template <class Recipe>

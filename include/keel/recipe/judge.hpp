@@ -2,6 +2,7 @@
 #pragma once
 
 #include <keel/config/reachable.hpp>
+#include <keel/recipe/number_probes.hpp>
 #include <keel/rule/catalogue.hpp>
 
 namespace keel::detail {
@@ -100,10 +101,9 @@ constexpr void judge_accepted(config const& value, Report&& report) {
   }
 }
 
-/// Calls `report(index in List, origin, number)` once for every rule that stands broken: first those that the recipe breaks
-/// itself, in the order of the list, then those that the run can only come to break.
+/// judge() for a configuration without open numbers.
 template <class List, class Report>
-constexpr void judge(config const& value, Report&& report) {
+constexpr void judge_whole(config const& value, Report&& report) {
   using table = rule_table<List>;
   bool settled[table::count] = {};
   for (int i = 0; i < table::count; ++i) {
@@ -123,6 +123,52 @@ constexpr void judge(config const& value, Report&& report) {
     }
     return true;
   });
+}
+
+/// judge() for a configuration that leaves numbers open: what is broken whatever they are, as far as keel can tell.
+template <class List, class Report>
+constexpr void judge_open(config const& value, Report&& report) {
+  using table = rule_table<List>;
+  struct verdict_so_far {
+    int rule = 0;
+    origin from = origin::recipe;
+    int number = 0;
+    bool is_broken = true;
+  };
+  verdict_so_far found[table::count] = {};
+  int count = 0;
+  judge_whole<List>(with_probe(value, 0), [&](int rule, origin from, int number) { found[count++] = {rule, from, number}; });
+  int left = count;
+  for (int probe = 1; left > 0 && probe < probe_count + related_probes; ++probe) {
+    config const tried = with_probe(value, probe);
+    bool accepting[table::count] = {};
+    if (value.accepted_count > 0) judge_accepted<List>(tried, [&](int rule, origin, int) { accepting[rule] = true; });
+    for (int i = 0; i < count; ++i) {
+      if (!found[i].is_broken || accepting[found[i].rule]) continue;
+      if (can_be_broken(tried, table::entries[found[i].rule])) continue;
+      found[i].is_broken = false;
+      --left;
+    }
+  }
+  for (int i = 0; i < count; ++i) {
+    if (found[i].is_broken) report(found[i].rule, found[i].from, found[i].number);
+  }
+}
+
+/// Calls `report(index in List, origin, number)` once for every rule that stands broken: first those that the recipe breaks
+/// itself, in the order of the list, then those that the run can only come to break.
+template <class List, class Report>
+constexpr void judge(config const& value, Report&& report) {
+  if (value.given > 0) {
+    judge_open<List>(value, report);
+  } else {
+    judge_whole<List>(value, report);
+  }
+}
+
+/// What a recipe that leaves numbers open is made of: its policies, with numbers that break as little as possible.
+constexpr config kinds_of(std::same_as<config> auto const& value) {
+  return value.given == 0 ? value : with_probe(value, 0);
 }
 
 }  // namespace keel::detail

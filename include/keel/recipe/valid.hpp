@@ -36,11 +36,17 @@ using rules_about = typename rule::detail::joined<rule::catalogue, own_rules_in<
 template <class Recipe>
 using all_rules = typename rule::detail::joined<rule::catalogue, own_rules_in<Recipe>, rule::accept_rules>::type;
 
-// By the list alone and not by the recipe, so that a further recipe instantiates nothing here.
-template <class List>
+// By the list alone and not by the recipe, so that a further recipe instantiates nothing here. A recipe without open numbers does
+// not pay for those that have some.
+template <class List, bool IsOpen>
 constexpr int count_broken(config const& value) {
   int count = 0;
-  judge<List>(value, [&](int, origin, int) { ++count; });
+  auto const add = [&](int, origin, int) { ++count; };
+  if constexpr (IsOpen) {
+    judge_open<List>(value, add);
+  } else {
+    judge_whole<List>(value, add);
+  }
   return count;
 }
 
@@ -56,11 +62,16 @@ struct findings {
   finding all[Count + 1];
 };
 
-template <class List, int Count>
+template <class List, bool IsOpen, int Count>
 constexpr findings<Count> find_broken(config const& value) {
   findings<Count> found{};
   int next = 0;
-  judge<List>(value, [&](int rule, origin from, int number) { found.all[next++] = {rule, from, number}; });
+  auto const add = [&](int rule, origin from, int number) { found.all[next++] = {rule, from, number}; };
+  if constexpr (IsOpen) {
+    judge_open<List>(value, add);
+  } else {
+    judge_whole<List>(value, add);
+  }
   return found;
 }
 
@@ -72,7 +83,8 @@ struct at_recipe {
 
 template <class Recipe, class Door>
 inline constexpr auto broken_at =
-    find_broken<typename Door::template rules<Recipe>, count_broken<typename Door::template rules<Recipe>>(config_of<Recipe>)>(
+    find_broken<typename Door::template rules<Recipe>, (config_of<Recipe>.given > 0),
+                count_broken<typename Door::template rules<Recipe>, (config_of<Recipe>.given > 0)>(config_of<Recipe>)>(
         config_of<Recipe>);
 
 // One class with all rules as bases: overload resolution finds the one of an index without a chain of instantiations.
@@ -198,7 +210,7 @@ using verdict_of = rejected<Recipe, Door, all_broken<Recipe, Door>>;
 template <class Recipe>
 constexpr bool is_valid() {
   if constexpr (is_recipe<Recipe>) {
-    return count_broken<all_rules<Recipe>>(config_of<Recipe>) == 0;
+    return count_broken<all_rules<Recipe>, (config_of<Recipe>.given > 0)>(config_of<Recipe>) == 0;
   } else {
     return false;
   }

@@ -207,7 +207,18 @@ struct U45 {
       "bind keel::health::incident.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45>;
+struct U47 {
+  KEEL_RULE_TEXT(
+      "U47", "",
+      "this recipe leaves numbers to the program and gets none. Fix: pass them behind the optimizer, as {.clip = 1.0, "
+      ".accumulate = 4}.");
+};
+struct U48 {
+  KEEL_RULE_TEXT("U48", "",
+                 "this recipe leaves no number to the program. Fix: keel::given in place of the constant, or remove the numbers.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48>;
 
 }  // namespace keel::rule
 

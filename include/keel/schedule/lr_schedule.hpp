@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/policy/schedule.hpp>
@@ -54,7 +55,7 @@ class lr_schedule {
   /// `run_length`: updates of the run, for a schedule that needs it; 0: not known.
   template <policy_for<slot::schedule> Policy>
   lr_schedule(torch::optim::Optimizer& optimizer, Policy const& /*policy*/, std::int64_t run_length = 0)
-      : lr_schedule(optimizer, Policy::configured, run_length, factor_of<Policy>()) {}
+      : lr_schedule(optimizer, detail::closed_settings<Policy>(), run_length, factor_of<Policy>()) {}
   /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
   /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
@@ -65,6 +66,16 @@ class lr_schedule {
         custom_(std::move(factor)) {
     for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
     written_ = highest_;
+  }
+
+  /// A custom policy's own factor; nothing of the others.
+  template <class Policy>
+  static std::function<double(std::int64_t, std::int64_t)> factor_of() {
+    if constexpr (custom_schedule<Policy>) {
+      return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
+    } else {
+      return {};
+    }
   }
 
   /// Updates applied so far.
@@ -112,15 +123,6 @@ class lr_schedule {
   }
 
  private:
-  template <class Policy>
-  static std::function<double(std::int64_t, std::int64_t)> factor_of() {
-    if constexpr (custom_schedule<Policy>) {
-      return [](std::int64_t update, std::int64_t total) { return Policy::factor(update, total); };
-    } else {
-      return {};
-    }
-  }
-
   /// A rate that is set before the first update is what the schedule multiplies.
   void take_base_rates() {
     for (std::size_t i = 0; i < highest_.size(); ++i) written_[i] = highest_[i] = present(i);

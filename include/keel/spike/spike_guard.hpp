@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/core/outcome.hpp>
@@ -17,7 +18,7 @@ namespace keel {
 class spike_guard {
  public:
   template <policy_for<slot::spike> Policy>
-  explicit spike_guard(Policy const&) : spike_guard(Policy::configured) {}
+  explicit spike_guard(Policy const&) : spike_guard(detail::closed_settings<Policy>()) {}
   explicit spike_guard(spike::settings const& settings)
       : settings_(settings), loss_(length(), least()), gradient_norm_(length(), least()) {}
 

@@ -187,8 +187,8 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   void write() { values_.write(); }
 
   template <class Policy>
-  gradients<stage::clipped> clip(state_of<Policy>& state) && {
-    if (double const limit = norm_limit<Policy>(state); values_.norm > limit) {
+  gradients<stage::clipped> clip(state_of<Policy>& state, clip::settings const& settings = detail::closed_settings<Policy>()) && {
+    if (double const limit = norm_limit<Policy>(state, settings); values_.norm > limit) {
       values_.factor *= limit / values_.norm;
       values_.clipped = true;
     }
@@ -196,7 +196,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       if constexpr (!has_other_order<Policy>) values_.require_dense();
       values_.widen();
       values_.write();
-      values_.clipped = apply_clip<Policy>(values_.parameters, values_.all_gradients(), values_.norm, state);
+      values_.clipped = apply_clip<Policy>(values_.parameters, values_.all_gradients(), values_.norm, state, settings);
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }

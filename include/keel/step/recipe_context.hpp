@@ -45,11 +45,12 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
 template <class Recipe, class Autocast>
 class recipe_context {
  public:
-  /// Throws recipe_error where the facts break a rule.
+  /// `recipe` has all its numbers. Throws recipe_error where it or the facts break a rule.
   template <class Model, class Optimizer>
-  recipe_context(Model const*, Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates, std::int64_t ranks)
+  recipe_context(Model const*, Optimizer& optimizer, parameter_list const& parameters, config const& recipe,
+                 std::int64_t updates, std::int64_t ranks)
       : value_(require_valid<Recipe>(
-            detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind, ranks),
+            recipe, detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind, ranks),
             parameters.seen | facts<slot::model, module_of<Model>>(),
             seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
 

@@ -75,7 +75,7 @@ constexpr void require_batch_fits() {
 /// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.
 template <class Rules>
 void require_unbroken(config const& value) {
-  verdict const result = detail::verdict_on<Rules>(value);
+  verdict const result = detail::verdict_on_whole<Rules>(value);
   if (result.ok()) return;
   std::string sentences;
   std::vector<std::string> ids;
@@ -95,10 +95,9 @@ extern template void require_unbroken<detail::rules_about<recipe<>>>(config cons
 extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 #endif
 
-/// The recipe's configuration with the facts in it. Throws recipe_error where it breaks a rule.
+/// The recipe's configuration, which has all its numbers, with the facts in it. Throws recipe_error where it breaks a rule.
 template <class Recipe>
-config require_valid(run_facts const& facts, model::settings const& model, optimizer::settings const& optimizer) {
-  config value = config_of<Recipe>;
+config require_valid(config value, run_facts const& facts, model::settings const& model, optimizer::settings const& optimizer) {
   value.run = facts;
   value.model = value.model | model;
   value.optimizer = value.optimizer | optimizer;

@@ -35,6 +35,7 @@
 #include <keel/step/own_policies.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/recipe_context.hpp>
+#include <keel/step/recipe_numbers.hpp>
 #include <keel/step/step_environment.hpp>
 #include <keel/step/update_decision.hpp>
 #include <keel/step/update_events.hpp>
@@ -61,20 +62,34 @@ class step {
   using recipe = typename admission::recipe;
 
  public:
-  static constexpr config configured = config_of<recipe>;
+  /// What the recipe is made of; its numbers are recipe_value()'s.
+  static constexpr config configured = detail::kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
 
   /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
   /// the step.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
-      : model_(as_module(model)),
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe) {}
+  /// For a recipe that leaves numbers open. Throws recipe_error: E22 that names the numbers which are missing or not of their kind,
+  /// and with the rules that they break.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step(Model& model, Optimizer& optimizer, numbers const& all, std::int64_t updates = 0, Observer observe = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe) {}
+  /// With the numbers of another step of this recipe.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, std::int64_t updates = 0,
+       Observer observe = {})
+      : numbers_(all),
+        model_(as_module(model)),
         optimizer_(optimizer),
         engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
         parameters_(collect_parameters(model_, optimizer)),
-        context_(std::addressof(model), optimizer, parameters_, updates, Environment::ranks()),
-        scaler_(configured.loss_scale),
-        schedule_(optimizer, schedule_policy{}, updates),
+        context_(std::addressof(model), optimizer, parameters_, recipe_value(), updates, Environment::ranks()),
+        scaler_(recipe_value().loss_scale),
+        schedule_(optimizer, recipe_value().schedule, updates, lr_schedule::factor_of<schedule_policy>()),
         observe_(observe) {
     // Only where a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
@@ -85,6 +100,20 @@ class step {
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   step(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
+  }
+  /// Rejected (U47): the numbers are missing.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, numbers{}, updates, observe) {
+    detail::reject_call<rule::U47, Recipe>();
+  }
+  /// Rejected (U48): numbers that the recipe has no place for.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  step(Model& model, Optimizer& optimizer, numbers const&, std::int64_t updates = 0, Observer observe = {})
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, updates, observe) {
+    detail::reject_call<rule::U48, Recipe>();
   }
   // The update may be run again by functions that know this object.
   step(step const&) = delete;
@@ -111,7 +140,7 @@ class step {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
       require_batch_fits<recipe, Batch, weighted>();
       context_.template require_data_fits<Batch, weighted>();
-      require_declared_rows(configured.accumulate, batch_traits<Batch>::rows(batch));
+      require_declared_rows(recipe_value().accumulate, batch_traits<Batch>::rows(batch));
       try {
         return take(batch, loss_of);
       } catch (...) {
@@ -119,7 +148,7 @@ class step {
         throw;
       }
     }
-    return result::accumulated{0, configured.accumulate.count};
+    return result::accumulated{0, recipe_value().accumulate.count};
   }
 
   /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
@@ -202,6 +231,10 @@ class step {
   bool has_open_update() const { return open_; }
   /// No update is open or being closed: everything that a checkpoint holds belongs together.
   bool at_boundary() const { return !open_ && !closing_; }
+  /// The recipe with this step's numbers in it.
+  config const& recipe_value() const { return numbers_.value(); }
+  /// For another step with the same.
+  detail::recipe_numbers<recipe> const& recipe_numbers() const { return numbers_; }
   parameter_list const& parameters() const { return parameters_; }
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   torch::nn::Module& model() const { return model_; }
@@ -253,10 +286,10 @@ class step {
     [[maybe_unused]] std::optional<detail::taken_batch_of<Batch const&, LossOf&>> here;
     if constexpr (looks_into_incidents) keep(batch, loss_of, here);
     std::int64_t const index = micro_batches_++;
-    bool const complete = micro_batches_ == configured.accumulate.count;
+    bool const complete = micro_batches_ == recipe_value().accumulate.count;
     if constexpr (has_ladder) {
       // The update may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
-      replay_.add(max_pieces(batch, granularity_of(batch, pass_type::granularity)),
+      replay_.add(max_pieces(batch, granularity_of(batch, pass_.granularity())),
                   [this, batch, loss_of](std::int64_t place) mutable { run(batch, loss_of, place); });
       return advance(complete, [this] { replay_.run_rest(); });
     } else {
@@ -268,8 +301,8 @@ class step {
   template <class Batch, class LossOf>
   void keep(Batch const& batch, LossOf& loss_of, std::optional<detail::taken_batch_of<Batch const&, LossOf&>>& here) {
     if (!trace_.is_on()) return;
-    std::int64_t const granularity = granularity_of(batch, pass_type::granularity);
-    if (configured.accumulate.count == 1 && !decides_on_device_) {
+    std::int64_t const granularity = granularity_of(batch, pass_.granularity());
+    if (recipe_value().accumulate.count == 1 && !decides_on_device_) {
       trace_.add(here.emplace(batch, loss_of, granularity));
     } else if constexpr (std::copy_constructible<Batch> && std::copy_constructible<LossOf>) {
       using kept = detail::taken_batch_of<Batch, std::remove_const_t<LossOf>>;
@@ -325,14 +358,14 @@ class step {
     } else {
       detail::name_out_of_memory(begun(), attempt);
     }
-    if (!decision) return result::accumulated{micro_batches_, configured.accumulate.count};
+    if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
     return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
   }
 
   void open_update() {
     if (!pending_) average_.begin();
     if (decides_on_device_ && !device_scale_ && configured.loss_scale.kind == loss_scale::kind::dynamic) {
-      device_scale_.emplace(configured.loss_scale, scaler_, parameters_.tensors.front().device());
+      device_scale_.emplace(recipe_value().loss_scale, scaler_, parameters_.tensors.front().device());
     }
     bool const on_device = decides_on_device_ && device_scale_;
     pass_.layers().begin(detail::watches_layers(observe_));
@@ -373,7 +406,7 @@ class step {
     pass_.phases().enter(run_phase::update);
     detail::update_sums const& sums = pass_.sums();
     bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
-    require_declared_update(configured.accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
+    require_declared_update(recipe_value().accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
     // The update before this one may change the scale, the rate and the limits.
     if (decides_on_device_) {
       detail::name_out_of_memory_inside_update(updates_, [&] {
@@ -385,7 +418,7 @@ class step {
       auto unscaled = pass_.complete().unscale();
       engine_->prepare();
       found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
-                      norm_limit<clip_policy>(clip_state_)};
+                      norm_limit<clip_policy>(clip_state_, recipe_value().clip)};
       found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
       if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
       if (pass_.layers().is_on()) pass_.layers().gradients(found.decided->unscaling);
@@ -414,7 +447,7 @@ class step {
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
-    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_));
+    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, recipe_value().clip));
     found.clipped->prepare(optimizer_);
     return found;
   }
@@ -601,6 +634,7 @@ class step {
     return engine_ != nullptr && parameters_.one_device && Environment::decides_on_device(parameters_.device);
   }
 
+  [[no_unique_address]] detail::recipe_numbers<recipe> numbers_;
   std::int64_t updates_ = 0, skipped_ = 0, clipped_ = 0;
   torch::nn::Module& model_;
   torch::optim::Optimizer& optimizer_;
@@ -610,14 +644,15 @@ class step {
   bool half_updated_ = false;
   grad_scaler scaler_;
   lr_schedule schedule_;
-  state_of<clip_policy> clip_state_{}, next_clip_state_{};  ///< the next one counts once the update is certain
-  pass_type pass_{model_, parameters_};
-  update_trace trace_{configured.incident, model_, optimizer_, parameters_};
-  update_guards guards_{configured};
+  /// The next one counts once the update is certain.
+  state_of<clip_policy> clip_state_ = detail::begin_clip_state<clip_policy>(recipe_value().clip), next_clip_state_ = clip_state_;
+  pass_type pass_{model_, parameters_, recipe_value()};
+  update_trace trace_{recipe_value().incident, model_, optimizer_, parameters_};
+  update_guards guards_{recipe_value()};
   repeated_step_watch repeated_;
-  memory_ladder<policy_of<recipe, slot::oom>> ladder_{configured, model_, engine_, parameters_.device};
+  memory_ladder<policy_of<recipe, slot::oom>> ladder_{recipe_value(), model_, engine_, parameters_.device};
   detail::average_if<averages> average_{detail::averaged_tensors(model_, parameters_, configured.ema.buffers),
-                                        configured.ema.decay,
+                                        recipe_value().ema.decay,
                                         detail::averaged_names(model_, parameters_, configured.ema.buffers)};
   Observer observe_;
 

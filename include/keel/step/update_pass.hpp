@@ -35,18 +35,19 @@ namespace keel::detail {
 template <class Recipe, class Environment>
 class update_pass {
  public:
-  static constexpr config configured = config_of<Recipe>;
+  static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
   static constexpr bool shortens = oom::has_rung(configured.oom, oom::rung_kind::shorten_sequence);
   static constexpr bool may_recompute =
       configured.recompute.kind != recompute_kind::none || oom::has_rung(configured.oom, oom::rung_kind::enable_recompute);
   static constexpr bool may_fuse =
       configured.attention.kind == attention_kind::fused || oom::has_rung(configured.oom, oom::rung_kind::fused_attention);
-  static constexpr std::int64_t granularity = update_granularity(configured);
 
-  /// Both outlive this.
-  update_pass(torch::nn::Module& model, parameter_list const& parameters)
+  /// The first two outlive this.
+  update_pass(torch::nn::Module& model, parameter_list const& parameters, config const& recipe)
       : parameters_(parameters),
+        granularity_(update_granularity(recipe)),
+        may_accumulate_(recipe.accumulate.count > 1),
         versions_(parameters.tensors),
         watch_(parameters),
         buffers_(model),
@@ -59,6 +60,8 @@ class update_pass {
   phase_clock<typename Environment::clock>& phases() { return phases_; }
   layer_watch& layers() { return layers_; }
   update_sums const& sums() const { return sums_; }
+  /// Rows that are cut together.
+  std::int64_t granularity() const { return granularity_; }
   buffer_snapshot& buffers() { return buffers_; }
   /// State of the program that is put back with the buffers; it outlives this.
   void restore_on_skip(program_state& state) { program_ = &state; }
@@ -138,14 +141,13 @@ class update_pass {
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   template <class Batch, class LossOf>
   loss_accumulator run(Batch const& whole, LossOf& loss_of, memory_settings const& relief) {
-    constexpr bool more_to_come = configured.accumulate.count > 1;
     watch_.require_unchanged();
     // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
     if (!left_.empty()) program_->leave_changes(left_, taken_);
     loss_accumulator const tally = run_shortened(whole, loss_of, relief);
     phases_.stop();
-    watch_.take(more_to_come);
-    if (more_to_come && has_program_state()) left_ = program_->take_marks();
+    watch_.take(may_accumulate_);
+    if (may_accumulate_ && has_program_state()) left_ = program_->take_marks();
     return tally;
   }
 
@@ -179,7 +181,7 @@ class update_pass {
     sums_.tokens += batch_traits<Batch>::tokens(batch);
     loss_accumulator tally;
     bool const cut = relief.pieces > 1;
-    for_each_piece(batch, relief.pieces, granularity_of(batch, granularity), [&](auto const& piece, std::int64_t rows) {
+    for_each_piece(batch, relief.pieces, granularity_of(batch, granularity_), [&](auto const& piece, std::int64_t rows) {
       name_mixed_dtypes(piece, parameters_.tensors.front().scalar_type(),
                         [&] { run_piece(piece, rows, loss_of, relief, cut, tally); });
     });
@@ -226,6 +228,8 @@ class update_pass {
   }
 
   parameter_list const& parameters_;
+  std::int64_t granularity_;
+  bool may_accumulate_;  ///< more micro-batches may follow in an update
   gradient_versions versions_;
   open_update_watch watch_;
   buffer_snapshot buffers_;

@@ -29,7 +29,7 @@ namespace keel::detail {
 /// A trainer's part.
 template <class Recipe, class Environment, class Step>
 class evaluator {
-  static constexpr config configured = config_of<Recipe>;
+  static constexpr config configured = kinds_of(config_of<Recipe>);
   using clock = typename Environment::clock;
   using log_type = run_log<typename Environment::files>;
 
@@ -49,7 +49,7 @@ class evaluator {
       reject_call<rule::U32, Batches>();
     } else if constexpr (!countable_batch<batch_of<source>>) {
       reject_call<rule::U14, batch_of<source>>();
-    } else if constexpr (source_facts<source>().endless && configured.evaluation.batches == 0) {
+    } else if constexpr (source_facts<source>().endless && config_of<Recipe>.evaluation.batches == 0) {
       reject_call<rule::E02, Batches>();
     } else {
       add_sound(std::move(name), std::move(batches), std::move(loss_of));
@@ -104,14 +104,14 @@ class evaluator {
   /// Throws error (E12) for a recipe that evaluates where nothing was added.
   void require_any() const {
     if (configured.evaluation.kind == evaluation::kind::none || !all_.empty()) return;
-    throw error("E12", "the recipe evaluates every " + std::to_string(configured.evaluation.interval) +
+    throw error("E12", "the recipe evaluates every " + std::to_string(settings().interval) +
                            (configured.evaluation.kind == evaluation::kind::every ? " updates" : " epochs") +
                            ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
   }
   /// After so many updates.
   bool is_due([[maybe_unused]] std::int64_t updates) const {
     if constexpr (configured.evaluation.kind == evaluation::kind::every) {
-      return updates % configured.evaluation.interval == 0;
+      return updates % settings().interval == 0;
     } else {
       return false;
     }
@@ -119,7 +119,7 @@ class evaluator {
   /// At an update boundary, once an epoch.
   bool is_due_by_epochs() const {
     if constexpr (configured.evaluation.kind == evaluation::kind::every_epochs) {
-      std::int64_t const interval = configured.evaluation.interval;
+      std::int64_t const interval = settings().interval;
       return progress_.cursor.epoch / interval > progress_.record.evaluated_epochs / interval;
     } else {
       return false;
@@ -139,7 +139,7 @@ class evaluator {
     };
     auto const on = std::make_shared<kept>(kept{std::move(batches), std::move(loss_of)});
     auto run = [this, name, on] {
-      return evaluate(name, configured.evaluation.batches, static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
+      return evaluate(name, settings().batches, static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
                       static_cast<std::unwrap_reference_t<LossOf>&>(on->loss_of));
     };
     auto rehearse = [this, on](std::int64_t most) {
@@ -156,6 +156,8 @@ class evaluator {
       all_.push_back({std::move(name), std::move(run), std::move(rehearse)});
     }
   }
+
+  evaluation::settings const& settings() const { return step_.recipe_value().evaluation; }
 
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
 

@@ -209,6 +209,7 @@ class incident_replay {
     return result;
   }
 
+  config const& recipe_value() const { return step_.recipe_value(); }
   replay_result run(replay_options const& options) {
     kept_update const kept = read_batches(options);
     auto const forward = [&](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
@@ -246,7 +247,7 @@ class incident_replay {
         change_batch(batch,
                      [](at::Tensor const& one) { return at::isFloatingType(one.scalar_type()) ? at::randn_like(one) : one; });
       }
-      std::int64_t const granularity = granularity_of(batch, update_granularity(configured));
+      std::int64_t const granularity = granularity_of(batch, update_granularity(step_.recipe_value()));
       kept.owned.push_back(std::make_unique<taken_batch_of<batch_type, LossOf&>>(batch, loss_of_, granularity));
       kept.micro_batches.push_back({kept.owned.back().get(), random});
     }
@@ -270,9 +271,9 @@ std::vector<narrow_row> experiments_left_out(config const& recipe);
 template <class Again>
 narrow_result narrowed(Again& again) {
   narrow_result result;
-  for (auto const& [experiment, options] : experiments_on(again.facts(), Again::configured))
+  for (auto const& [experiment, options] : experiments_on(again.facts(), again.recipe_value()))
     result.rows.push_back(row_of(experiment, again.run(options)));
-  for (narrow_row& one : experiments_left_out(Again::configured)) result.rows.push_back(std::move(one));
+  for (narrow_row& one : experiments_left_out(again.recipe_value())) result.rows.push_back(std::move(one));
   return result;
 }
 

@@ -31,7 +31,7 @@ namespace keel::detail {
 /// A trainer's part.
 template <class Recipe, class Environment, class Step>
 class run_observer {
-  static constexpr config configured = config_of<Recipe>;
+  static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool records_profiles = configured.profile.kind != profile::kind::off;
 
  public:
@@ -43,7 +43,7 @@ class run_observer {
         log_(log),
         options_(options),
         gpu_(step.parameters().tensors.front().device()),
-        profiles_(configured.profile, std::move(profiles), step.parameters().tensors.front().device()) {
+        profiles_(step.recipe_value().profile, std::move(profiles), step.parameters().tensors.front().device()) {
     if (configured.incident.kind == keel::incident::kind::keep && options.run_directory.empty())
       throw error("E12",
                   "the recipe keeps incidents but options.run_directory is empty. Name a directory, or use "
@@ -171,7 +171,7 @@ class run_observer {
         snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
         add_incident(content, event, description);
         written =
-            write_incident(directory->files(), directory->root(), attempts + 1, configured.incident.most, content, description);
+            write_incident(directory->files(), directory->root(), attempts + 1, step_.recipe_value().incident.most, content, description);
       } catch (std::exception const& thrown) {
         // What the run does with the update does not depend on it.
         log_.notice("warning: an incident was not kept: " + first_line(thrown));
@@ -220,7 +220,7 @@ class run_observer {
   Step& step_;
   run_log<typename Environment::files>& log_;
   trainer_options const& options_;
-  batch_watch batches_{configured.batch_guard};
+  batch_watch batches_{step_.recipe_value().batch_guard};
   bool looks_ = true;
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;

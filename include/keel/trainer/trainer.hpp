@@ -53,15 +53,27 @@ class trainer {
   using recipe = typename admission::recipe;
 
  public:
-  static constexpr config configured = config_of<recipe>;
+  static constexpr config configured = detail::kinds_of(config_of<recipe>);
   using files = typename Environment::files;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, trainer_options options = {}, files const& file_system = {})
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system) {}
+  /// For a recipe that leaves numbers open (keel::given). Throws recipe_error (E22) for numbers that are missing or not of their
+  /// kind, and with the rules that they break.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {}, files const& file_system = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system) {}
+  /// With the numbers of another trainer of this recipe.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
+          files const& file_system)
       : options_(std::move(options)),
-        step_(model, optimizer, length(), forward_events{this}),
+        step_(model, optimizer, all, length_of(options_, all.value().accumulate.count), forward_events{this}),
         console_(options_.console, options_.mode, options_.console_every),
         directory_(detail::open_directory(options_, saves, file_system)) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
@@ -72,6 +84,20 @@ class trainer {
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   trainer(Model& model, First& first, Second&, trainer_options const& = {}, files const& = {}) : trainer(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
+  }
+  /// Rejected (U47).
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer(Model& model, Optimizer& optimizer, trainer_options const& options = {}, files const& file_system = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : trainer(model, optimizer, numbers{}, options, file_system) {
+    detail::reject_call<rule::U47, Recipe>();
+  }
+  /// Rejected (U48).
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {}, files const& = {})
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
+    detail::reject_call<rule::U48, Recipe>();
   }
   /// Rejected (U40). By its references to const it comes second where both constructors take the braces.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
@@ -329,6 +355,8 @@ class trainer {
 
   // What the run has come to so far.
 
+  /// The recipe with this trainer's numbers in it.
+  config const& recipe_value() const { return step_.recipe_value(); }
   /// Updates that were applied.
   std::int64_t updates() const { return step_.updates(); }
   std::int64_t skipped() const { return step_.skipped(); }
@@ -367,7 +395,7 @@ class trainer {
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  std::int64_t length() const { return length_of(options_, configured.accumulate.count); }
+  std::int64_t length() const { return length_of(options_, recipe_value().accumulate.count); }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
   detail::dry_run<recipe, Environment, step_type> dry_run() { return {step_, checkpoints_.registered(), length()}; }
@@ -386,10 +414,11 @@ class trainer {
     if (begun_) return;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!resumed && progress_.record.attempts == 0) {
-      if constexpr (configured.determinism.kind != determinism::kind::off) seed<recipe>(step_.parameters().device);
-      log_.begin(configured);
+      if constexpr (configured.determinism.kind != determinism::kind::off)
+        seed(recipe_value().determinism, step_.parameters().device);
+      log_.begin(recipe_value());
     }
-    log_.write_recipe(configured);
+    log_.write_recipe(recipe_value());
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
       log_.no_fused_attention(step_.updates());
     if (directory_) log_.weaker_promises(step_.updates());
@@ -545,7 +574,7 @@ class trainer {
     checkpoints_.mark_incomplete(true);
     auto const value = agree(typename Environment::world{}, evaluator_.evaluate_all(), reduce::mean{});
     checkpoints_.evaluated(value);
-    if constexpr (schedule::judges_evaluations(configured.schedule))
+    if (schedule::judges_evaluations(recipe_value().schedule))
       step_.schedule().evaluated(value.value(), configured.evaluation.larger);
     checkpoints_.mark_incomplete(false);
     bool const ends = progress_.evaluations.evaluated(value, step_.updates());
@@ -652,15 +681,15 @@ class trainer {
   step_type step_;
   console console_;
   detail::opened_directory<files> directory_;
-  run_progress progress_{configured.evaluation, alarm_watch(detail::alarms_of<policy_of<recipe, slot::health>>(),
-                                                            schedule::warmup_updates(configured.schedule, length()))};
+  run_progress progress_{recipe_value().evaluation, alarm_watch(detail::alarms_of<policy_of<recipe, slot::health>>(),
+                                                            schedule::warmup_updates(recipe_value().schedule, length()))};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
   run_log<files> log_{directory_.get(), console_, progress_.record, options_};
   detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_};
   detail::checkpointed<step_type> checkpointed_{step_};
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
-      configured, options_, &Environment::new_run_id, directory_.get(), checkpointed_, progress_, log_, hooks_};
+      recipe_value(), options_, &Environment::new_run_id, directory_.get(), checkpointed_, progress_, log_, hooks_};
   update_timer<clock> timer_;
   detail::run_observer<recipe, Environment, step_type> observer_{
       step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};

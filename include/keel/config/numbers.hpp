@@ -1,0 +1,184 @@
+// The numbers that a recipe leaves open (policy/given.hpp), by name: what a program gives a trainer or a step.
+//     {.clip = 1.0, .accumulate = 4, .checkpoint = 500, .checkpoint_keep = 3}     in the order of the list below
+// A number has the name of its slot where it is its policy's argument, as the 1.0 of clip::global_norm<1.0>, and otherwise the slot's
+// and the field's, as recipes in files have them (json/load_config.hpp). Durations are numbers of the unit that the recipe says.
+#pragma once
+
+#include <concepts>
+#include <keel/config/open_numbers.hpp>
+#include <keel/policy/text.hpp>
+#include <type_traits>
+
+namespace keel {
+
+/// A number of any kind, or none. What it is given for decides which it must be.
+class given_value {
+ public:
+  enum class kind : unsigned char { none, whole, natural, real };
+
+  constexpr given_value() = default;
+  constexpr given_value(std::floating_point auto value) : kind_(kind::real), real_(static_cast<double>(value)) {}
+  constexpr given_value(std::signed_integral auto value) : kind_(kind::whole), whole_(value) {}
+  constexpr given_value(std::unsigned_integral auto value) : kind_(kind::natural), natural_(value) {}
+  /// A truth value is not a number.
+  given_value(bool) = delete;
+  constexpr given_value(steps value) : given_value(value.count) {}
+  constexpr given_value(epochs value) : given_value(value.count) {}
+  constexpr given_value(tokens value) : given_value(value.count) {}
+  constexpr given_value(seconds value) : given_value(value.count) {}
+
+  constexpr bool is_there() const { return kind_ != kind::none; }
+  /// False where this is not a number of the type of `to`: a fraction for a count, NaN, or more than fits.
+  constexpr bool put(double& to) const {
+    if (kind_ == kind::whole) to = static_cast<double>(whole_);
+    if (kind_ == kind::natural) to = static_cast<double>(natural_);
+    if (kind_ == kind::real) to = real_;
+    return to == to && !is_given(to);
+  }
+  constexpr bool put(long long& to) const { return put_integer(to, 0x1p63); }
+  constexpr bool put(unsigned long long& to) const { return put_integer(to, 0x1p64); }
+  constexpr bool put(int& to) const {
+    long long wide = 0;
+    if (!put(wide) || wide < -0x8000'0000LL || wide > 0x7fff'ffffLL) return false;
+    to = static_cast<int>(wide);
+    return true;
+  }
+  friend constexpr bool operator==(given_value const&, given_value const&) = default;
+
+ private:
+  template <class Integer>
+  constexpr bool put_integer(Integer& to, double end) const {
+    constexpr bool is_signed = std::signed_integral<Integer>;
+    if (kind_ == kind::whole) {
+      if (!is_signed && whole_ < 0) return false;
+      to = static_cast<Integer>(whole_);
+    } else if (kind_ == kind::natural) {
+      if (is_signed && natural_ > 0x7fff'ffff'ffff'ffffULL) return false;
+      to = static_cast<Integer>(natural_);
+    } else {
+      // 4.0 is four, whoever wrote it down.
+      if (!(real_ >= (is_signed ? -end : 0.0) && real_ < end)) return false;
+      if (real_ != static_cast<double>(static_cast<Integer>(real_))) return false;
+      to = static_cast<Integer>(real_);
+    }
+    return !is_given(to);
+  }
+
+  given_value::kind kind_ = kind::none;
+  long long whole_ = 0;
+  unsigned long long natural_ = 0;
+  double real_ = 0.0;
+};
+
+// Each member, with its slot and its field.
+// clang-format off
+#define KEEL_NUMBERS(EACH)                                                                                                    \
+  EACH(clip, clip, limit) EACH(clip_window, clip, window) EACH(clip_at_most, clip, at_most)                                   \
+  EACH(clip_order, clip, order) EACH(accumulate, accumulate, count)                                                           \
+  EACH(accumulate_micro_batch, accumulate, micro_batch) EACH(accumulate_global_batch, accumulate, global_batch)               \
+  EACH(loss_scale, loss_scale, initial) EACH(loss_scale_growth, loss_scale, growth)                                           \
+  EACH(loss_scale_backoff, loss_scale, backoff) EACH(loss_scale_growth_interval, loss_scale, growth_interval)                 \
+  EACH(loss_scale_hysteresis, loss_scale, hysteresis) EACH(loss_scale_floor, loss_scale, floor)                               \
+  EACH(nonfinite, nonfinite, limit) EACH(nonfinite_attempts, nonfinite, attempts) EACH(spike, spike, zscore)                  \
+  EACH(spike_window, spike, window) EACH(spike_limit, spike, limit) EACH(spike_attempts, spike, attempts)                     \
+  EACH(spike_ratio, spike, ratio) EACH(spike_loss_above, spike, loss_above)                                                   \
+  EACH(spike_gradient_norm_above, spike, gradient_norm_above) EACH(schedule_warmup, schedule, warmup)                         \
+  EACH(schedule_warmup_ratio, schedule, warmup_ratio) EACH(schedule_total, schedule, total)                                   \
+  EACH(schedule_decay, schedule, decay) EACH(schedule_min_ratio, schedule, min_ratio)                                         \
+  EACH(schedule_min_lr, schedule, min_lr) EACH(schedule_start_ratio, schedule, start_ratio)                                   \
+  EACH(schedule_evaluations, schedule, evaluations) EACH(schedule_patience, schedule, patience)                               \
+  EACH(schedule_lowered_by, schedule, lowered_by) EACH(schedule_threshold, schedule, threshold)                               \
+  EACH(schedule_interval, schedule, interval) EACH(schedule_power, schedule, power)                                           \
+  EACH(schedule_cycle, schedule, cycle) EACH(schedule_cycle_factor, schedule, cycle_factor)                                   \
+  EACH(checkpoint, checkpoint, interval) EACH(checkpoint_keep, checkpoint, keep)                                              \
+  EACH(checkpoint_mean_time_between_failures, checkpoint, mean_time_between_failures)                                         \
+  EACH(checkpoint_keep_every, checkpoint, keep_every) EACH(checkpoint_failures, checkpoint, failures)                         \
+  EACH(checkpoint_keep_k_best, checkpoint, keep_k_best) EACH(evaluation, evaluation, interval)                                \
+  EACH(evaluation_batches, evaluation, batches) EACH(evaluation_early_stop, evaluation, early_stop)                           \
+  EACH(evaluation_min_delta, evaluation, min_delta) EACH(evaluation_not_before, evaluation, not_before)                       \
+  EACH(evaluation_stop_at, evaluation, stop_at) EACH(ema, ema, decay) EACH(determinism, determinism, seed)                    \
+  EACH(oom_release_after, oom, release_after) EACH(batch_guard_vocabulary, batch_guard, vocabulary)                           \
+  EACH(batch_guard_classes, batch_guard, classes) EACH(batch_guard_longest, batch_guard, longest)                             \
+  EACH(batch_guard_padding, batch_guard, padding) EACH(batch_guard_ignored, batch_guard, ignored)                             \
+  EACH(profile, profile, period) EACH(profile_warmup, profile, warmup) EACH(profile_active, profile, active)                  \
+  EACH(incident, incident, most) EACH(timeout_soft, timeout, soft) EACH(timeout_hard, timeout, hard)                          \
+  EACH(timeout_collective, timeout, collective) EACH(timeout_first_update, timeout, first_update)                             \
+  EACH(timeout_heartbeat_interval, timeout, heartbeat_interval) EACH(timeout_heartbeat_limit, timeout, heartbeat_limit)       \
+  EACH(timeout_grace, timeout, grace) EACH(timeout_force_exit, timeout, force_exit)                                           \
+  EACH(timeout_longest_update, timeout, longest_update) EACH(timeout_longest_save, timeout, longest_save)                     \
+  EACH(objective, objective, group) EACH(data_rows, data, rows) EACH(world, world, ranks)
+// clang-format on
+
+/// The numbers of one trainer or step. What a recipe leaves open must be there, and nothing else may.
+struct numbers {
+#define KEEL_NUMBER(MEMBER, SLOT, FIELD) given_value MEMBER = {};
+  KEEL_NUMBERS(KEEL_NUMBER)
+#undef KEEL_NUMBER
+
+  /// The member of a slot's field; null where none is.
+  constexpr given_value* find(char const* slot, char const* field);
+  constexpr given_value const* find(char const* slot, char const* field) const {
+    return const_cast<numbers*>(this)->find(slot, field);
+  }
+  friend constexpr bool operator==(numbers const&, numbers const&) = default;
+};
+
+namespace detail {
+
+struct number_place {
+  char const* name;  ///< of the member of keel::numbers
+  char const* slot;
+  char const* field;
+  given_value numbers::* member;
+};
+inline constexpr number_place number_places[] = {
+#define KEEL_NUMBER(MEMBER, SLOT, FIELD) {#MEMBER, #SLOT, #FIELD, &numbers::MEMBER},
+    KEEL_NUMBERS(KEEL_NUMBER)
+#undef KEEL_NUMBER
+};
+#undef KEEL_NUMBERS
+
+constexpr number_place const* find_number(char const* slot, char const* field) {
+  for (number_place const& one : number_places) {
+    if (is_same(one.slot, slot) && is_same(one.field, field)) return &one;
+  }
+  return nullptr;
+}
+
+}  // namespace detail
+
+constexpr given_value* numbers::find(char const* slot, char const* field) {
+  auto const* const place = detail::find_number(slot, field);
+  return place == nullptr ? nullptr : &(this->*(place->member));
+}
+
+/// Why a configuration did not take a number.
+enum class number_fault : unsigned char {
+  missing,    ///< open, and not given
+  unwanted,   ///< given, and a constant of the recipe or of no policy in it
+  not_of_kind  ///< a fraction for a count, NaN, or more than fits
+};
+
+/// Puts the numbers into what a configuration leaves open. Calls `fault(number_fault, name)` for each that does not fit, with the
+/// name of its member; the configuration is then not whole.
+template <class Fault>
+constexpr void give(config& value, numbers const& all, Fault fault) {
+  numbers left = all;
+  detail::for_each_given(value, [&](char const* slot, char const* field, auto& to) {
+    auto const* const place = detail::find_number(slot, field);
+    if (place == nullptr) return;
+    given_value& number = left.*(place->member);
+    if (!number.is_there()) {
+      fault(number_fault::missing, place->name);
+    } else if (!number.put(to)) {
+      fault(number_fault::not_of_kind, place->name);
+    }
+    number = {};
+  });
+  for (auto const& place : detail::number_places) {
+    if ((left.*(place.member)).is_there()) fault(number_fault::unwanted, place.name);
+  }
+  value.given = 0;
+}
+
+}  // namespace keel

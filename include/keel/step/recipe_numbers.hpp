@@ -1,0 +1,41 @@
+// A recipe's configuration with the numbers that it leaves open. Each step has its own.
+#pragma once
+
+#include <keel/config/numbers.hpp>
+#include <keel/recipe/config_of.hpp>
+
+namespace keel::detail {
+
+/// Puts the numbers into a configuration. Throws recipe_error (E22) that names each one that was not given, that the recipe does not
+/// leave open, or that is not a number of its kind.
+void take_numbers(config& to, numbers const& all);
+
+template <class Recipe>
+class recipe_numbers {
+ public:
+  static constexpr bool are_open = config_of<Recipe>.given > 0;
+  recipe_numbers() = default;
+  explicit recipe_numbers(numbers const& all) {
+    config none = config_of<Recipe>;
+    take_numbers(none, all);
+  }
+  static constexpr config const& value() { return config_of<Recipe>; }
+};
+
+template <class Recipe>
+  requires(config_of<Recipe>.given > 0)
+class recipe_numbers<Recipe> {
+ public:
+  static constexpr bool are_open = true;
+  explicit recipe_numbers(numbers const& all) { take_numbers(value_, all); }
+  config const& value() const { return value_; }
+
+ private:
+  config value_ = config_of<Recipe>;
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/step/recipe_numbers.ipp>
+#endif
