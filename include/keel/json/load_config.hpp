@@ -248,16 +248,22 @@ inline config parse_config(std::string const& text) {
   return value;
 }
 
-/// A configuration from a JSON file, not yet judged. Throws config_error (E13), file_error (E02).
-inline config read_config(std::filesystem::path const& file) {
+namespace detail {
+/// Throws file_error (E02).
+inline std::string text_of_file(std::filesystem::path const& file) {
   std::error_code unknown;  // what cannot be looked at cannot be opened either
   std::ifstream stream(file, std::ios::binary);
   if (!stream.is_open() || std::filesystem::is_directory(file, unknown)) {
     throw file_error("E02", file.string() + " cannot be read. Look at its name and at its permissions.");
   }
-  std::string const text((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
+}
+}  // namespace detail
+
+/// A configuration from a JSON file, not yet judged. Throws config_error (E13), file_error (E02).
+inline config read_config(std::filesystem::path const& file) {
   try {
-    return parse_config(text);
+    return parse_config(detail::text_of_file(file));
   } catch (config_error const& thrown) {
     throw thrown.in_file(file.string());
   }

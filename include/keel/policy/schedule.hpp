@@ -1,5 +1,5 @@
 // schedule: the learning rate as a factor of each parameter group's own, by the number of updates that were applied.
-//   constant                   the default: keel writes no rate, and set_lr() or torch::optim::StepLR count;
+//   constant, given            the default: keel writes no rate, and set_lr() or torch::optim::StepLR count;
 //                              constant_with<warmup<D>> after a linear rise.
 //   linear<..>                 rises, then falls in a line.
 //   cosine<..>                 rises, then falls along half a cosine (Loshchilov & Hutter 2017). The usual one.
@@ -153,6 +153,8 @@ struct shape : configures<slot::schedule, start_of(Kind), Options...> {};
 template <option... Options>
 struct constant_with : shape<kind::constant, Options...> {};
 using constant = constant_with<>;
+/// The program owns the rate: what `constant` does, in the words of a recipe whose program moves it.
+using given = constant;
 template <option... Options>
 struct linear : shape<kind::linear, Options...> {};
 template <option... Options>
