@@ -19,12 +19,14 @@
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/core/bundle.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/finite.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/version.hpp>
 #include <keel/data/shuffled_batches.hpp>
 #include <keel/data/token_range.hpp>
+#include <keel/data/zipped_batches.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/diagnose/estimate.hpp>
 #include <keel/diagnose/preflight.hpp>
@@ -53,5 +55,6 @@
 #include <keel/optimizer/sgd.hpp>
 #include <keel/recompute/recompute.hpp>
 #include <keel/recompute/unit.hpp>
+#include <keel/step/owned.hpp>
 #include <keel/step/step.hpp>
 #include <keel/trainer/trainer.hpp>

@@ -1,6 +1,6 @@
 // An optimizer's state and options by the names of its parameters, never by position: LibTorch's own format swaps momenta
 // silently when parameters are registered in another order, and on 1.13 forgets the options.
-// Known: SGD, Adam, AdamW, RMSprop, Adagrad. For your own optimizer specialise optimizer_codec.
+// Known: SGD, Adam, AdamW, RMSprop, Adagrad, LBFGS. For your own optimizer specialise optimizer_codec.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -9,6 +9,7 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
@@ -119,6 +120,50 @@ struct optimizer_codec<torch::optim::Adagrad> {
   }
 };
 
+template <>
+struct optimizer_codec<torch::optim::LBFGS> {
+  using options = torch::optim::LBFGSOptions;
+  using state = torch::optim::LBFGSParamState;
+  static constexpr char const* name = "LBFGS";
+  /// One state of all parameters, flattened into a vector, under the first one's name.
+  static constexpr bool is_joint = true;
+  static void visit_options(auto& archive, options& of) {
+    std::optional<std::int64_t> max_eval;
+    std::optional<std::string> line_search;
+    if (of.max_eval()) max_eval = *of.max_eval();
+    if (of.line_search_fn()) line_search = *of.line_search_fn();
+    archive("lr", of.lr());
+    archive("max_iter", of.max_iter());
+    archive("max_eval", max_eval);
+    archive("tolerance_grad", of.tolerance_grad());
+    archive("tolerance_change", of.tolerance_change());
+    archive("history_size", of.history_size());
+    archive("line_search_fn", line_search);
+    if (max_eval) of.max_eval(*max_eval);
+    if (line_search) of.line_search_fn(*line_search);
+  }
+  static void visit_state(auto& archive, state& of) {
+    archive("func_evals", of.func_evals());
+    archive("n_iter", of.n_iter());
+    archive("t", of.t());
+    archive("prev_loss", of.prev_loss());
+    archive("d", of.d());
+    archive("H_diag", of.H_diag());
+    archive("prev_flat_grad", of.prev_flat_grad());
+    visit_list(archive, "old_dirs", of.old_dirs());
+    visit_list(archive, "old_stps", of.old_stps());
+    visit_list(archive, "ro", of.ro());
+  }
+
+ private:
+  /// A list is a deque here; what `al` holds is written before it is read.
+  static void visit_list(auto& archive, char const* name, auto& list) {
+    std::vector<at::Tensor> all(list.begin(), list.end());
+    archive(name, all);
+    list.assign(all.begin(), all.end());
+  }
+};
+
 namespace detail {
 
 /// Calls `use(codec)` with the codec of the optimizer's dynamic type. Throws error (S05) if it is not a known one.
@@ -135,9 +180,10 @@ void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   try_one(dynamic_cast<torch::optim::SGD*>(&optimizer), optimizer_codec<torch::optim::SGD>{});
   try_one(dynamic_cast<torch::optim::RMSprop*>(&optimizer), optimizer_codec<torch::optim::RMSprop>{});
   try_one(dynamic_cast<torch::optim::Adagrad*>(&optimizer), optimizer_codec<torch::optim::Adagrad>{});
+  try_one(dynamic_cast<torch::optim::LBFGS*>(&optimizer), optimizer_codec<torch::optim::LBFGS>{});
   if (!found) {
     throw error("S05",
-                "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop or Adagrad, or "
+                "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS, or "
                 "keel::checkpoint::never.");
   }
 }
@@ -153,14 +199,26 @@ struct state_visitor {
   void visit(auto& archive) { Codec::visit_state(archive, state); }
 };
 
+/// True for an optimizer whose state is one of all parameters.
+template <class Codec>
+inline constexpr bool is_joint = requires { requires Codec::is_joint; };
+
 /// Checks the shapes of a parameter's loaded state and moves it to the parameter's device.
 struct place_state {
   at::Tensor const& parameter;
   std::string const& name;
   std::string const& source;
+  bool is_joint;
 
+  void operator()(char const* /*field*/, std::vector<at::Tensor>& tensors) const {
+    for (at::Tensor& one : tensors) one = one.to(parameter.device());
+  }
   void operator()(char const* field, at::Tensor& tensor) const {
     if (!tensor.defined()) return;
+    if (is_joint) {
+      tensor = tensor.to(parameter.device());
+      return;
+    }
     if (tensor.dim() != 0 && tensor.sizes() != parameter.sizes()) {
       throw checkpoint_error(
           "E05", source + ": " + field + " of " + name + " has another shape than the parameter. Take an older checkpoint.");
@@ -252,7 +310,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         std::string const& name = parameters.names[index++];
         if (auto const master = tensors.find(name + ".master"); master != tensors.end()) {
           at::Tensor placed = master->second;
-          detail::place_state{parameter, name, source}("master", placed);
+          detail::place_state{parameter, name, source, false}("master", placed);
           new_masters.emplace_back(parameter, placed);
         }
         auto const found = states.find(name);
@@ -260,7 +318,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         auto state = std::make_unique<typename Codec::state>();
         state_reader state_archive(*found, tensors, source, name + ".");
         detail::state_visitor<Codec>{*state}.visit(state_archive);
-        detail::place_state place{parameter, name, source};
+        detail::place_state place{parameter, name, source, detail::is_joint<Codec>};
         detail::state_visitor<Codec>{*state}.visit(place);
         new_states.emplace_back(parameter, std::move(state));
       }

@@ -67,6 +67,7 @@
 #include <keel/metrics/update_interval.ipp>
 #include <keel/metrics/update_metrics.ipp>
 #include <keel/nonfinite/nonfinite_origin.ipp>
+#include <keel/nonfinite/nonfinite_pass.ipp>
 #include <keel/nonfinite/nonfinite_values.ipp>
 #include <keel/nonfinite/operation_watch.ipp>
 #include <keel/offload/mapped_memory.ipp>
@@ -79,6 +80,7 @@
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/spike/spike_guard.ipp>
+#include <keel/step/closure_backup.ipp>
 #include <keel/step/device_update.ipp>
 #include <keel/step/gradients.ipp>
 #include <keel/step/recipe_numbers.ipp>

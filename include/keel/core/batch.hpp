@@ -1,6 +1,6 @@
-// What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples,
-// arrays and vectors of tensors, vectors of row numbers, and LibTorch's Example are known; for your own type specialise
-// batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is not a count of rows, `tokens()`. What else a type may say
+// What keel needs to know of a batch: how many rows it has, a part of it, and how much it counts. Tensors, pairs, tuples and
+// arrays of tensors, vectors of tensors, which are its columns, vectors of anything else, which are its rows, and LibTorch's Example
+// with any target are known; for your own type specialise batch_traits, or give it `rows()`, `slice(begin, end)` and, if it is not a count of rows, `tokens()`. What else a type may say
 // is in oom/cut_batch.hpp.
 #pragma once
 
@@ -89,10 +89,11 @@ struct batch_traits<std::vector<at::Tensor>> {
   }
 };
 
-/// Numbers of rows, of which the loss function loads what it needs.
-template <std::integral Number>
-struct batch_traits<std::vector<Number>> {
-  using batch_type = std::vector<Number>;
+/// An element is a row: a number of which the loss function loads what it needs, a game, an image with its boxes, an Example that
+/// no transform stacked.
+template <class Row>
+struct batch_traits<std::vector<Row>> {
+  using batch_type = std::vector<Row>;
   static std::int64_t rows(batch_type const& batch) { return static_cast<std::int64_t>(batch.size()); }
   static std::int64_t tokens(batch_type const& batch) { return rows(batch); }
   static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
@@ -100,17 +101,68 @@ struct batch_traits<std::vector<Number>> {
   }
 };
 
-/// Types that look like LibTorch's data::Example: `data` and `target`.
-template <class Example>
-  requires requires(Example const& example) {
-    { example.data } -> std::convertible_to<at::Tensor>;
-    { example.target } -> std::convertible_to<at::Tensor>;
+/// The batch of a step that takes none: a physical system, an environment that the loss function plays in. One row.
+struct no_batch {
+  friend constexpr bool operator==(no_batch, no_batch) = default;
+};
+namespace detail {
+/// A loss function without a batch, as one with it.
+template <class LossOf>
+struct without_batch {
+  LossOf call;
+  decltype(auto) operator()(no_batch) const
+    requires std::invocable<std::remove_reference_t<LossOf> const&> || std::is_reference_v<LossOf>
+  {
+    return call();
   }
+};
+}  // namespace detail
+template <>
+struct batch_traits<no_batch> {
+  static std::int64_t rows(no_batch) { return 1; }
+  static std::int64_t tokens(no_batch) { return 1; }
+};
+
+namespace detail {
+/// The type of a public member `data` or `target`, without what the type's own rows() and slice() would say better.
+template <class Example>
+using data_of = std::remove_cvref_t<decltype(std::declval<Example const&>().data)>;
+template <class Example>
+using target_of = std::remove_cvref_t<decltype(std::declval<Example const&>().target)>;
+
+template <class Example>
+concept resembles_example = requires(Example const& example) {
+  requires std::is_member_object_pointer_v<decltype(&Example::data)>;
+  requires countable_batch<data_of<Example>>;
+} && !requires(Example const& example) { example.rows(); };
+template <class Example>
+concept has_target = requires(Example const& example) { example.target; };
+template <class Example>
+constexpr bool is_sliceable_example() {
+  if constexpr (has_target<Example>) {
+    return sliceable_batch<data_of<Example>> && sliceable_batch<target_of<Example>>;
+  } else {
+    return sliceable_batch<data_of<Example>>;
+  }
+}
+}  // namespace detail
+
+/// Types that look like LibTorch's data::Example: `data`, and `target` unless there is none. One whose target keel cannot cut is
+/// counted all the same.
+template <detail::resembles_example Example>
 struct batch_traits<Example> {
-  static std::int64_t rows(Example const& batch) { return batch_traits<at::Tensor>::rows(batch.data); }
-  static std::int64_t tokens(Example const& batch) { return batch_traits<at::Tensor>::tokens(batch.data); }
-  static Example slice(Example const& batch, std::int64_t begin, std::int64_t end) {
-    return Example{batch.data.slice(0, begin, end), batch.target.slice(0, begin, end)};
+  using data = batch_traits<detail::data_of<Example>>;
+  static std::int64_t rows(Example const& batch) { return data::rows(batch.data); }
+  static std::int64_t tokens(Example const& batch) { return data::tokens(batch.data); }
+  static Example slice(Example const& batch, std::int64_t begin, std::int64_t end)
+    requires(detail::is_sliceable_example<Example>())
+  {
+    if constexpr (detail::has_target<Example>) {
+      return Example{data::slice(batch.data, begin, end),
+                     batch_traits<detail::target_of<Example>>::slice(batch.target, begin, end)};
+    } else {
+      return Example{data::slice(batch.data, begin, end)};
+    }
   }
 };
 

@@ -1,25 +1,91 @@
-// What a loss function may return: a scalar tensor that is the mean over the batch's rows, or a mean with its own weight
-// where rows do not count alike (masked tokens, packed sequences).
+// What a loss function may return: a scalar tensor that is the mean over the batch's rows, a mean with its own weight
+// where rows do not count alike (masked tokens, packed sequences), or several losses by name, which are summed:
+//     return keel::losses{{"policy", policy_loss}, {"value", value_loss, 0.5}};
 #pragma once
 
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <keel/core/error.hpp>
+#include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace keel {
 
+/// One of several losses.
+struct named_loss {
+  std::string name;
+  at::Tensor value;     ///< scalar, floating point: a mean over the batch's rows
+  double weight = 1.0;  ///< its factor in the sum
+};
+
 /// A mean over `weight` equal things, such as the tokens that were not masked.
 struct weighted_loss {
-  at::Tensor mean;      ///< scalar, floating point
-  double weight = 1.0;  ///< above zero
+  at::Tensor mean;                     ///< scalar, floating point
+  double weight = 1.0;                 ///< above zero
+  std::vector<named_loss> parts = {};  ///< that `mean` is the sum of, where the program names them
+};
+
+/// Losses by name. Each is recorded as "loss/name", without its factor, and one that is not finite is named where the update is
+/// skipped.
+class losses {
+ public:
+  /// Throws data_error (E07) for a part without a name, two of one name, and a value that is not one floating-point number.
+  losses(std::initializer_list<named_loss> parts) {
+    for (named_loss const& one : parts) add(one.name, one.value, one.weight);
+  }
+  losses() = default;
+
+  /// One more, as in a loop over heads. Throws as the constructor does.
+  losses& add(std::string name, at::Tensor value, double weight = 1.0) {
+    auto const fail = [&](std::string const& words) { throw data_error("E07", "the loss \"" + name + "\" " + words); };
+    if (name.empty()) fail("has an empty name. Give it one, such as \"value\".");
+    for (named_loss const& one : parts_) {
+      if (one.name == name) fail("stands twice in one keel::losses. Give each its own name.");
+    }
+    if (!value.defined() || value.numel() != 1 || !at::isFloatingType(value.scalar_type())) {
+      std::string const shape = value.defined() ? c10::str(value.sizes(), " of ", value.scalar_type()) : "nothing";
+      fail("must be one floating-point number and is " + shape + ". Take its mean() or sum().");
+    }
+    if (!std::isfinite(weight)) fail("has the factor " + std::to_string(weight) + ". Use a finite number.");
+    parts_.push_back({std::move(name), std::move(value), weight});
+    return *this;
+  }
+  /// The means count for so many equal things, as in keel::weighted_loss, and not for the batch's rows.
+  losses& over(double weight) {
+    weight_ = weight;
+    return *this;
+  }
+
+  /// The sum of all, each times its factor, from the first to the last. Throws data_error (E07) if there are none.
+  at::Tensor total() const {
+    if (parts_.empty()) throw data_error("E07", "keel::losses is empty. Name at least one loss.");
+    at::Tensor sum;
+    for (named_loss const& one : parts_) {
+      at::Tensor const term = (one.weight == 1.0 ? one.value : one.value * one.weight).reshape({});
+      sum = sum.defined() ? sum + term : term;
+    }
+    return sum;
+  }
+  std::vector<named_loss> const& parts() const { return parts_; }
+  std::optional<double> weight() const { return weight_; }
+
+ private:
+  std::vector<named_loss> parts_;
+  std::optional<double> weight_;
 };
 
 inline weighted_loss as_weighted_loss(weighted_loss loss, std::int64_t /*rows*/) { return loss; }
 inline weighted_loss as_weighted_loss(at::Tensor loss, std::int64_t rows) {
   return {std::move(loss), static_cast<double>(rows)};
+}
+inline weighted_loss as_weighted_loss(losses const& all, std::int64_t rows) {
+  return {all.total(), all.weight().value_or(static_cast<double>(rows)), all.parts()};
 }
 
 /// A function that keel can take a batch's loss from.
@@ -38,7 +104,7 @@ inline void require_trainable(weighted_loss const& loss) {
   if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type())) {
     std::string const shape = loss.mean.defined() ? c10::str(loss.mean.sizes(), " of ", loss.mean.scalar_type()) : "nothing";
     throw data_error("E07", "the loss must be one floating-point number and is " + shape +
-                                ". Return a scalar tensor, as torch::nll_loss and its like do, or keel::weighted_loss.");
+                                ". Return its mean() or sum(), or several by name as keel::losses{{\"policy\", p}, {\"value\", v}}.");
   }
   if (!loss.mean.requires_grad()) {
     throw data_error("E07",

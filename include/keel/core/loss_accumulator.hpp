@@ -31,6 +31,18 @@ class loss_accumulator {
     device_sum_ = device_sum_.defined() ? device_sum_ + other.device_sum_ : other.device_sum_;
   }
 
+  /// Another mean as one term of a sum, whatever it is over.
+  void add_term(loss_accumulator const& other) {
+    weight = 1.0;
+    if (other.device_sum_.defined()) {
+      at::Tensor const mean = other.mean_on_device();
+      device_sum_ = device_sum_.defined() ? device_sum_ + mean : mean;
+    } else {
+      sum_ += other.mean();
+    }
+  }
+
+  bool is_on_device() const { return device_sum_.defined(); }
   /// NaN where only the device knows.
   double mean() const { return device_sum_.defined() ? std::numeric_limits<double>::quiet_NaN() : sum_ / weight; }
   /// A double scalar.

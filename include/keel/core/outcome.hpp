@@ -57,7 +57,7 @@ struct updated {
 /// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
 struct skipped {
   reason why;
-  std::string where;  ///< the first parameter with a non-finite gradient, or empty
+  std::string where;  ///< the first parameter with a non-finite gradient, the named loss that is not finite, or empty
   std::string origin =
       {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
 };

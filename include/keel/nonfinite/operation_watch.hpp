@@ -43,6 +43,8 @@ class operation_watch final : private operation_observer, private unit_listener 
   /// observe in this process, and what `pass` throws.
   void look_at(std::function<void()> const& pass);
 
+  /// Some operation made a NaN, or an infinity that the program did not ask for.
+  bool found_any() const;
   /// Where a tensor of the pass, such as its loss, became what it is; nothing where it is finite.
   std::optional<nonfinite_origin> origin_of(at::Tensor const& value) const;
   /// Where the first gradient that is not finite came from; nothing where all are finite.

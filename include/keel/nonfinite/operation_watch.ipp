@@ -254,6 +254,12 @@ KEEL_BODY std::optional<std::size_t> operation_watch::made(at::Tensor const& ten
   return found == made_by_.end() ? std::nullopt : std::optional(found->second);
 }
 
+KEEL_BODY bool operation_watch::found_any() const {
+  std::lock_guard const lock(mutex_);
+  return std::any_of(findings_.begin(), findings_.end(),
+                     [](finding const& one) { return one.values.nan || (one.values.positive && !one.is_meant); });
+}
+
 KEEL_BODY std::optional<nonfinite_origin> operation_watch::origin_of(at::Tensor const& value) const {
   nonfinite_values const values = nonfinite_values_of(value);
   if (!values.any()) return std::nullopt;

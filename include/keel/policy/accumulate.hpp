@@ -2,6 +2,9 @@
 // counts for what it holds and not for one Nth.
 //   accumulate<1>                                     the default.
 //   accumulate<N, micro_batch<M>, global_batch<G>>    also declares the batch algebra: G = M * N * world size (B01).
+//   accumulate<N, sum>                                adds the micro-batches' losses up and does not average them, as a program does
+//                                                     that calls backward() N times and scales nothing. Ragged micro-batches then
+//                                                     count alike, so only where a paper or an older program asks for it.
 //   accumulate<N, reduce_once>                        ranks average their gradients once an update and not once a
 //                                                     micro-batch; less traffic, not with ZeRO-2 or 3 (B03).
 // Left out: a mean of means (B06), and an accumulation factor that is applied twice (B04).
@@ -21,6 +24,7 @@ struct accumulate_settings {
   long long micro_batch = 0;   ///< rows a micro-batch; 0: not declared
   long long global_batch = 0;  ///< rows an update over all ranks; 0: not declared
   bool reduce_once = false;    ///< ranks exchange gradients at the end of an update only
+  bool sum = false;            ///< of the micro-batches' losses, in place of their mean
   friend constexpr bool operator==(accumulate_settings const&, accumulate_settings const&) = default;
 };
 
@@ -28,6 +32,7 @@ template <long long Rows>
 struct micro_batch : sets<&accumulate_settings::micro_batch, Rows> {};
 template <long long Rows>
 struct global_batch : sets<&accumulate_settings::global_batch, Rows> {};
+struct sum : sets<&accumulate_settings::sum, true> {};
 struct reduce_once : sets<&accumulate_settings::reduce_once, true> {};
 
 template <long long Count, option_of<accumulate_settings>... Options>
@@ -47,6 +52,7 @@ struct slot::accumulate : slot_description {
     field.number("micro_batch", s.micro_batch);
     field.number("global_batch", s.global_batch);
     field.truth("reduce_once", s.reduce_once);
+    field.truth("sum", s.sum);
   }
 };
 

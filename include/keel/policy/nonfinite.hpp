@@ -6,7 +6,9 @@
 //   rollback<N,..>   after N in a row rolls back to a checkpoint, changes something (N10), and goes on; a bounded number of
 //                    times (N11).
 // Options of rollback: skip_data (default), lower_lr (half of it), reseed, change_nothing, attempts<N>. Option of all:
-// rank_local, which leaves the decision to each rank alone and so is for a world of one (N01, N02). Left out: a skip without an
+// rank_local, which leaves the decision to each rank alone and so is for a world of one (N01, N02); exceptions, which takes an
+// exception of LibTorch's in the loss function for the same thing where a value in it was not finite: binary_cross_entropy,
+// normal and multinomial throw on a NaN. The forward pass then runs a second time, to see that. Left out: a skip without an
 // end (N06), and clipping a NaN away, which writes it into every gradient (G08).
 #pragma once
 
@@ -30,6 +32,7 @@ struct settings {
   nonfinite::change change = change::nothing;  ///< what a rollback changes
   long long attempts = 0;                      ///< rollbacks in one run
   bool agreed = true;                          ///< all ranks take the same branch
+  bool exceptions = false;                     ///< of LibTorch on a value that is not finite count as one
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -43,6 +46,7 @@ struct reseed : sets<&settings::change, change::reseed> {};
 struct change_nothing : sets<&settings::change, change::nothing> {};
 template <long long Count>
 struct attempts : sets<&settings::attempts, Count> {};
+struct exceptions : sets<&settings::exceptions, true> {};
 
 template <option... Options>
 struct raise_with : configures<slot::nonfinite, settings{}, Options...> {};
@@ -67,9 +71,9 @@ struct slot::nonfinite : slot_description {
   static constexpr char const* name = "nonfinite";
   static constexpr char const* given_twice = "D03";
   static constexpr policy_list<settings, 4> policies() {
-    return {{{.name = "raise", .start = {}, .fields = " agreed ", .typed = "raise"},
-             {"warn", {keel::nonfinite::kind::warn, 0}, " limit agreed ", "limit", true},
-             {"skip", {keel::nonfinite::kind::skip, 0}, " limit agreed ", "limit", true},
+    return {{{.name = "raise", .start = {}, .fields = " agreed exceptions ", .typed = "raise"},
+             {"warn", {keel::nonfinite::kind::warn, 0}, " limit agreed exceptions ", "limit", true},
+             {"skip", {keel::nonfinite::kind::skip, 0}, " limit agreed exceptions ", "limit", true},
              {"rollback", keel::nonfinite::rollback_start(0), "*", "limit", true}}};
   }
   static constexpr void fields(auto& s, auto& field) {
@@ -77,6 +81,7 @@ struct slot::nonfinite : slot_description {
     field.choice("change", s.change, {"nothing", "skip_data", "lower_lr", "reseed"});
     field.number("attempts", s.attempts);
     field.truth("agreed", s.agreed);
+    field.truth("exceptions", s.exceptions);
   }
 };
 

@@ -118,7 +118,14 @@ struct B23 {
   static constexpr bool broken(config const& c) { return c.model.dropout && c.objective.kind != objective::kind::supervised; }
 };
 
-using accumulate_rules = list<B01, B03, B06, B08, B10, B11, B12, B15, B21, B22, B23>;
+struct B24 {
+  KEEL_RULE_TEXT("B24", "",
+                 "keel::sum adds whole micro-batches, and a piece of one does not say its share. Fix: remove keel::sum, or "
+                 "oom::halve_micro_batch.");
+  static constexpr bool broken(config const& c) { return c.accumulate.sum && halves(c); }
+};
+
+using accumulate_rules = list<B01, B03, B06, B08, B10, B11, B12, B15, B21, B22, B23, B24>;
 
 }  // namespace keel::rule
 

@@ -93,7 +93,14 @@ struct G12 {
   static constexpr auto decided = rule::decided::call;
 };
 
-using clip_rules = list<G03, G05, G06, G11, G13, G14, G15>;
+struct G16 {
+  KEEL_RULE_TEXT("G16", "PyTorch",
+                 "an optimizer with a closure compares gradients of one loss, and clipped ones are of another. Fix: "
+                 "keel::clip::none, or torch::optim::AdamW.");
+  static constexpr bool broken(config const& c) { return c.optimizer.closure && c.clip.kind != clip::kind::none; }
+};
+
+using clip_rules = list<G03, G05, G06, G11, G13, G14, G15, G16>;
 using clip_order_rules = list<G01, G02, G08, G12>;
 
 }  // namespace keel::rule

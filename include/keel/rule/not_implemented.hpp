@@ -38,17 +38,12 @@ struct U27 {
       "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
 };
-struct U29 {
-  KEEL_RULE_TEXT("U29", "",
-                 "an optimizer with a closure re-evaluates the loss unseen by the step. Fix: torch::optim::AdamW or SGD.");
-  static constexpr bool broken(config const& c) { return c.optimizer.closure; }
-};
 struct U30 {
   KEEL_RULE_TEXT("U30", "", "several ranks are not supported in this version of keel. Fix: keel::world::size<1>.");
   static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
 };
 
-using rules_not_implemented = list<U04, U08, U09, U26, U27, U29, U30>;
+using rules_not_implemented = list<U04, U08, U09, U26, U27, U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -121,8 +116,8 @@ struct U15 {
 };
 struct U16 {
   KEEL_RULE_TEXT("U16", "",
-                 "loss_of must take the batch by const reference and return a tensor or keel::weighted_loss. Fix: change its "
-                 "parameter or return type.");
+                 "loss_of must take the batch by const& and return a tensor, keel::weighted_loss or keel::losses. Fix: change that, or "
+                 "sum its values.");
 };
 struct U17 {
   KEEL_RULE_TEXT(
@@ -218,7 +213,24 @@ struct U48 {
                  "this recipe leaves no number to the program. Fix: keel::given in place of the constant, or remove the numbers.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48>;
+struct U49 {
+  KEEL_RULE_TEXT("U49", "",
+                 "a backward pass of the program's own does not know the loss scale. Fix: keel::precision::bf16 without one, or "
+                 "step(batch, loss_of).");
+};
+struct U50 {
+  KEEL_RULE_TEXT("U50", "",
+                 "a ladder runs an update again, which a backward pass of the program's own cannot. Fix: keel::oom::raise, or "
+                 "step(batch, loss_of).");
+};
+
+struct U51 {
+  KEEL_RULE_TEXT("U51", "",
+                 "a step or trainer refers to its model and optimizer, so it does not move. Fix: keel::owned<keel::step<..>>, which "
+                 "owns them and does.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50, U51>;
 
 }  // namespace keel::rule
 

@@ -72,7 +72,8 @@ constexpr int slot_with_unread_option(config const& c) {
   }
   // A count of nothing is B21's.
   bool const sums = c.accumulate.count != 1 || halves(c);
-  return c.accumulate.reduce_once && !(several_ranks(c) && sums) ? index_of<slot::accumulate> : -1;
+  bool const unread = (c.accumulate.reduce_once && !(several_ranks(c) && sums)) || (c.accumulate.sum && !sums);
+  return unread ? index_of<slot::accumulate> : -1;
 }
 
 struct P20 {

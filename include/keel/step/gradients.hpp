@@ -299,6 +299,23 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
     separate_gradients(values_.parameters);
     values_.total_weight += relative;
   }
+  /// The same with a loss that is a term of a sum, which nothing divides.
+  void add_term(at::Tensor const& loss) {
+    begin_term();
+    at::Tensor scaled = values_.scale == 1.0 ? loss : loss * values_.scale;
+    if (values_.device_scale.defined()) scaled = scaled * values_.device_scale;
+    torch::autograd::backward({scaled}, {});
+    separate_gradients(values_.parameters);
+    values_.total_weight = 1.0;
+  }
+  /// Around backward passes of the program's own, which end with end_own(): of a mean, or of a sum.
+  void begin_term() {
+    if (values_.total_weight > 0.0) values_.widen();
+  }
+  void end_own(bool is_sum) {
+    separate_gradients(values_.parameters);
+    values_.total_weight = is_sum ? 1.0 : values_.total_weight + 1.0;
+  }
   gradients<stage::scaled, accumulation::complete> complete() && {
     return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));
   }

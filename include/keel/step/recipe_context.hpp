@@ -55,6 +55,7 @@ class recipe_context {
             seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
 
   run_facts const& run() const { return value_.run; }
+  optimizer::settings const& optimizer() const { return value_.optimizer; }
 
   /// What the source of the batches says of itself; asked with the first batch.
   void add_facts(data::settings const& data) {

@@ -9,6 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
 
 #include <cmath>
 #include <concepts>
@@ -29,9 +30,11 @@
 #include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/schedule/lr_schedule.hpp>
+#include <keel/step/closure_backup.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/observer.hpp>
+#include <keel/step/own_backward.hpp>
 #include <keel/step/own_policies.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/recipe_context.hpp>
@@ -65,6 +68,8 @@ class step {
   /// What the recipe is made of; its numbers are recipe_value()'s.
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
+  /// What follows model and optimizer: the length of the run.
+  using options_type = std::int64_t;
 
   /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
   /// the step.
@@ -117,11 +122,14 @@ class step {
   }
   // The update may be run again by functions that know this object.
   step(step const&) = delete;
+  /// Rejected (U51) where it is called, which for a member is where its class is moved.
+  step(step&& other) : step(other.model_, other.optimizer_, other.numbers_) { detail::reject_call<rule::U51, Recipe>(); }
   step& operator=(step const&) = delete;
 
   /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it
   /// is copied, so that the update can run again; pass std::ref to one with state.
-  /// Throws data_error for an empty batch and for a loss that cannot be trained on; nonfinite_error and out_of_memory_error as
+  /// Throws data_error for an empty batch and for a loss that cannot be trained on; error (E23) for a model that was left in evaluation
+  /// mode; nonfinite_error and out_of_memory_error as
   /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and
   /// interference_error (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for
   /// parameter groups that changed. An exception drops the update: parameters, optimizer state and buffers are as before it,
@@ -151,12 +159,36 @@ class step {
     return result::accumulated{0, recipe_value().accumulate.count};
   }
 
+  /// The same without a batch: `loss_of()` is all there is.
+  template <class LossOf>
+    requires std::invocable<std::remove_reference_t<LossOf>&>
+  step_outcome operator()(LossOf&& loss_of) {
+    using function = std::remove_cvref_t<LossOf>;
+    // A copy outlives the call, for an update that runs again; a function with state of its own is the caller's.
+    constexpr bool keeps = (has_ladder || looks_into_incidents) && std::invocable<function const&> && std::copy_constructible<function>;
+    using kept = std::conditional_t<keeps, function, std::remove_reference_t<LossOf>&>;
+    return (*this)(no_batch{}, detail::without_batch<kept>{loss_of});
+  }
+
+  /// A micro-batch whose backward passes the program runs: see own_backward.hpp. Throws error (E12) while another one is open, and for
+  /// an optimizer with a closure. Rejected with a loss scale (U49) and with a ladder (U50).
+  [[nodiscard]] own_backward<step> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
+      detail::reject_call<rule::U49, Recipe>();
+    } else if constexpr (has_ladder) {
+      detail::reject_call<rule::U50, Recipe>();
+    }
+    return own_backward<step>(*this, rows, tokens == 0 ? rows : tokens);
+  }
+
   /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
   std::optional<step_outcome> flush() {
     std::optional<step_outcome> last;
     if (open_) {
       try {
-        last = advance(true, [this] { replay_.run_rest(); });
+        require_not_own();
+        auto const run_rest = [this] { replay_.run_rest(); };
+        last = has_closure() ? advance_with_closure(true, run_rest) : advance(true, run_rest);
       } catch (...) {
         drop_update();
         throw;
@@ -277,9 +309,15 @@ class step {
   static constexpr reason bad_gradient =
       configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
 
+  friend own_backward<step>;
+  template <class, class>
+  friend class trainer;
+  using autocast = typename Environment::autocast;
+
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf& loss_of) {
     average_.require_parameters_in_place();
+    require_not_own();
     if constexpr (oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch)) require_same_rows(batch);
     if (!open_) begin();
     // On the stack where the batch outlives its update.
@@ -287,14 +325,61 @@ class step {
     if constexpr (looks_into_incidents) keep(batch, loss_of, here);
     std::int64_t const index = micro_batches_++;
     bool const complete = micro_batches_ == recipe_value().accumulate.count;
-    if constexpr (has_ladder) {
-      // The update may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
-      replay_.add(max_pieces(batch, granularity_of(batch, pass_.granularity())),
-                  [this, batch, loss_of](std::int64_t place) mutable { run(batch, loss_of, place); });
-      return advance(complete, [this] { replay_.run_rest(); });
-    } else {
-      return advance(complete, [&] { run(batch, loss_of, index); });
+    constexpr bool may_accumulate = config_of<recipe>.accumulate.count != 1;
+    if constexpr (has_ladder || (may_accumulate && std::copy_constructible<Batch> && std::copy_constructible<LossOf>)) {
+      if (has_ladder || has_closure()) {
+        // The update may have to run again from its first micro-batch; a copied batch shares its tensors' memory.
+        replay_.add(max_pieces(batch, granularity_of(batch, pass_.granularity())),
+                    [this, batch, loss_of](std::int64_t place) mutable { run(batch, loss_of, place); });
+        if (has_closure()) return advance_with_closure(complete, [this] { replay_.rewind(), replay_.run_rest(); });
+        return advance(complete, [this] { replay_.run_rest(); });
+      }
     }
+    auto const run_it = [&] { run(batch, loss_of, index); };
+    if (has_closure()) {
+      if (!complete) throw error("E12", "an optimizer with a closure sums micro-batches that can be copied, and this type of batch or loss function cannot. Use keel::accumulate<1>.");
+      return advance_with_closure(complete, run_it);
+    }
+    return advance(complete, run_it);
+  }
+
+  // A micro-batch whose backward passes the program runs.
+  void begin_own() {
+    average_.require_parameters_in_place();
+    require_not_own();
+    if (has_closure())
+      throw error("E12", "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
+    try {
+      if (!open_) begin();
+      if (!pass_.is_open()) open_update();
+      trace_.cannot_add("the program runs its backward passes itself");
+      observe_(event::micro_batch_begin{begun(), micro_batches_});
+      pass_.begin_own();
+      is_own_open_ = true;
+    } catch (...) {
+      drop_update();
+      throw;
+    }
+  }
+  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+    try {
+      is_own_open_ = false;
+      require_declared_rows(recipe_value().accumulate, rows);
+      detail::loss_accumulator const tally = pass_.end_own(loss, rows, tokens);
+      tell_end(tally, micro_batches_);
+      ++micro_batches_;
+      return advance(micro_batches_ == recipe_value().accumulate.count, [] {});
+    } catch (...) {
+      drop_update();
+      throw;
+    }
+  }
+  void abandon_own() {
+    is_own_open_ = false;
+    drop_update();
+  }
+  void require_not_own() const {
+    if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
   }
 
   /// For an update that has to be looked into.
@@ -317,6 +402,7 @@ class step {
     decides_on_device_ = can_decide_on_device();
     if (!decides_on_device_) settle();
     require_same_groups(parameters_, optimizer_);
+    require_training_mode();
     repeated_.require_none(optimizer_);
     repeated_.forget();
     if constexpr (has_ladder) relieve_allocator();
@@ -326,6 +412,18 @@ class step {
     dropped_at_.reset();
     pass_.memory().begin(detail::watches_memory(observe_));
     observe_(event::update_begin{begun()});
+  }
+
+  /// The program's own test left the model in evaluation mode: dropout would be off, and batch statistics those of before. Throws error
+  /// (E23).
+  void require_training_mode() {
+    bool const trains = model_.is_training();
+    if (!trains && was_training_ && (parameters_.seen.dropout || parameters_.seen.batch_norm)) {
+      throw error("E23", "the model was put into evaluation mode since the last update, and would train without dropout and with the batch "
+                         "statistics of before. Call model->train() behind your own test, or use run.evaluate; to train in evaluation "
+                         "mode on purpose, put the model into it before the step is built.");
+    }
+    was_training_ = was_training_ || trains;
   }
 
   /// Between updates: a rung for an allocator that loses time.
@@ -346,6 +444,14 @@ class step {
       run_rest();
       if (complete) decision.emplace(decide());
     };
+    if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
+    if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
+    return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+  }
+
+  /// What ends the update, if anything does before it is decided.
+  template <class Attempt>
+  std::optional<step_outcome> attempt_update(bool complete, Attempt const& attempt) {
     if constexpr (has_ladder) {
       auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
         pass_.step_back();
@@ -354,12 +460,121 @@ class step {
         drop_update();
         return result::gave_up{reason::out_of_memory, message};
       };
-      if (auto gave_up = replay_.attempt_until_it_fits(world_, complete, attempt, next)) return *gave_up;
+      return replay_.attempt_until_it_fits(world_, complete, attempt, next);
     } else {
       detail::name_out_of_memory(begun(), attempt);
+      return std::nullopt;
     }
+  }
+
+  bool has_closure() const { return context_.optimizer().closure; }
+
+  /// For an optimizer with a closure: the micro-batches wait until all are there, and `run_all` runs them once an evaluation.
+  template <class RunAll>
+  step_outcome advance_with_closure(bool complete, RunAll const& run_all) {
+    std::optional<detail::update_decision> decision;
+    auto const attempt = [&] {
+      if (!complete) return;
+      if (!pass_.is_open()) open_update();
+      decision.emplace(update_with_closure(run_all));
+    };
+    if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
     if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
-    return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+    if (decision->skip_reason) {
+      pass_.skip();
+      return skip(decision->facts, *decision->skip_reason, decision->where, decision->loss, decision->norm);
+    }
+    pass_.begin_update();
+    pass_.layers().after_update(updates_ + 1);
+    return accept(decision->facts, decision->loss, decision->norm, false);
+  }
+
+  /// The optimizer's whole step. Where a loss, a gradient or a parameter is not finite, or anything throws, parameters and the optimizer's
+  /// state are as they were. The loss and the norm are those of the first evaluation, at the parameters that the update began with.
+  template <class RunAll>
+  detail::update_decision update_with_closure(RunAll const& run_all) {
+    detail::update_decision found{{scaler_.factor(), 0.0, 0, 0, false}};
+    schedule_.require_sound(begun() + 1);
+    detail::closure_backup backup(optimizer_, parameters_);
+    schedule_.apply(optimizer_);
+    found.facts.learning_rate = schedule_.rate();
+    std::int64_t evaluations = 0;
+    auto const evaluate = [&] {
+      at::AutoGradMode const enabled(true);
+      if (evaluations++ > 0) pass_.restart(scaler_.factor());
+      run_all();
+      return evaluated(found, evaluations == 1);
+    };
+    pass_.layers().before_update();
+    try {
+      optimizer_.step(evaluate);
+      if (auto const name = detail::first_nonfinite_parameter(parameters_)) {
+        found.skip_reason = reason::nonfinite_gradient;
+        found.where = *name;
+      }
+    } catch (detail::closure_ends const&) {
+      // found says why.
+    } catch (...) {
+      backup.put_back();
+      throw;
+    }
+    if (found.skip_reason) {
+      backup.put_back();
+      if (evaluations > 1) trace_.cannot_add("the optimizer came to it in its search, away from the parameters of the update");
+    }
+    return found;
+  }
+  /// What one evaluation comes to, for the optimizer: the loss, and unscaled gradients in the parameters. Throws closure_ends where the
+  /// update is to be skipped.
+  at::Tensor evaluated(detail::update_decision& found, bool is_first) {
+    pass_.memory().enter(memory::phase::update);
+    pass_.phases().enter(run_phase::update);
+    detail::update_sums const& sums = pass_.sums();
+    double const loss = losses_stay_on_device_ ? Environment::host_value(sums.loss.mean_on_device()) : sums.loss.mean();
+    auto const end = [&](reason why, std::string where, double norm) {
+      found.skip_reason = why;
+      found.where = std::move(where);
+      if (is_first) found.loss = loss, found.norm = norm;
+      throw detail::closure_ends();
+    };
+    if (is_first) {
+      require_declared_update(recipe_value().accumulate, micro_batches_, sums.rows * context_.run().world_size,
+                              updates_ == 0 && skipped_ == 0);
+      found.facts.tokens = sums.tokens;
+      found.facts.rows = sums.rows;
+      found.facts.parts = sums.parts;
+    }
+    found.facts.origin = detail::origin_of(sums);
+    if (!std::isfinite(loss)) end(reason::nonfinite_loss, nonfinite_part(sums.parts), loss);
+    auto result = pass_.complete().unscale().check();
+    if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result))
+      end(reason::nonfinite_gradient, parameters_.names[nonfinite->parameter], nonfinite->norm);
+    auto& checked = std::get<gradients<stage::checked>>(result);
+    if (is_first) {
+      found.loss = loss;
+      found.norm = checked.norm();
+      if (!std::isfinite(found.norm)) end(reason::nonfinite_gradient, "", found.norm);
+      if (auto const why = guards_.spike().judge(loss, found.norm)) end(*why, "", found.norm);
+      if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
+      if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
+    }
+    checked.write();
+    return at::scalar_tensor(loss, at::kDouble);
+  }
+
+  /// The first of the named losses that is not finite, in words; empty where none is.
+  std::string nonfinite_part(std::vector<detail::named_sum> const& parts) const {
+    for (auto const& [name, value] : values_of(parts)) {
+      if (!std::isfinite(value)) return "the loss " + name;
+    }
+    return "";
+  }
+  std::vector<std::pair<std::string, double>> values_of(std::vector<detail::named_sum> const& parts) const {
+    std::vector<std::pair<std::string, double>> values;
+    values.reserve(parts.size());
+    for (auto const& one : parts)
+      values.emplace_back(one.name, one.loss.is_on_device() ? Environment::host_value(one.loss.mean_on_device()) : one.loss.mean());
+    return values;
   }
 
   void open_update() {
@@ -392,7 +607,9 @@ class step {
   template <class Batch, class LossOf>
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
     observe_(event::micro_batch_begin{begun(), index});
-    detail::loss_accumulator const tally = pass_.run(batch, loss_of, ladder_.relief());
+    tell_end(pass_.run(batch, loss_of, ladder_.relief()), index);
+  }
+  void tell_end(detail::loss_accumulator const& tally, std::int64_t index) {
     // A hook changes nothing of how an update is decided; on a device it costs a wait.
     bool const asks = losses_stay_on_device_ && detail::reads_losses(observe_);
     double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();
@@ -414,6 +631,8 @@ class step {
       });
     }
     detail::update_decision found{{scaler_.factor(), 0.0, sums.tokens, sums.rows, decides_on_device_}};
+    found.facts.parts = sums.parts;
+    found.facts.origin = detail::origin_of(sums);
     if (decides_on_device_) {
       auto unscaled = pass_.complete().unscale();
       engine_->prepare();
@@ -426,8 +645,10 @@ class step {
     }
     auto const is_finite = [&](double loss) {
       found.loss = found.norm = loss;
-      if (!std::isfinite(loss)) found.skip_reason = reason::nonfinite_loss;
-      return std::isfinite(loss);
+      if (std::isfinite(loss)) return true;
+      found.skip_reason = reason::nonfinite_loss;
+      found.where = nonfinite_part(sums.parts);
+      return false;
     };
     if (!losses_stay_on_device_ && !is_finite(sums.loss.mean())) return found;
     auto result = pass_.complete().unscale().check();
@@ -574,7 +795,7 @@ class step {
     bool const at_floor =
         why == reason::scale_overflow && configured.nonfinite.kind != nonfinite::kind::raise && scaler_.is_at_floor();
     if (at_floor) why = reason::nonfinite_gradient;
-    std::string const origin = look_into(facts, why, where, loss, norm);
+    std::string const origin = facts.origin.empty() ? look_into(facts, why, where, loss, norm) : facts.origin;
     ++skipped_;
     pass_.layers().forget(updates_ + 1);
     if (at_floor) scaler_.hold_at_floor();
@@ -606,10 +827,11 @@ class step {
 
   step_outcome close(detail::update_facts const& facts, step_outcome result, double loss, double norm) {
     if (!facts.late) pass_.phases().stop();
+    auto const losses = values_of(facts.parts);
     // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
     observe_(event::update_end{updates_, result, loss, norm, facts.loss_scale, facts.tokens, facts.rows, facts.late,
                                facts.late ? facts.memory : pass_.memory().end(),
-                               facts.late ? facts.times : pass_.phases().take()});
+                               facts.late ? facts.times : pass_.phases().take(), losses});
     show_layers(false);
     if (!decides_on_device_) end_update();
     return result;
@@ -622,7 +844,8 @@ class step {
     engine_->take_back();
     reason const why = skip_reason_of(loss, norm, update.limits, bad_gradient);
     auto const found = why == bad_gradient ? update.verdict.first_nonfinite() : std::nullopt;
-    return skip(update.facts, why, found ? parameters_.names[*found] : "", loss, norm);
+    std::string const where = why == reason::nonfinite_loss ? nonfinite_part(update.facts.parts) : "";
+    return skip(update.facts, why, found ? parameters_.names[*found] : where, loss, norm);
   }
 
   bool can_decide_on_device() const {
@@ -667,6 +890,8 @@ class step {
   bool decides_on_device_ = false;
   bool losses_stay_on_device_ = false;  ///< also where the host decides: it reads them with the norm
   bool closing_ = false;
+  bool is_own_open_ = false;   ///< the program runs backward passes
+  bool was_training_ = false;  ///< the model, at some update
   std::optional<detail::pending_update> pending_;
   std::optional<step_outcome> settled_;  ///< of the update before the open one
   std::optional<device_scale> device_scale_;

@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace keel::detail {
 
@@ -30,12 +31,32 @@ class raised {
   bool& flag_;
 };
 
+/// One of several losses of an update.
+struct named_sum {
+  std::string name;
+  loss_accumulator loss;
+};
+
 /// Of an open update; all of it starts from zero with the next, and where its micro-batches run again.
 struct update_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_accumulator loss;
+  std::vector<named_sum> parts;  ///< in the order in which the program named them first
+  std::string exception;         ///< of the loss function, that counts as a loss which is not finite
+
+  loss_accumulator& part(std::string const& name) {
+    for (named_sum& one : parts) {
+      if (one.name == name) return one.loss;
+    }
+    return parts.emplace_back(named_sum{name, {}}).loss;
+  }
 };
+
+/// Where a loss function threw because of a value that is not finite, in words; empty where none did.
+inline std::string origin_of(update_sums const& sums) {
+  return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
+}
 
 /// What the host knows of an update before it is applied.
 struct update_facts {
@@ -46,6 +67,8 @@ struct update_facts {
   bool late = false;                         ///< its verdict is read one update later
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
   phase_times times = {};                    ///< of a late one
+  std::vector<named_sum> parts = {};         ///< of the loss, where the program names them
+  std::string origin = {};                   ///< of a value that is not finite, where it is known without a look into the update
 };
 
 /// What a complete update came to, before anything has changed: clipped gradients, or why they are skipped.
@@ -57,7 +80,7 @@ struct update_decision {
   std::optional<device_decision> decided = {};  ///< in the place of the rest, where the device decides
   update_limits limits = {};
   std::optional<reason> skip_reason = {};
-  std::string where = {};  ///< the first parameter with a non-finite gradient
+  std::string where = {};  ///< the first parameter with a non-finite gradient, or the named loss that is not finite
 };
 
 /// An update that is under way on the device.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 
 namespace keel::event {
 
@@ -51,6 +52,8 @@ struct update_end {
   /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
   phase_times times = {};  ///< since the update before
+  /// Of keel::losses each by its name, without its factor, as a mean over the update; in the order in which they were named.
+  std::span<std::pair<std::string, double> const> losses = {};
 };
 /// An update that is not finite was looked into, before it is skipped; model, optimizer and registered state are as it found them.
 struct incident {

@@ -2,13 +2,16 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/full.h>
 
 #include <cmath>
 #include <cstdint>
+#include <exception>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/loss.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/gradients/gradient_versions.hpp>
 #include <keel/gradients/interference.hpp>
@@ -17,6 +20,7 @@
 #include <keel/memory/phase_watch.hpp>
 #include <keel/metrics/layer_watch.hpp>
 #include <keel/metrics/phase_times.hpp>
+#include <keel/nonfinite/nonfinite_pass.hpp>
 #include <keel/oom/cut_batch.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/recipe/config_of.hpp>
@@ -25,6 +29,7 @@
 #include <keel/step/program_state.hpp>
 #include <keel/step/taken_batch.hpp>
 #include <keel/step/update_decision.hpp>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -37,6 +42,7 @@ class update_pass {
  public:
   static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool has_ladder = configured.oom.kind == oom::kind::ladder;
+  static constexpr bool takes_exceptions = configured.nonfinite.exceptions;
   static constexpr bool shortens = oom::has_rung(configured.oom, oom::rung_kind::shorten_sequence);
   static constexpr bool may_recompute =
       configured.recompute.kind != recompute_kind::none || oom::has_rung(configured.oom, oom::rung_kind::enable_recompute);
@@ -48,6 +54,8 @@ class update_pass {
       : parameters_(parameters),
         granularity_(update_granularity(recipe)),
         may_accumulate_(recipe.accumulate.count > 1),
+        is_sum_(recipe.accumulate.sum),
+        model_(model),
         versions_(parameters.tensors),
         watch_(parameters),
         buffers_(model),
@@ -151,6 +159,42 @@ class update_pass {
     return tally;
   }
 
+  /// The program runs backward passes of its own from here to end_own().
+  void begin_own() {
+    watch_.require_unchanged();
+    if (!left_.empty()) program_->leave_changes(left_, taken_);
+    versions_.take();
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+    gradients_->begin_term();
+    memory_.enter(memory::phase::forward);
+    phases_.enter(run_phase::forward);
+  }
+  /// `loss` is what they went back from, for the record and for whether it is finite.
+  loss_accumulator end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+    sums_.rows += rows;
+    sums_.tokens += tokens;
+    loss_accumulator tally;
+    add_parts(loss);
+    if (losses_stay_on_device_) {
+      tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), 1.0);
+    } else {
+      tally.add(Environment::host_value(loss.mean), 1.0);
+    }
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+    gradients_->end_own(is_sum_);
+    add_to_sum(tally);
+    phases_.stop();
+    watch_.take(may_accumulate_);
+    if (may_accumulate_ && has_program_state()) left_ = program_->take_marks();
+    return tally;
+  }
+  /// An optimizer with a closure evaluates the loss once more: the update begins again, with buffers as they are.
+  void restart(double scale) {
+    watch_.forget();
+    sums_ = {};
+    gradients_.emplace(keel::begin_update(parameters_.tensors, scale, {}));
+  }
+
   /// The forward pass of rows of a batch that was taken before, as run() does it.
   weighted_loss forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* listener,
                               memory_settings const& relief) const {
@@ -187,8 +231,35 @@ class update_pass {
     });
     // Of a cut micro-batch each piece may count nothing, but not all of them.
     if (cut && tally.weight == 0.0) require_weight(0.0);
-    sums_.loss.add(tally);
+    add_to_sum(tally);
     return tally;
+  }
+  void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
+
+  /// Of a loss with named parts each. On the host each costs a read.
+  void add_parts(weighted_loss const& loss) {
+    for (named_loss const& one : loss.parts) {
+      loss_accumulator part;
+      if (losses_stay_on_device_) {
+        part.add_on_device(one.value.to(parameters_.tensors.front().device()), loss.weight);
+      } else {
+        part.add(Environment::host_value(one.value), loss.weight);
+      }
+      loss_accumulator& sum = sums_.part(one.name);
+      is_sum_ ? sum.add_term(part) : sum.add(part);
+    }
+  }
+
+  /// The loss function threw: true where a forward pass from the same random state has a value that is not finite.
+  template <class Batch, class LossOf>
+  bool was_nonfinite(Batch const& batch, LossOf& loss_of, random_snapshot const& random, memory_settings const& relief) {
+    random.restore();
+    return makes_nonfinite_values(model_, parameters_, [&](unit_listener* listener) {
+      typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
+      unit_scope const units(relief.recompute, listener);
+      attention_scope const attention(relief.attention);
+      static_cast<void>(loss_of(batch));
+    });
   }
 
   template <class Batch, class LossOf>
@@ -202,7 +273,27 @@ class update_pass {
       typename Environment::autocast autocast(parameters_.device, configured.precision.kind);
       unit_scope const units(relief.recompute, layers_.units());
       attention_scope const attention(relief.attention);
-      loss = as_weighted_loss(loss_of(batch), rows);
+      if constexpr (takes_exceptions) {
+        random_snapshot const random = random_snapshot::take(parameters_.device);
+        std::optional<std::string> threw;
+        std::exception_ptr thrown;
+        try {
+          loss = as_weighted_loss(loss_of(batch), rows);
+        } catch (c10::Error const& error) {
+          if (is_out_of_memory(error)) throw;
+          threw = first_line(error);
+          thrown = std::current_exception();
+        }
+        // Not in the handler: a caught exception may keep frames and tensors alive.
+        if (threw) {
+          if (!was_nonfinite(batch, loss_of, random, relief)) std::rethrow_exception(thrown);
+          if (sums_.exception.empty()) sums_.exception = *threw;
+          add_nonfinite(rows, tally);
+          return;
+        }
+      } else {
+        loss = as_weighted_loss(loss_of(batch), rows);
+      }
       // Also what only a rung would turn on: better rejected now than after a week.
       if constexpr (may_recompute) units.require_any();
       if constexpr (may_fuse) attention.require_any();
@@ -215,21 +306,38 @@ class update_pass {
     memory_.enter(memory::phase::backward);
     phases_.enter(run_phase::backward);
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
+    if (!loss.parts.empty()) add_parts(loss);
     if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
-      gradients_->add(loss.mean, loss.weight);
+      add_gradients(loss);
       return;
     }
     double const value = Environment::host_value(loss.mean);
     tally.add(value, loss.weight);
     // The update is lost already, so a backward pass over NaN would only cost time.
-    if (std::isfinite(value)) gradients_->add(loss.mean, loss.weight);
+    if (std::isfinite(value)) add_gradients(loss);
     // NOLINTEND(bugprone-unchecked-optional-access)
+  }
+  void add_gradients(weighted_loss const& loss) {
+    // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
+    is_sum_ ? gradients_->add_term(loss.mean) : gradients_->add(loss.mean, loss.weight);
+    // NOLINTEND(bugprone-unchecked-optional-access)
+  }
+  void add_nonfinite(std::int64_t rows, loss_accumulator& tally) const {
+    double const nan = std::numeric_limits<double>::quiet_NaN();
+    if (losses_stay_on_device_) {
+      auto const options = parameters_.tensors.front().options().dtype(at::kDouble).requires_grad(false);
+      tally.add_on_device(at::full({}, nan, options), static_cast<double>(rows));
+    } else {
+      tally.add(nan, static_cast<double>(rows));
+    }
   }
 
   parameter_list const& parameters_;
   std::int64_t granularity_;
   bool may_accumulate_;  ///< more micro-batches may follow in an update
+  bool is_sum_;          ///< of the micro-batches' losses, and not their mean
+  torch::nn::Module& model_;
   gradient_versions versions_;
   open_update_watch watch_;
   buffer_snapshot buffers_;

@@ -75,6 +75,7 @@ class update_trace {
   void add(std::unique_ptr<taken_batch> batch);
   /// One that outlives the update.
   void add(taken_batch& batch);
+  /// What the update began with is not all here.
   void cannot_add(char const* why) { kept_.missing = why; }
   /// No update is open; what the update that is under way on a device began with stays.
   void end(bool one_is_pending);

@@ -15,6 +15,7 @@
 #include <keel/attention/attention.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/data/batch_source.hpp>
+#include <keel/data/no_batches.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/health/alarm_watch.hpp>
@@ -55,6 +56,7 @@ class trainer {
  public:
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   using files = typename Environment::files;
+  using options_type = trainer_options;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
@@ -106,6 +108,11 @@ class trainer {
     detail::reject_call<rule::U40, Model>();
   }
   trainer(trainer const&) = delete;
+  /// Rejected (U51) where it is called, which for a member is where its class is moved.
+  trainer(trainer&& other)
+      : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options(), files()) {
+    detail::reject_call<rule::U51, Recipe>();
+  }
   trainer& operator=(trainer const&) = delete;
 
   // The run.
@@ -135,6 +142,14 @@ class trainer {
         throw;
       }
     }
+  }
+
+  /// The same without batches: `loss_of()` is all there is, and options.updates says how long. Throws error (E12) without a length.
+  template <class LossOf>
+    requires(std::invocable<std::remove_reference_t<LossOf>&> && !batch_source<std::remove_reference_t<LossOf>>)
+  outcome fit(LossOf&& loss_of) {
+    if (length() == 0) throw error("E12", "a run without batches needs a length. Give the trainer's options .updates.");
+    return fit(no_batches(), detail::without_batch<std::remove_reference_t<LossOf>&>{loss_of});
   }
 
   /// Ends fit, or makes should_stop true, at the next update boundary; from a hook or from another thread.
@@ -167,6 +182,25 @@ class trainer {
     deterministic_scope const deterministic(is_strict);
     if (!begun_) begin_run();
     return take(batch, loss_of);
+  }
+  /// The same without a batch: `loss_of()` is all there is.
+  template <class LossOf>
+    requires std::invocable<std::remove_reference_t<LossOf>&>
+  step_outcome step(LossOf&& loss_of) {
+    using function = std::remove_cvref_t<LossOf>;
+    // A copy may outlive the call, for an update that runs again; a function with state of its own is the caller's.
+    constexpr bool keeps = std::invocable<function const&> && std::copy_constructible<function>;
+    using kept = std::conditional_t<keeps, function, std::remove_reference_t<LossOf>&>;
+    return step(no_batch{}, detail::without_batch<kept>{loss_of});
+  }
+  /// A micro-batch whose backward passes the program runs itself (step/own_backward.hpp); its close() records and saves as step does.
+  [[nodiscard]] own_backward<trainer> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
+      detail::reject_call<rule::U49, Recipe>();
+    } else if constexpr (configured.oom.kind == oom::kind::ladder) {
+      detail::reject_call<rule::U50, Recipe>();
+    }
+    return own_backward<trainer>(*this, rows, tokens == 0 ? rows : tokens);
   }
   /// As keel::step's: waits for an update that is under way on a device.
   std::optional<step_outcome> settle() { return step_.settle(); }
@@ -503,24 +537,27 @@ class trainer {
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf&& loss_of) {
-    step_.phases().stop();
-    if (step_.at_boundary()) {
-      observer_.before_update(progress_.record.attempts);
-      timer_.begin_update(progress_.cursor.epoch);
-      cursor_.begin();
-    }
-    if constexpr (countable_batch<Batch>) {
-      if (!console_begun_) {
-        console_begun_ = true;
-        bool const has_tokens = batch_traits<Batch>::tokens(batch) != batch_traits<Batch>::rows(batch);
-        console_.begin(length(), has_tokens ? "tokens" : "rows");
-        log_.counts_tokens(has_tokens);
-      }
-    }
-    step_outcome taken = cursor_.taking([&] {
+    before_micro_batch();
+    if constexpr (countable_batch<Batch>) begin_console(batch_traits<Batch>::rows(batch), batch_traits<Batch>::tokens(batch));
+    return after_micro_batch(cursor_.taking([&] {
       observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
       return step_(batch, loss_of);
-    });
+    }));
+  }
+
+  void before_micro_batch() {
+    step_.phases().stop();
+    if (!step_.at_boundary()) return;
+    observer_.before_update(progress_.record.attempts);
+    timer_.begin_update(progress_.cursor.epoch);
+    cursor_.begin();
+  }
+  void begin_console(std::int64_t rows, std::int64_t tokens) {
+    if (std::exchange(console_begun_, true)) return;
+    console_.begin(length(), tokens != rows ? "tokens" : "rows");
+    log_.counts_tokens(tokens != rows);
+  }
+  step_outcome after_micro_batch(step_outcome taken) {
     // What follows, until the next micro-batch, is waiting for it.
     typename phase_clock<clock>::afterwards const waits{step_.phases(), run_phase::data};
     // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
@@ -533,6 +570,25 @@ class trainer {
     step_outcome known = known_now(taken);
     after_update(known);
     return known;
+  }
+
+  // A micro-batch whose backward passes the program runs.
+  friend own_backward<trainer>;
+  using autocast = typename Environment::autocast;
+  parameter_list const& parameters() const { return step_.parameters(); }
+  void begin_own() {
+    if (!begun_) begin_run();
+    before_micro_batch();
+    cursor_.closing([this] { step_.begin_own(); });
+  }
+  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+    begin_console(rows, tokens);
+    return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); }));
+  }
+  void abandon_own() {
+    step_.abandon_own();
+    cursor_.rewind();
+    checkpoints_.restore_random();
   }
 
   /// An update that is decided on a device is read one later, unless something that follows must know it now.
@@ -611,6 +667,8 @@ class trainer {
     auto const time = timer_.end_update(late);
     // skip<N> counts silently, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
+    for (auto const& [name, value] : event.losses)
+      log_.log(metric<reduce::mean>("loss/" + name).reduced(typename Environment::world{}, value));
     log_.update(event,
                 {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds, checkpoints_.rollbacks(),
                  observer_.operations_per_token(), observer_.peak(), observer_.gpu(), late},

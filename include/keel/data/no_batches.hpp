@@ -1,0 +1,30 @@
+// The data of a run without any: an endless row of keel::no_batch, which begins wherever a run stands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <keel/core/batch.hpp>
+#include <keel/policy/data.hpp>
+
+namespace keel {
+
+struct no_batches {
+  using facts = data::is<data::endless>;
+
+  struct iterator {
+    using value_type = no_batch;
+    using difference_type = std::ptrdiff_t;
+    no_batch operator*() const { return {}; }
+    iterator& operator++() { return *this; }
+    iterator operator++(int) { return *this; }
+    friend bool operator==(iterator, std::default_sentinel_t) { return false; }
+  };
+  struct range {
+    iterator begin() const { return {}; }
+    std::default_sentinel_t end() const { return {}; }
+  };
+  range operator()(std::int64_t /*epoch*/, std::int64_t /*position*/) const { return {}; }
+};
+
+}  // namespace keel

@@ -1,0 +1,28 @@
+// The bodies of nonfinite_pass.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <c10/util/Exception.h>
+
+#include <keel/nonfinite/nonfinite_pass.hpp>
+#include <keel/nonfinite/operation_watch.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY bool makes_nonfinite_values(torch::nn::Module& model, parameter_list const& parameters,
+                                      std::function<void(unit_listener*)> const& pass) {
+  operation_watch watch(model, parameters);
+  try {
+    watch.look_at([&] { pass(watch.units()); });
+  } catch (c10::Error const&) {
+    // What led to it is what is asked for.
+  }
+  return watch.found_any();
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

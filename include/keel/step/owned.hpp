@@ -1,0 +1,107 @@
+// A step or trainer that owns its model and optimizer, and so can be a member of a class that moves, or be returned from a function:
+//
+//     class agent {
+//       keel::owned<keel::step<recipe>> step_;
+//      public:
+//       agent(net model, torch::optim::Adam optimizer) : step_(model, std::move(optimizer)) {}
+//     };
+//
+// A step or trainer alone refers to both: it stays where it is, as they do (U51).
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <torch/optim/optimizer.h>
+
+#include <concepts>
+#include <keel/config/numbers.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/parameters.hpp>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+namespace keel {
+
+namespace detail {
+
+/// The optimizer itself, or what a pointer to one points to.
+template <class Optimizer>
+auto& optimizer_in(Optimizer& held) {
+  if constexpr (std::is_base_of_v<torch::optim::Optimizer, Optimizer>) {
+    return held;
+  } else {
+    return *held;
+  }
+}
+
+struct owned_parts {
+  virtual ~owned_parts() = default;
+};
+template <class Runner, class Model, class Optimizer>
+struct owned_parts_of final : owned_parts {
+  template <class... Arguments>
+  owned_parts_of(Model&& its_model, Optimizer&& its_optimizer, Arguments&&... arguments)
+      : model(std::move(its_model)),
+        optimizer(std::move(its_optimizer)),
+        runner(model, optimizer_in(optimizer), std::forward<Arguments>(arguments)...) {}
+  Model model;
+  Optimizer optimizer;
+  Runner runner;
+};
+
+/// Something that keeps a module alive: a holder or a shared pointer. A module by value would be sliced, or copied.
+template <class Model>
+concept shared_model = !std::is_base_of_v<torch::nn::Module, Model> && requires(Model& model) { as_module(model); };
+template <class Optimizer>
+concept movable_optimizer =
+    std::move_constructible<Optimizer> && requires(Optimizer& held) {
+      static_cast<torch::optim::Optimizer&>(optimizer_in(held));
+    };
+
+}  // namespace detail
+
+/// `Runner` is a keel::step or keel::trainer. It takes what that takes behind the model and the optimizer.
+template <class Runner>
+class owned {
+  using options = typename Runner::options_type;
+
+ public:
+  /// `model`: a module holder or a shared pointer to a module. `optimizer`: one that is moved in, or a pointer that is.
+  template <detail::shared_model Model, detail::movable_optimizer Optimizer>
+  owned(Model model, Optimizer optimizer, options of_run = {}) {
+    hold(std::move(model), std::move(optimizer), std::move(of_run));
+  }
+  /// For a recipe that leaves numbers open.
+  template <detail::shared_model Model, detail::movable_optimizer Optimizer>
+  owned(Model model, Optimizer optimizer, numbers const& all, options of_run = {}) {
+    hold(std::move(model), std::move(optimizer), all, std::move(of_run));
+  }
+
+  /// Throws error (E12) behind a move from this.
+  Runner& operator*() const {
+    if (all_ == nullptr) throw error("E12", "this step or trainer was moved from. Use the object that it was moved to.");
+    return *runner_;
+  }
+  Runner* operator->() const { return &**this; }
+  /// A step's call.
+  template <class... Arguments>
+    requires std::invocable<Runner&, Arguments...>
+  decltype(auto) operator()(Arguments&&... arguments) const {
+    return (**this)(std::forward<Arguments>(arguments)...);
+  }
+
+ private:
+  template <class Model, class Optimizer, class... Arguments>
+  void hold(Model model, Optimizer optimizer, Arguments&&... arguments) {
+    auto all = std::make_unique<detail::owned_parts_of<Runner, Model, Optimizer>>(std::move(model), std::move(optimizer),
+                                                                                   std::forward<Arguments>(arguments)...);
+    runner_ = &all->runner;
+    all_ = std::move(all);
+  }
+
+  std::unique_ptr<detail::owned_parts> all_;
+  Runner* runner_ = nullptr;
+};
+
+}  // namespace keel
