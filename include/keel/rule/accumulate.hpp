@@ -120,8 +120,8 @@ struct B23 {
 
 struct B24 {
   KEEL_RULE_TEXT("B24", "",
-                 "keel::sum adds whole micro-batches, and a piece of one does not say its share. Fix: remove keel::sum, or "
-                 "oom::halve_micro_batch.");
+                 "keel::sum adds whole micro-batches, and a piece of one does not say its share. Fix: remove keel::sum, or a "
+                 "ladder without halve_micro_batch.");
   static constexpr bool broken(config const& c) { return c.accumulate.sum && halves(c); }
 };
 

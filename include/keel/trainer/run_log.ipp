@@ -108,7 +108,14 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
     for (reduced_value const& value : own) m.own.emplace_back(value.name(), value.value());
     for (raised_alarm const& one : record_.alarms.update(m)) raise(one);
   }
-  if (skipped && directory_) directory_->event("skipped", m.update, {{"why", m.skipped_because}, {"attempt", m.attempt}});
+  if (skipped && directory_) {
+    nlohmann::ordered_json words{{"why", m.skipped_because}, {"attempt", m.attempt}};
+    if (auto const* const why = event.result.get_if<result::skipped>()) {
+      if (!why->where.empty()) words["where"] = why->where;
+      if (!why->origin.empty()) words["origin"] = why->origin;
+    }
+    directory_->event("skipped", m.update, words);
+  }
   if (skipped && warns) {
     console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
   }

@@ -1,4 +1,4 @@
-// expect: P11 U29 U29
+// expect: P11 G16
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
@@ -11,10 +11,10 @@ using optimizer_type = torch::optim::AdamW;
 using optimizer_type = torch::optim::LBFGS;
 #endif
 
-struct plain : keel::recipe<> {};
+struct clipped : keel::recipe<keel::clip::global_norm<1.0>> {};
 struct scaled : keel::recipe<keel::precision::fp16, keel::loss_scale::dynamic<>> {};
 
 void build(torch::nn::Linear& model, optimizer_type& optimizer) {
-  keel::step<plain> first{model, optimizer};
+  keel::step<clipped> first{model, optimizer};
   keel::step<scaled> second{model, optimizer};
 }

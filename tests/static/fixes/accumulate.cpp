@@ -49,6 +49,10 @@ inline constexpr auto fixes<rule::B22> =
     said(FIX("keep one of keel::data::finite", keel::data::is<keel::data::finite>),
          FIX("keel::data::endless", keel::data::is<keel::data::endless>));
 template <>
+inline constexpr auto fixes<rule::B24> =
+    said(FIX("remove keel::sum", keel::accumulate<2>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>),
+         FIX("a ladder without halve_micro_batch", keel::accumulate<2, keel::sum>, keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up>));
+template <>
 inline constexpr auto fixes<rule::B23> =
     said(FIX("a model without dropout", groups), FIX("keel::accept<\"B23\">", groups, keel::model::has<keel::model::dropout>, keel::accept<"B23">));
 

@@ -38,6 +38,10 @@ inline constexpr auto fixes<rule::G14> =
     said(FIX("remove the option", clip::global_norm<1.0>), FIX("use that policy", clip::zscore<3.0, clip::window<64>>),
          FIX("use that policy", clip::zscore<3.0, clip::at_most<1.0>>), FIX("use that policy", clip::global_norm<1.0, clip::order<1>>));
 template <>
+inline constexpr auto fixes<rule::G16> =
+    said(FIX("keel::clip::none", keel::clip::none, keel::optimizer::is<keel::optimizer::closure>),
+         FIX_BESIDE("torch::optim::AdamW", "torch::optim::AdamW", keel::clip::global_norm<1.0>, keel::optimizer::usual));
+template <>
 inline constexpr auto fixes<rule::G15> =
     said(FIX("keel::clip::order<1>", clip::global_norm<1.0, keel::clip::order<1>>),
          FIX("keel::clip::order<keel::clip::infinity>", clip::global_norm<1.0, keel::clip::order<keel::clip::infinity>>),

@@ -21,9 +21,6 @@ inline constexpr auto fixes<rule::U26> =
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
-inline constexpr auto fixes<rule::U29> = said(FIX_BESIDE("torch::optim::AdamW", "torch::optim::AdamW", keel::optimizer::usual),
-                                              FIX_BESIDE("SGD", "torch::optim::SGD", keel::optimizer::usual));
-template <>
 inline constexpr auto fixes<rule::U30> = said(FIX("keel::world::size<1>", keel::world::size<1>));
 
 template <>

@@ -105,6 +105,12 @@ struct example<rule::B23> : recipes<recipe<dropout, objective::grpo<8>>, recipe<
 static_assert(breaks<rule::B23>(of<dropout, objective::ebft<8>>) && keeps(of<objective::grpo<8>>));
 static_assert(keeps(of<dropout, objective::grpo<8>, keel::accept<"B23">>));
 
+template <>
+struct example<rule::B24> : recipes<recipe<accumulate<2, keel::sum>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>>,
+                                    recipe<accumulate<2, keel::sum>>> {};
+static_assert(keeps(of<accumulate<2>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>>));
+static_assert(breaks<rule::P20>(of<accumulate<1, keel::sum>>));
+
 template <long long Rows>
 using with_rows = data::is<data::rows<Rows>>;
 template <>

@@ -75,6 +75,11 @@ struct example<rule::G15>
     : recipes<recipe<clip::global_norm<1.0, clip::order<below(1.0)>>>, recipe<clip::global_norm<1.0, clip::order<1.0>>>> {};
 static_assert(breaks<rule::G15>(of<clip::global_norm<1.0, clip::order<0>>>) &&
               breaks<rule::G15>(of<clip::global_norm<1.0, clip::order<nan>>>));
+
+template <>
+struct example<rule::G16> : recipes<recipe<clip::value<1.0>, keel::optimizer::is<keel::optimizer::closure>>,
+                                    recipe<keel::optimizer::is<keel::optimizer::closure>>> {};
+static_assert(breaks<rule::G16>(of<clip::global_norm<keel::given>, keel::optimizer::is<keel::optimizer::closure>>));
 static_assert(keeps(of<clip::global_norm<1.0, clip::order<clip::infinity>>>) &&
               keeps(of<clip::global_norm<1.0, clip::order<3>>>));
 // The order may be typed as a whole number.
