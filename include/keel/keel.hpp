@@ -31,6 +31,7 @@
 #include <keel/diagnose/estimate.hpp>
 #include <keel/diagnose/preflight.hpp>
 #include <keel/ema/moving_average.hpp>
+#include <keel/ema/target_network.hpp>
 #include <keel/evaluation/predict.hpp>
 #include <keel/health/alarm_watch.hpp>
 #include <keel/lora/lora.hpp>
@@ -57,4 +58,6 @@
 #include <keel/recompute/unit.hpp>
 #include <keel/step/owned.hpp>
 #include <keel/step/step.hpp>
+#include <keel/trainer/part.hpp>
+#include <keel/trainer/run.hpp>
 #include <keel/trainer/trainer.hpp>

@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include <keel/config/numbers.hpp>
+
 #include "catch.hpp"
 #include "random_config.hpp"
 

@@ -95,6 +95,7 @@
 #include <keel/trainer/replay.ipp>
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
+#include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_log.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>

@@ -18,6 +18,10 @@ namespace keel {
 class buffer_snapshot {
  public:
   explicit buffer_snapshot(torch::nn::Module& model) : live_(model.buffers()) {}
+  /// Those of another model too, which a forward pass runs through.
+  void add(torch::nn::Module& other) {
+    for (at::Tensor const& one : other.buffers()) live_.push_back(one);
+  }
 
   void take();
 

@@ -35,14 +35,15 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
 
 KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
                               std::string const& directory) {
-  snapshot const content = take_snapshot(program.recipe(), program.model(), program.optimizer(), program.parameters(), parts);
+  snapshot const content = take_snapshot(
+      program.recipe(), program.model(), {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts);
   posix_files files;
   write_checkpoint(files, directory, update, false, content);
 }
 
 KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::string const& directory) {
-  apply_snapshot(read_checkpoint(directory), program.recipe(), program.model(), program.optimizer(), program.parameters(),
-                 parts, directory, {.own_run = true});
+  apply_snapshot(read_checkpoint(directory), program.recipe(), program.model(),
+                 {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts, directory, {.own_run = true});
 }
 
 KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {

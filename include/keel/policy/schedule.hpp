@@ -199,8 +199,8 @@ inline constexpr double one_cycle_warmup = 0.3;
 
 /// Updates of the warm-up of a run of `total`, not rounded.
 constexpr double warmup_of(settings const& s, long long total) {
-  bool const given = s.warmup != 0 || s.warmup_ratio != 0.0;
-  double const ratio = s.kind == kind::one_cycle && !given ? one_cycle_warmup : s.warmup_ratio;
+  bool const has_warmup = s.warmup != 0 || s.warmup_ratio != 0.0;
+  double const ratio = s.kind == kind::one_cycle && !has_warmup ? one_cycle_warmup : s.warmup_ratio;
   return ratio > 0.0 ? ratio * static_cast<double>(total) : static_cast<double>(s.warmup);
 }
 

@@ -22,15 +22,63 @@ struct at_step {
   using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
 };
 
+/// One of several models in a run, and the run itself.
+struct at_part {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules>::type;
+};
+struct at_run {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules>::type;
+};
+
+/// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may
+/// have both.
+template <class Recipe, class Run>
+struct in_a_run : Recipe {};
+
+constexpr config joined_with_run(config value, config const& run) {
+  value.checkpoint = run.checkpoint;
+  value.evaluation = run.evaluation;
+  value.determinism = run.determinism;
+  value.timeout = run.timeout;
+  return value;
+}
+constexpr config any_run() {
+  config value;
+  value.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 1000};
+  value.evaluation = {.kind = evaluation::kind::every, .interval = 1000};
+  return value;
+}
+template <class Run>
+constexpr config run_config() {
+  if constexpr (std::is_void_v<Run>) {
+    return any_run();
+  } else {
+    return config_of<Run>;
+  }
+}
+
+/// What is judged at a door.
+template <class Recipe, class Door>
+struct judged_at {
+  using type = Recipe;
+};
+template <class Recipe>
+  requires(is_recipe<Recipe>)
+struct judged_at<Recipe, at_part> {
+  using type = in_a_run<Recipe, void>;
+};
+
 /// `recipe` is what runs; `demanded` is an error, where it is instantiated, for what `Recipe` breaks.
 template <class Recipe, class Door>
 struct admission {
-  using demanded = verdict_of<Recipe>;
+  using demanded = verdict_of<typename judged_at<Recipe, Door>::type>;
   using recipe = inert;
 };
 
 template <class Recipe, class Door>
-  requires(is_recipe<Recipe> && is_valid<Recipe>())
+  requires(is_recipe<Recipe> && is_valid<typename judged_at<Recipe, Door>::type>())
 struct admission<Recipe, Door> {
   using demanded = verdict_of<Recipe, Door>;
   template <class Missing>
@@ -52,3 +100,9 @@ struct admission<Recipe, Door> {
 };
 
 }  // namespace keel::detail
+
+namespace keel {
+template <class Recipe, class Run>
+inline constexpr config config_of<detail::in_a_run<Recipe, Run>> =
+    detail::joined_with_run(config_of<Recipe>, detail::run_config<Run>());
+}  // namespace keel

@@ -103,6 +103,44 @@ struct U46 {
 
 using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44, U46>;
 
+/// What a run of several parts does once for all of them.
+struct U52 {
+  KEEL_RULE_TEXT("U52", "",
+                 "checkpoints, evaluations, seeds, alarms, profiles and timeouts are those of the whole run. Fix: move them to "
+                 "keel::run<recipe>.");
+  static constexpr bool broken(config const& c) {
+    return c.checkpoint.kind != checkpoint::kind::never || c.evaluation.kind != evaluation::kind::none ||
+           c.determinism.kind != determinism::kind::off || c.health.kind != health::kind::off ||
+           c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep || !(c.timeout == timeout::settings{}) ||
+           c.batch_guard.kind == batch_guard::kind::check;
+  }
+};
+using run_only_rules = list<U52>;
+/// What each part has by itself.
+struct U53 {
+  KEEL_RULE_TEXT("U53", "",
+                 "a run of several parts makes no updates by itself, its parts do. Fix: move precision, clip, accumulate, guards and "
+                 "the like to keel::part<recipe>.");
+  static constexpr bool broken(config const& c) {
+    config const none{};
+    return !(c.precision == none.precision && c.loss_scale == none.loss_scale && c.accumulate == none.accumulate &&
+             c.clip == none.clip && c.nonfinite == none.nonfinite && c.spike == none.spike && c.schedule == none.schedule &&
+             c.recompute == none.recompute && c.offload == none.offload && c.attention == none.attention && c.oom == none.oom &&
+             c.ema == none.ema && c.objective == none.objective);
+  }
+};
+/// Of a run of several parts, what is not there yet.
+struct U54 {
+  KEEL_RULE_TEXT("U54", "",
+                 "alarms, profiles and kept incidents are not implemented for a run of several parts. Fix: keel::trainer, or remove "
+                 "that policy.");
+  static constexpr bool broken(config const& c) {
+    return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep ||
+           c.batch_guard.kind == batch_guard::kind::check;
+  }
+};
+using part_only_rules = list<U53, U54>;
+
 /// Why a call of a step or trainer may be rejected.
 struct U14 {
   KEEL_RULE_TEXT("U14", "",

@@ -3,6 +3,8 @@
 
 #include <concepts>
 #include <keel/metrics/layer_record.hpp>
+#include <keel/recipe/admitted.hpp>
+#include <type_traits>
 
 namespace keel::detail {
 
@@ -20,6 +22,29 @@ struct dry_run_observer {
   static bool watches_memory() { return false; }
   static constexpr bool looks_into_incidents = false;
 };
+
+/// By which rules a step with this observer is judged: those of a bare step, of a trainer, or what the observer says.
+template <class Observer>
+struct door_chosen {
+  using type = std::conditional_t<std::same_as<Observer, no_observer>, at_step, at_trainer>;
+};
+template <class Observer>
+  requires requires { typename Observer::door; }
+struct door_chosen<Observer> {
+  using type = typename Observer::door;
+};
+template <class Observer>
+using door_of = typename door_chosen<Observer>::type;
+
+/// The recipe as the rules judge it: with what the observer's run adds.
+template <class Observer>
+config judged_value(Observer const& observer, config const& value) {
+  if constexpr (requires { observer.judged(value); }) {
+    return observer.judged(value);
+  } else {
+    return value;
+  }
+}
 
 /// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. An
 /// observer that does not say counts as one that does.

@@ -59,10 +59,11 @@ namespace keel {
 /// events of update_events.hpp: a trainer's, or nothing.
 template <class Recipe, class Environment = step_environment, class Observer = detail::no_observer>
 class step {
-  using door = std::conditional_t<std::same_as<Observer, detail::no_observer>, detail::at_step, detail::at_trainer>;
+  using door = detail::door_of<Observer>;
   using admission = detail::admission<Recipe, door>;
   static_assert(alignof(typename admission::demanded) > 0);
   using recipe = typename admission::recipe;
+  using judged = typename detail::judged_at<recipe, door>::type;
 
  public:
   /// What the recipe is made of; its numbers are recipe_value()'s.
@@ -92,13 +93,14 @@ class step {
         optimizer_(optimizer),
         engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
         parameters_(collect_parameters(model_, optimizer)),
-        context_(std::addressof(model), optimizer, parameters_, recipe_value(), updates, Environment::ranks()),
+        context_(std::addressof(model), optimizer, parameters_, detail::judged_value(observe, recipe_value()), updates,
+                 Environment::ranks()),
         scaler_(recipe_value().loss_scale),
         schedule_(optimizer, recipe_value().schedule, updates, lr_schedule::factor_of<schedule_policy>()),
         observe_(observe) {
     // Only where a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
-    require_types_fit<recipe, module_of<Model>, Optimizer>();
+    require_types_fit<judged, module_of<Model>, Optimizer>();
     detail::require_own_policies_fit<recipe>();
   }
   /// Rejected (Z08): which of the two would be guarded?
@@ -146,7 +148,7 @@ class step {
       detail::reject_call<rule::U16, Batch>();
     } else {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
-      require_batch_fits<recipe, Batch, weighted>();
+      require_batch_fits<judged, Batch, weighted>();
       context_.template require_data_fits<Batch, weighted>();
       require_declared_rows(recipe_value().accumulate, batch_traits<Batch>::rows(batch));
       try {
@@ -216,6 +218,11 @@ class step {
   void finish_layers() { show_layers(true); }
   /// State of the program that an update which does not take place leaves as it was; it outlives the step.
   void restore_on_skip(program_state& state) { pass_.restore_on_skip(state); }
+  /// Another model that loss functions run through, whose buffers an update that does not take place leaves as they were too.
+  void restore_on_skip(torch::nn::Module& other) {
+    pass_.buffers().add(other);
+    trace_.add(other);
+  }
 
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<step_outcome> settle() {
@@ -312,6 +319,8 @@ class step {
   friend own_backward<step>;
   template <class, class>
   friend class trainer;
+  template <class, class>
+  friend class part;
   using autocast = typename Environment::autocast;
 
   template <class Batch, class LossOf>

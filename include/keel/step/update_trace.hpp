@@ -68,6 +68,9 @@ class update_trace {
   update_trace(update_trace const&) = delete;
   update_trace& operator=(update_trace const&) = delete;
 
+  /// Another model that loss functions run through, whose buffers a look leaves as they are too. It outlives this.
+  void add(torch::nn::Module& other) { others_.push_back(&other); }
+
   /// There may be something to find in an update that begins now.
   bool is_on() const { return traced_ < settings_.most; }
   /// An update begins; where the one before it is under way on a device, what that began with stays.
@@ -108,6 +111,7 @@ class update_trace {
 
   incident::settings settings_;
   torch::nn::Module& model_;
+  std::vector<torch::nn::Module*> others_;
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
   kept_update kept_;

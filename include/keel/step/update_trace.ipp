@@ -31,8 +31,10 @@ namespace keel {
 /// Puts back what a forward and a backward pass change.
 class update_trace::untouched {
  public:
-  untouched(torch::nn::Module& model, parameter_list const& parameters, program_state* program)
+  untouched(torch::nn::Module& model, std::vector<torch::nn::Module*> const& others, parameter_list const& parameters,
+            program_state* program)
       : parameters_(parameters), buffers_(model), random_(random_snapshot::take(parameters.device)), program_(program) {
+    for (torch::nn::Module* const one : others) buffers_.add(*one);
     buffers_.take();
     if (program_ != nullptr) taken_ = program_->take_all();
     gradients_.reserve(parameters.tensors.size());
@@ -217,7 +219,7 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
 
 KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forward_pass const& forward,
                                                    replay_settings const& settings, traced_update& to) {
-  untouched const scope(model_, parameters_, settings.program);
+  untouched const scope(model_, others_, parameters_, settings.program);
   auto gradients = keel::begin_update(parameters_.tensors, settings.scale, at::Tensor());
   detail::loss_accumulator sum;
   std::optional<nonfinite_origin> found;

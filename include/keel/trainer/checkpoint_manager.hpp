@@ -16,11 +16,13 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/best_checkpoint.hpp>
 #include <keel/checkpoint/migrate.hpp>
+#include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/ema/moving_average.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/rule/nonfinite.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/schedule/lr_schedule.hpp>
 #include <keel/step/update_guards.hpp>
@@ -57,17 +59,28 @@ struct best_saved {
 
 namespace detail {
 
-/// What checkpoints need of a step, whatever its recipe.
+/// What checkpoints need of a step, or of several that are one run, whatever their recipes.
 class checkpointed_step {
  public:
+  /// With the parameters of all.
   virtual torch::nn::Module& model() = 0;
+  /// Of several the first one's, as are the optimizer and the parameters, which say where and how it trains.
   virtual torch::optim::Optimizer& optimizer() = 0;
   virtual parameter_list const& parameters() = 0;
   virtual run_facts const& facts() = 0;
-  virtual lr_schedule& schedule() = 0;
-  virtual update_guards& guards() = 0;
-  /// Null where the recipe has none.
+  /// All optimizers. `present` is the run's recipe with its facts.
+  virtual std::vector<trained_optimizer> trained(config const& present) = 0;
+  /// A guard wants the run back at a checkpoint, by the recipe that `by` is then.
+  virtual std::optional<rollback_request> take_rollback_request(config& by) = 0;
+  virtual bool may_roll_back(config const& recipe) = 0;
+  // The learning rates.
+  virtual double highest_rate() = 0;
+  virtual double lowered() = 0;
+  virtual void lower(double factor) = 0;
+  virtual void take_loaded_rates() = 0;
+  /// Null where the recipe has none, and of several models.
   virtual moving_average* average() = 0;
+  virtual void require_parameters_in_place() = 0;
   virtual std::int64_t updates() const = 0;
   virtual bool at_boundary() const = 0;
   virtual bool is_half_updated() const = 0;
@@ -91,8 +104,21 @@ class checkpointed final : public checkpointed_step {
   torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
   parameter_list const& parameters() override { return step_.parameters(); }
   run_facts const& facts() override { return step_.facts(); }
-  lr_schedule& schedule() override { return step_.schedule(); }
-  update_guards& guards() override { return step_.guards(); }
+  std::vector<trained_optimizer> trained(config const& present) override {
+    return {{"", &step_.optimizer(), &step_.parameters(), present}};
+  }
+  std::optional<rollback_request> take_rollback_request(config& by) override {
+    by = step_.recipe_value();
+    return step_.guards().take_rollback_request();
+  }
+  bool may_roll_back(config const& recipe) override { return rule::rolls_back(recipe); }
+  double highest_rate() override { return step_.schedule().highest(0); }
+  double lowered() override { return step_.schedule().lowered(); }
+  void lower(double factor) override { step_.schedule().lower(factor); }
+  void take_loaded_rates() override { step_.schedule().take_loaded_rates(); }
+  void require_parameters_in_place() override {
+    if (auto* const kept = average()) kept->require_parameters_in_place();
+  }
   moving_average* average() override {
     if constexpr (Step::averages) {
       return &step_.average();
@@ -159,6 +185,8 @@ class checkpoint_manager {
       registered_.add(std::move(name), state, scope);
     }
   }
+  /// A run got one more part. Throws error (E12) once it was resumed or begun, (S05) for an optimizer that cannot be saved.
+  void parts_changed();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
   std::int64_t rollbacks() const { return rollbacks_.count(); }
@@ -265,7 +293,7 @@ class checkpoint_manager {
 
   /// Returns to a checkpoint that is older than the fault can be, changes what the recipe says, and makes both durable. True if
   /// the data continues elsewhere than where it stands.
-  bool roll_back(rollback_request const& request);
+  bool roll_back(rollback_request const& request, config const& by);
   std::int64_t newest_scheduled();
   /// Of a checkpoint that was just loaded: the last attempt whose line of the record stays.
   std::int64_t last_kept_attempt() const;

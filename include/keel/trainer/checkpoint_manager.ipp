@@ -41,10 +41,7 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
       hooks_(listeners),
       best_(recipe.checkpoint, recipe.evaluation) {
   if (!saves_) return;
-  note_buffers(step.model());
-  // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
-  with_optimizer_codec(step.optimizer(), [](auto) {});
-  static_cast<void>(safetensors_writer(model_tensors(step.model()), {}));
+  parts_changed();
   directory->warn(directory->checkpoints().prepare());
   saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
                                                  [this](save_report const& report) { on_save(report); });
@@ -52,6 +49,18 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
 
 template <class Seams>
 checkpoint_manager<Seams>::~checkpoint_manager() = default;
+
+template <class Seams>
+void checkpoint_manager<Seams>::parts_changed() {
+  if (resumed_)
+    throw error("E12", "this part comes too late: the run has begun. Make all parts before resume and the loop; one that trains behind "
+                       "another says keel::after.");
+  if (!saves_) return;
+  note_buffers(step_.model());
+  // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
+  for (auto const& one : step_.trained(recipe_)) with_optimizer_codec(*one.optimizer, [](auto) {});
+  static_cast<void>(safetensors_writer(model_tensors(step_.model()), {}));
+}
 
 template <class Seams>
 bool checkpoint_manager<Seams>::resume() {
@@ -106,7 +115,7 @@ best_saved checkpoint_manager<Seams>::load_best() {
     throw error(
         "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
   step_.settle();
-  if (auto* const average = step_.average()) average->require_parameters_in_place();
+  step_.require_parameters_in_place();
   bool const of_average = recipe_.evaluation.averaged && step_.average() != nullptr &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
   load_weights(step_.model(), found->path, {.averaged = of_average});
@@ -123,7 +132,7 @@ template <class Seams>
 void checkpoint_manager<Seams>::begin() {
   if (saves_) {
     saver_->cadence().restart();
-    if (rule::rolls_back(recipe_)) {
+    if (step_.may_roll_back(recipe_)) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
     }
   }
@@ -134,14 +143,15 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked_by_signal, 
   if (!saves_) return false;
   try {
     saver_->poll();
-    if (auto const request = step_.guards().take_rollback_request()) return roll_back(*request);
+    config by = recipe_;
+    if (auto const request = step_.take_rollback_request(by)) return roll_back(*request, by);
     asked_ |= asked_by_file() || asked_by_signal;
     save_if_wanted(is_due(step_.updates(), updated));
     warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
     // What cannot be saved cannot be trained on either.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
-    return roll_back({thrown.what(), false});
+    return roll_back({thrown.what(), false}, recipe_);
   }
   return false;
 }
@@ -254,10 +264,11 @@ bool checkpoint_manager<Seams>::is_due(std::int64_t updates, bool updated) {
 template <class Seams>
 snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   step_.settle();
-  if (auto* const average = step_.average()) average->require_parameters_in_place();
+  step_.require_parameters_in_place();
   random_ = random_snapshot::take(step_.parameters().device);
   progress_.record.age = age.value_or(progress_.record.attempts);
-  snapshot content = take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts());
+  config const present = present_config();
+  snapshot content = take_snapshot(present, step_.model(), step_.trained(present), parts());
   content.generation = rollbacks_.generation();
   if (run_id_.empty()) run_id_ = new_run_id_();
   content.run = run_id_;
@@ -276,7 +287,8 @@ template <class Seams>
 snapshot checkpoint_manager<Seams>::before_update(random_snapshot const& random, data_cursor const& cursor) {
   random_ = random;
   data_cursor const now = std::exchange(progress_.cursor, cursor);
-  snapshot content = take_snapshot(present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts());
+  config const present = present_config();
+  snapshot content = take_snapshot(present, step_.model(), step_.trained(present), parts());
   progress_.cursor = now;
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
@@ -415,10 +427,10 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   accepts.own_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
   // Older checkpoints have none, and what this run had is not theirs.
   progress_.record.interval = {};
-  apply_snapshot(std::move(content), present_config(), step_.model(), step_.optimizer(), step_.parameters(), parts(), source,
-                 accepts);
+  config const present = present_config();
+  apply_snapshot(std::move(content), present, step_.model(), step_.trained(present), parts(), source, accepts);
   run_id_ = run_id;
-  step_.schedule().take_loaded_rates();
+  step_.take_loaded_rates();
 }
 
 template <class Seams>
@@ -439,7 +451,7 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
     newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
   };
   load_newest_whole(store, look, on_damaged());
-  double const rate = step_.schedule().highest(0);
+  double const rate = step_.highest_rate();
   if (history.was_restarted(update, rate)) return load_newest();
   auto const all = store.updates();
   if (std::find(all.begin(), all.end(), update) == all.end()) {
@@ -520,12 +532,12 @@ bool checkpoint_manager<Seams>::is_same(snapshot const& a, snapshot const& b) {
 }
 
 template <class Seams>
-bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
+bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, config const& by) {
   saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
   step_.settle();
   log_.write_rest();
-  rollback_plan const plan = plan_of(recipe_, request.spike);
+  rollback_plan const plan = plan_of(by, request.spike);
   if (rollbacks_.attempts() >= plan.attempts)
     give_up_rolling_back(request, rollbacks_,
                          "the run rolled back " +
@@ -543,11 +555,12 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   history.to.push_back(event.to);
   data_cursor const here = progress_.cursor;
   run_record const record = progress_.record;
-  double const lowered = step_.schedule().lowered();
+  double const lowered = step_.lowered();
   apply(found->second, directory_->checkpoints().path_of(found->first).string(), snapshot_use::roll_back);
   random_.restore();
   // What an update that was under way came to is of the run that is left.
-  step_.guards().take_rollback_request();
+  config ignored = recipe_;
+  step_.take_rollback_request(ignored);
   best_wanted_ = false;
   rollbacks_ = std::move(history);
   std::int64_t const kept = last_kept_attempt();
@@ -564,8 +577,8 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request) {
   }
   // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
   bool const lowers = plan.change == nonfinite::change::lower_lr;
-  double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / step_.schedule().lowered();
-  if (factor != 1.0) step_.schedule().lower(factor);
+  double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / step_.lowered();
+  if (factor != 1.0) step_.lower(factor);
   forget_lost_best();
   if (plan.change == nonfinite::change::reseed) reseed(step_.parameters().device, event.count);
   log_.rolled_back(event, to_string(plan.change), kept);

@@ -14,6 +14,7 @@
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/state_part.hpp>
 #include <keel/checkpoint/store.hpp>
+#include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/version.hpp>
 #include <keel/json/load_config.hpp>
@@ -41,6 +42,17 @@ struct accepted_changes {
 };
 
 namespace detail {
+
+/// Where in a checkpoint's state an optimizer and its step are.
+struct state_places {
+  std::string optimizer = "/optimizer";
+  std::string step = "/run/step";
+  std::string recipe = "/recipe";
+};
+inline state_places places_of(std::string const& name) {
+  if (name.empty()) return {};
+  return {"/optimizers/" + name, "/run/step/" + name, "/recipes/" + name};
+}
 
 /// Slots that decide what the parameters become. The others may change between a run and its resume.
 inline bool shapes_the_result(std::string const& slot) {
@@ -170,18 +182,21 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
 
 /// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
 /// would otherwise win without a word. The present rate is the schedule's business and not compared.
-inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, std::string const& source) {
-  auto const options_of = [](nlohmann::json const& state, std::size_t group) {
-    auto options = state.value(nlohmann::json::json_pointer("/optimizer/groups/" + std::to_string(group) + "/options"),
-                               nlohmann::json::object());
-    auto const rates = state.value(nlohmann::json::json_pointer("/run/step/schedule/highest_lr"), nlohmann::json::array());
+inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, state_places const& at,
+                                 std::string const& source) {
+  using pointer = nlohmann::json::json_pointer;
+  auto const options_of = [&](nlohmann::json const& state, std::size_t group) {
+    auto options =
+        state.value(pointer(at.optimizer + "/groups/" + std::to_string(group) + "/options"), nlohmann::json::object());
+    auto const rates = state.value(pointer(at.step + "/schedule/highest_lr"), nlohmann::json::array());
     if (options.is_object()) options["lr"] = rates.is_array() && group < rates.size() ? rates[group] : nlohmann::json();
     return options;
   };
   // Another kind of optimizer is load_optimizer's business, which says so.
-  if (saved.value(nlohmann::json::json_pointer("/optimizer/kind"), nlohmann::json()) != live.at("optimizer").at("kind")) return;
+  nlohmann::json const& optimizer = live.at(pointer(at.optimizer));
+  if (saved.value(pointer(at.optimizer + "/kind"), nlohmann::json()) != optimizer.at("kind")) return;
   std::string differences;
-  std::size_t const groups = live.at("optimizer").at("groups").size();
+  std::size_t const groups = optimizer.at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
     auto const before = options_of(saved, group);
     auto const now = options_of(live, group);
@@ -199,17 +214,17 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
 
 /// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
 /// schedules and rollbacks made of the old one is forgotten.
-inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
+inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value, state_places const& at,
                              accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
   // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
-  nlohmann::json const schedule_before = saved_recipe(saved).value("schedule", nlohmann::json());
+  nlohmann::json const schedule_before = saved.value(pointer(at.recipe + "/schedule"), nlohmann::json());
   bool const had_schedule = !schedule::changes_the_rate(value.schedule) && !schedule_before.is_null() &&
                             !other_settings<slot::schedule>(schedule_before, value).empty();
-  std::size_t const groups = live.at("optimizer").at("groups").size();
+  std::size_t const groups = live.at(pointer(at.optimizer)).at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
-    pointer const place("/optimizer/groups/" + std::to_string(group) + "/options");
-    pointer const rate("/run/step/schedule/highest_lr/" + std::to_string(group));
+    pointer const place(at.optimizer + "/groups/" + std::to_string(group) + "/options");
+    pointer const rate(at.step + "/schedule/highest_lr/" + std::to_string(group));
     if (!saved.contains(place) || !saved[place].is_object()) continue;
     nlohmann::json const& own = live.at(place);
     if (had_schedule && saved.contains(rate) && saved[place].contains("lr")) saved[place]["lr"] = saved[rate];
@@ -220,7 +235,7 @@ inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, 
       } else if (saved.contains(rate) && saved[rate] != live.at(rate)) {
         saved[rate] = live.at(rate);
         saved[place][name] = option;
-        saved[pointer("/run/step/schedule/lowered")] = 1.0;
+        saved[pointer(at.step + "/schedule/lowered")] = 1.0;
       }
     }
   }
@@ -246,9 +261,36 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
 
 }  // namespace detail
 
+namespace detail {
+
+/// Throws checkpoint_error (E04) unless `saved` has exactly the parts of this run, by their names.
+inline void require_same_parts(std::vector<trained_optimizer> const& trained, nlohmann::json const& state,
+                               std::string const& source) {
+  nlohmann::json const saved = state.value("optimizers", nlohmann::json::object());
+  bool const is_joint = !trained.empty() && !trained.front().name.empty();
+  std::string here, there;
+  for (auto const& one : trained) here += (here.empty() ? "" : ", ") + one.name;
+  for (auto const& [name, optimizer] : saved.items()) there += (there.empty() ? "" : ", ") + printable(name, 60);
+  auto const fail = [&](std::string const& words) {
+    throw checkpoint_error("E04", source + words + " Build the same parts by the same names, or use another run directory.");
+  };
+  if (!is_joint && !saved.empty()) fail(" is of a run of several parts, " + there + ", and this trainer has one model.");
+  if (!is_joint) return;
+  if (state.contains("optimizer")) fail(" is of a run with one model, and this run has the parts " + here + ".");
+  for (auto const& one : trained) {
+    if (!saved.contains(one.name)) fail(" has no part " + one.name + ": its parts are " + there + ", and this run's " + here + ".");
+  }
+  for (auto const& [name, optimizer] : saved.items()) {
+    bool const known = std::any_of(trained.begin(), trained.end(), [&](auto const& one) { return one.name == name; });
+    if (!known) fail(" has the part " + printable(name, 60) + ": its parts are " + there + ", and this run's " + here + ".");
+  }
+}
+
+}  // namespace detail
+
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
-inline snapshot take_snapshot(config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                              parameter_list const& parameters, std::vector<state_part> const& parts) {
+inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
+                              std::vector<state_part> const& parts) {
   snapshot content;
   content.model = model_tensors(model);
   content.state["frozen"] = nlohmann::json::array();
@@ -263,7 +305,14 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, tor
   content.state["libtorch"] = TORCH_VERSION;
   content.state["recipe"] = detail::slots_to_json(value, slots{});
   content.state["updates"] = value.run.updates;
-  save_optimizer(optimizer, parameters, content.state["optimizer"], content.optimizer);
+  for (trained_optimizer const& one : trained) {
+    auto& object = one.name.empty() ? content.state["optimizer"] : content.state["optimizers"][one.name];
+    tensor_map tensors;
+    save_optimizer(*one.optimizer, *one.parameters, object, tensors);
+    // Two optimizers may have had the same parameters, one after the other.
+    for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.name.empty() ? name : one.name + ":" + name, tensor);
+    if (!one.name.empty()) content.state["recipes"][one.name] = detail::slots_to_json(one.value, slots{});
+  }
   for (state_part const& part : parts) {
     state_writer writer(content.state["run"][part.name], content.tensors, std::string(part.name) + ".");
     part.write(writer);
@@ -273,12 +322,22 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, tor
 
 /// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
 /// Parameters are written last, after everything else was found good.
-inline void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
-                           parameter_list const& parameters, std::vector<state_part> const& parts, std::string const& source,
-                           accepted_changes const& accepts) {
+inline void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model,
+                           std::vector<trained_optimizer> const& trained, std::vector<state_part> const& parts,
+                           std::string const& source, accepted_changes const& accepts) {
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is not a JSON object. Take an older checkpoint.");
-  if (!accepts.own_run) detail::require_same_recipe(value, content.state, source, accepts);
+  detail::require_same_parts(trained, content.state, source);
+  if (!accepts.own_run) {
+    detail::require_same_recipe(value, content.state, source, accepts);
+    for (trained_optimizer const& one : trained) {
+      if (one.name.empty()) continue;
+      nlohmann::json const recipes = content.state.value("recipes", nlohmann::json::object());
+      nlohmann::json const of_part{{"recipe", recipes.value(one.name, nlohmann::json::object())},
+                                   {"updates", content.state.value("updates", nlohmann::json())}};
+      detail::require_same_recipe(one.value, of_part, source + ", part " + one.name + ",", accepts);
+    }
+  }
   if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
   // What a rung of the ladder did before the run's first update does not make another model.
   auto const to_quantize = quantized_in(content.model, model);
@@ -286,9 +345,13 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
   require_same_model(expected, content.model, source);
   if (!accepts.all) detail::require_same_frozen(model, content, source);
-  snapshot const live = take_snapshot(value, model, optimizer, parameters, parts);
-  detail::take_own_options(content.state, live.state, value, accepts);
-  if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, source);
+  snapshot const live = take_snapshot(value, model, trained, parts);
+  for (trained_optimizer const& one : trained) {
+    auto const places = detail::places_of(one.name);
+    std::string const where = one.name.empty() ? source : source + ", part " + one.name + ",";
+    detail::take_own_options(content.state, live.state, one.value, places, accepts);
+    if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, places, where);
+  }
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
@@ -303,7 +366,15 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   rooms.reserve(to_quantize.size());
   for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
   for (std::size_t i = 0; i < rooms.size(); ++i) to_quantize[i].second->put(rooms[i], to_quantize[i].second->scale.detach());
-  load_optimizer(optimizer, parameters, content.state.value("optimizer", nlohmann::json::object()), content.optimizer, source);
+  for (trained_optimizer const& one : trained) {
+    auto const object =
+        content.state.value(nlohmann::json::json_pointer(detail::places_of(one.name).optimizer), nlohmann::json::object());
+    tensor_map tensors;
+    std::string const prefix = one.name.empty() ? "" : one.name + ":";
+    for (auto const& [name, tensor] : content.optimizer)
+      if (name.starts_with(prefix)) tensors.emplace(name.substr(prefix.size()), tensor);
+    load_optimizer(*one.optimizer, *one.parameters, object, tensors, one.name.empty() ? source : source + ", part " + one.name);
+  }
   load_model(model, content.model, source);
 }
 

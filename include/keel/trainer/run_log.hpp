@@ -76,6 +76,8 @@ class run_log {
 
   /// `warns`: a skipped update is printed on the console too.
   void update(event::update_end const& event, figures const& known, bool warns);
+  /// One of several models of the run skipped an update.
+  void part_skipped(std::int64_t update, std::string const& part, result::skipped const& why);
 
   /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known; a
   /// checksum of what was read of it, or 0.

@@ -124,6 +124,16 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
 }
 
 template <class Files>
+void run_log<Files>::part_skipped(std::int64_t update, std::string const& part, result::skipped const& why) {
+  std::string const words = to_string(why.why) + (why.where.empty() ? "" : " in " + why.where);
+  console_.notice("warning: " + part + " skipped an update: " + words);
+  if (!directory_) return;
+  nlohmann::ordered_json details{{"part", part}, {"why", words}};
+  if (!why.origin.empty()) details["origin"] = why.origin;
+  directory_->event("part_skipped", update, details);
+}
+
+template <class Files>
 void run_log<Files>::weaker_promises(std::int64_t update) {
   for (std::string const& words : directory_->take_warnings()) {
     if (!warnings_.insert(words).second) continue;

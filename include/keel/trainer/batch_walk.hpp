@@ -1,0 +1,120 @@
+// A walk through the epochs of a source for a loop that the program owns: what trainer::fit does inside (epoch.hpp), one batch at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <keel/core/error.hpp>
+#include <keel/data/batch_source.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/trainer/progress.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace keel::detail {
+
+/// One epoch of a source: a range or loader itself, or what a function of the epoch returned.
+template <class Source>
+class opened_epoch {
+  static auto open(Source& source, std::int64_t epoch, std::int64_t position) {
+    if constexpr (positioned_function<Source>) {
+      return held<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>{source(epoch, position)};
+    } else if constexpr (epoch_function<Source>) {
+      return held<std::invoke_result_t<Source&, std::int64_t>>{source(epoch)};
+    } else {
+      return held<Source&>{source};
+    }
+  }
+  template <class Range>
+  struct held {
+    Range range;
+    auto& get() {
+      if constexpr (batch_range<std::remove_reference_t<Range>>) {
+        return range;
+      } else {
+        return *range;
+      }
+    }
+  };
+  static auto begin_of(auto& range) {
+    if constexpr (ranges::input_range<decltype(range)>) {
+      return ranges::begin(range);
+    } else {
+      return range.begin();
+    }
+  }
+  static auto end_of(auto& range) {
+    if constexpr (ranges::input_range<decltype(range)>) {
+      return ranges::end(range);
+    } else {
+      return range.end();
+    }
+  }
+  using held_type = decltype(open(std::declval<Source&>(), 0, 0));
+  using range_type = std::remove_reference_t<decltype(std::declval<held_type&>().get())>;
+
+ public:
+  opened_epoch(Source& source, std::int64_t epoch, std::int64_t position)
+      : held_(open(source, epoch, position)), at_(begin_of(held_.get())), end_(end_of(held_.get())) {}
+  opened_epoch(opened_epoch const&) = delete;
+  opened_epoch& operator=(opened_epoch const&) = delete;
+
+  bool has_batch() { return at_ != end_; }
+  decltype(auto) batch() { return *at_; }
+  void next() { ++at_; }
+  std::int64_t skip(std::int64_t count) { return skip_batches(at_, end_, count); }
+
+ private:
+  held_type held_;
+  decltype(begin_of(std::declval<range_type&>())) at_;
+  decltype(end_of(std::declval<range_type&>())) end_;
+};
+
+/// Goes from the cursor on. The cursor, which outlives this, is moved by the run.
+template <class Source>
+class batch_walk {
+ public:
+  batch_walk(Source& source, data_cursor& cursor, at::DeviceType device) : source_(source), cursor_(cursor), device_(device) {}
+
+  /// Opens the epoch of the cursor, at its position. As walk_epoch: a loader that shuffles draws the order that it drew before, and the
+  /// generators stand where they stood. Throws data_error (E06) for an epoch with fewer batches than the cursor has seen.
+  void open() {
+    std::int64_t const consumed = cursor_.position;
+    bool const goes_on = cursor_.in_epoch;
+    bool const begins_there = positioned_function<Source> && consumed > 0;
+    bool const begins_again = goes_on && !begins_there;
+    auto const now = random_snapshot::take(device_);
+    if (begins_again) cursor_.at_epoch_begin.restore();
+    if (!goes_on) {
+      cursor_.at_epoch_begin = now;
+      cursor_.in_epoch = true;
+    }
+    epoch_.reset();
+    epoch_.emplace(source_, cursor_.epoch, consumed);
+    if (consumed > 0 && !begins_there) {
+      // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
+      if (epoch_->skip(consumed - 1) < consumed - 1 || !epoch_->has_batch()) {
+        throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
+                                    std::to_string(consumed) +
+                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
+      }
+      static_cast<void>(epoch_->batch());
+    }
+    if (begins_again) now.restore();
+    if (consumed > 0 && !begins_there) epoch_->next();
+  }
+  bool has_batch() { return epoch_->has_batch(); }
+  decltype(auto) batch() { return epoch_->batch(); }
+  void next() { epoch_->next(); }
+  void close() { epoch_.reset(); }
+
+ private:
+  Source& source_;
+  data_cursor& cursor_;
+  at::DeviceType device_;
+  std::optional<opened_epoch<Source>> epoch_;
+};
+
+}  // namespace keel::detail

@@ -1,0 +1,241 @@
+// keel::part, one of the models of a keel::run: a model, an optimizer and a recipe.
+//     keel::part<critic_recipe> critic{run, "critic", critic_model, critic_optimizer};
+//     keel::step_outcome outcome = critic.update(batch, loss_of);          or update(loss_of), or open() and close()
+// Where one optimizer trains behind another, as LBFGS behind Adam, the second part says so and may have the same parameters:
+//     keel::part<fine> lbfgs{run, "lbfgs", model, lbfgs_optimizer, keel::after(adam)};
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <keel/trainer/run.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace keel {
+
+/// The part that another one trains behind.
+struct after {
+  detail::run_part& part;
+  explicit after(detail::run_part& one) : part(one) {}
+};
+
+template <class Recipe, class Environment = environment>
+class part final : public detail::run_part {
+  struct forward_events {
+    using door = detail::at_part;
+    part* to;
+    template <class Event>
+    void operator()(Event const& event) const {
+      to->on_event(event);
+    }
+    bool reads_losses() const { return to->hooks_.template has_hook_for<event::micro_batch_end>(); }
+    bool reads_gradients() const { return to->hooks_.template has_hook_for<event::gradients_ready>(); }
+    bool watches_memory() const { return false; }
+    config judged(config const& value) const { return detail::joined_with_run(value, to->owner_.recipe()); }
+  };
+  using admission = detail::admission<Recipe, detail::at_part>;
+  using recipe_type = typename admission::recipe;
+  using step_type = keel::step<Recipe, Environment, forward_events>;
+
+ public:
+  static constexpr config configured = step_type::configured;
+
+  /// The run, model and optimizer outlive the part. `name` is letters, digits and underscores. Throws error (E11) for a name or a
+  /// parameter that another part has, (E12) for a run that has begun, and what a step throws.
+  template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  part(Run& of, std::string name, Model& model, Optimizer& optimizer)
+      : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers<recipe_type>()) {}
+  template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows)
+      : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers<recipe_type>()) {}
+  /// For a recipe that leaves numbers open.
+  template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
+      : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers<recipe_type>(all)) {}
+  template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
+      : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers<recipe_type>(all)) {}
+  ~part() override { owner_.remove(*this); }
+
+  /// As a step's call. Throws as a step does.
+  template <class Batch, class LossOf>
+  step_outcome update(Batch const& batch, LossOf&& loss_of) {
+    return taken([&] { return step_(batch, loss_of); });
+  }
+  template <class LossOf>
+    requires std::invocable<std::remove_reference_t<LossOf>&>
+  step_outcome update(LossOf&& loss_of) {
+    return taken([&] { return step_(loss_of); });
+  }
+  /// A micro-batch whose backward passes the program runs (step/own_backward.hpp).
+  [[nodiscard]] own_backward<part> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
+      detail::reject_call<rule::U49, Recipe>();
+    } else if constexpr (configured.oom.kind == oom::kind::ladder) {
+      detail::reject_call<rule::U50, Recipe>();
+    }
+    return own_backward<part>(*this, rows, tokens == 0 ? rows : tokens);
+  }
+  /// Applies what an accumulation left incomplete.
+  std::optional<step_outcome> flush() {
+    return owner_.inside(*this, [this] { return step_.flush(); });
+  }
+
+  /// A hook for the events of this part's updates.
+  template <class Hook>
+  void on(Hook hook) {
+    hooks_.add(std::move(hook));
+  }
+  /// Puts the moving average into the model for as long as the returned value lives, where the recipe has keel::ema.
+  [[nodiscard]] auto averaged()
+    requires(step_type::averages)
+  {
+    return step_.average().swap_in();
+  }
+
+  std::int64_t updates() const override { return step_.updates(); }
+  std::int64_t skipped() const override { return step_.skipped(); }
+  double clip_fraction() const { return step_.clip_fraction(); }
+  double learning_rate() const override { return step_.learning_rate(); }
+  double loss_scale() const override { return step_.loss_scale(); }
+  config const& recipe_value() const override { return step_.recipe_value(); }
+  memory_settings const& relief() const override { return step_.relief(); }
+
+ private:
+  /// What a part asks of its run, whatever that run's recipe.
+  class owner {
+   public:
+    template <class Run>
+    explicit owner(Run& of)
+        : parts_(&of.parts_),
+          registered_(&of.checkpoints_.registered()),
+          recipe_(&of.recipe_value()),
+          begin_([&of] {
+            if (!of.begun_) of.begin_run();
+            of.begin_iteration();
+          }),
+          changed_([&of] { of.checkpoints_.parts_changed(); }) {}
+    void add(part& one, detail::run_part const* follows) {
+      parts_->add(one, follows);
+      one.step_.restore_on_skip(*registered_);
+      changed_();
+    }
+    void remove(part& one) { parts_->remove(one); }
+    /// Gradients of another part's open update are set aside meanwhile: this one's backward pass runs through its model too.
+    template <class Call>
+    auto inside(part& one, Call const& call) {
+      begin_();
+      set_aside const others(*parts_, one);
+      return call();
+    }
+    detail::run_parts& parts() const { return *parts_; }
+    config const& recipe() const { return *recipe_; }
+
+   private:
+    class set_aside {
+     public:
+      set_aside(detail::run_parts const& all, part const& one) {
+        for (detail::run_part* const other : all.all()) {
+          if (other == &one || other->at_boundary()) continue;
+          for (at::Tensor const& parameter : other->named_parameters().tensors) {
+            kept_.emplace_back(parameter, parameter.grad());
+            parameter.mutable_grad() = at::Tensor();
+          }
+        }
+      }
+      set_aside(set_aside const&) = delete;
+      set_aside& operator=(set_aside const&) = delete;
+      ~set_aside() {
+        for (auto& [parameter, gradient] : kept_) parameter.mutable_grad() = gradient;
+      }
+
+     private:
+      std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
+    };
+
+    detail::run_parts* parts_;
+    registered_states* registered_;
+    config const* recipe_;
+    std::function<void()> begin_;
+    std::function<void()> changed_;
+  };
+
+  template <class Run, class Model, class Optimizer>
+  part(Run& of, std::string name, Model& model, Optimizer& optimizer, detail::run_part* follows,
+       detail::recipe_numbers<recipe_type> const& all)
+      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), forward_events{this}) {
+    // Also what only both recipes together break.
+    if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
+      [[maybe_unused]] detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
+    name_parameters(step_.parameters(), owner_.parts().model_name(*this, follows));
+    owner_.add(*this, follows);
+  }
+
+  template <class Call>
+  step_outcome taken(Call const& call) {
+    step_outcome const outcome = owner_.inside(*this, call);
+    if (auto const* const ended = outcome.gave_up())
+      throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no further rung: " +
+                                           ended->detail + ". Make its batches smaller.");
+    return outcome;
+  }
+
+  template <class Event>
+  void on_event(Event const& event) {
+    if constexpr (std::is_same_v<Event, event::update_end>) {
+      figures_.rows += event.rows;
+      figures_.tokens += event.tokens;
+      if (auto const* const updated = event.result.updated()) {
+        ++figures_.applied;
+        figures_.clipped += updated->clipped ? 1 : 0;
+        figures_.loss += event.loss;
+        figures_.gradient_norm += event.gradient_norm;
+        if (!event.losses.empty()) figures_.losses.assign(event.losses.begin(), event.losses.end());
+      } else if (auto const* const skipped = event.result.skipped()) {
+        ++figures_.skipped;
+        figures_.why = *skipped;
+      }
+    }
+    hooks_(event);
+  }
+
+  // A micro-batch whose backward passes the program runs.
+  friend own_backward<part>;
+  using autocast = typename Environment::autocast;
+  parameter_list const& parameters() const { return step_.parameters(); }
+  void begin_own() {
+    owner_.inside(*this, [this] { step_.begin_own(); });
+  }
+  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+    return taken([&] { return step_.end_own(loss, rows, tokens); });
+  }
+  void abandon_own() { step_.abandon_own(); }
+
+  // As the run sees it.
+  torch::nn::Module& model() override { return step_.model(); }
+  torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
+  run_facts const& facts() override { return step_.facts(); }
+  bool at_boundary() const override { return step_.at_boundary(); }
+  bool is_half_updated() const override { return step_.is_half_updated(); }
+  void settle() override { step_.settle(); }
+  void drop_update() override { step_.drop_update(); }
+  std::optional<rollback_request> take_rollback_request() override { return step_.guards().take_rollback_request(); }
+  double highest_rate() override { return step_.schedule().highest(0); }
+  double lowered() override { return step_.schedule().lowered(); }
+  void lower(double factor) override { step_.schedule().lower(factor); }
+  void take_loaded_rates() override { step_.schedule().take_loaded_rates(); }
+  void require_parameters_in_place() override {
+    if constexpr (step_type::averages) step_.average().require_parameters_in_place();
+  }
+  void restore_on_skip(program_state& state) override { step_.restore_on_skip(state); }
+  void restore_on_skip(torch::nn::Module& other) override { step_.restore_on_skip(other); }
+  void visit(state_writer& archive) override { step_.visit(archive); }
+  void visit(state_reader& archive) override { step_.visit(archive); }
+
+  hooks hooks_;
+  owner owner_;
+  step_type step_;
+};
+
+}  // namespace keel

@@ -1,0 +1,528 @@
+// keel::run, a run of several models: parts with a model, an optimizer and a recipe each, and one directory, one checkpoint, one record and
+// one position in the data for all of them. The loop is the program's:
+//
+//     keel::run<keel::recipe<keel::checkpoint::every<500_steps>>> run{{.run_directory = "gan"}};
+//     keel::part<d_recipe> d{run, "discriminator", discriminator, d_optimizer};
+//     keel::part<g_recipe> g{run, "generator", generator, g_optimizer};
+//     for (auto& batch : run.epochs(loader, 30)) {
+//       d.update(batch, d_loss);
+//       g.update([&] { return g_loss(); });
+//     }
+//     keel::outcome result = run.finish();
+//
+// Any order and number of updates a part. What belongs to all of it happens between two iterations, when no part has an update open:
+// the record's line, evaluations, checkpoints, signals, rollbacks. An update of the run, by which its cadences count, is an iteration in
+// which a part applied something, or as many iterations as accumulation takes. A skipped update of a part leaves the buffers of all parts'
+// models as they were, and the registered state; so a part whose loss runs through another's batch norm leaves no NaN in it.
+// Left out: alarms, profiles, kept incidents and dry runs, which are a trainer's (U54), and averages of several models at once.
+#pragma once
+
+#include <chrono>
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <iterator>
+#include <keel/collective/agreed.hpp>
+#include <keel/data/batch_source.hpp>
+#include <keel/data/no_batches.hpp>
+#include <keel/determinism/seed.hpp>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/metrics/console.hpp>
+#include <keel/metrics/metric.hpp>
+#include <keel/step/own_backward.hpp>
+#include <keel/step/step.hpp>
+#include <keel/trainer/batch_walk.hpp>
+#include <keel/trainer/checkpoint_manager.hpp>
+#include <keel/trainer/environment.hpp>
+#include <keel/trainer/epoch.hpp>
+#include <keel/trainer/evaluator.hpp>
+#include <keel/trainer/hooks.hpp>
+#include <keel/trainer/open_directory.hpp>
+#include <keel/trainer/options.hpp>
+#include <keel/trainer/progress.hpp>
+#include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_part.hpp>
+#include <keel/trainer/summary.hpp>
+#include <keel/trainer/update_timer.hpp>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+namespace keel {
+
+namespace detail {
+
+/// run_parts with what an evaluator of this recipe asks of a step's type.
+template <class Recipe, class Environment>
+class evaluated_parts {
+ public:
+  static constexpr config configured = kinds_of(config_of<Recipe>);
+  static constexpr bool averages = false;
+  explicit evaluated_parts(run_parts& parts) : parts_(parts) {}
+  void settle() { parts_.settle(); }
+  bool at_boundary() const { return parts_.at_boundary(); }
+  torch::nn::Module& model() { return parts_.model(); }
+  parameter_list const& parameters() { return parts_.parameters(); }
+  std::int64_t pieces() const { return 1; }
+  memory_settings const& relief() { return parts_.relief(); }
+  std::int64_t updates() const { return parts_.updates(); }
+  config const& recipe_value() const { return parts_.recipe_value(); }
+  auto& phases() { return phases_; }
+
+ private:
+  run_parts& parts_;
+  phase_clock<typename Environment::clock> phases_;
+};
+
+}  // namespace detail
+
+template <class Recipe, class Environment>
+class part;
+
+/// The whole of a run of several parts, which outlives them. One thread uses it; request_stop and request_save may be called from any.
+template <class Recipe = recipe<>, class Environment = environment>
+class run {
+  using admission = detail::admission<Recipe, detail::at_run>;
+  static_assert(alignof(typename admission::demanded) > 0);
+
+ public:
+  using recipe_type = typename admission::recipe;
+  static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
+  using files = typename Environment::files;
+  using environment_type = Environment;
+
+  /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
+  explicit run(trainer_options options = {}, files const& file_system = {})
+    requires(!detail::recipe_numbers<recipe_type>::are_open)
+      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system) {}
+  /// For a recipe that leaves numbers open. Throws recipe_error (E22) too.
+  explicit run(numbers const& all, trainer_options options = {}, files const& file_system = {})
+    requires(detail::recipe_numbers<recipe_type>::are_open)
+      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system) {}
+  run(run const&) = delete;
+  run& operator=(run const&) = delete;
+
+  // The loop.
+
+  /// The batches of `count` epochs, from where the run stands; 0: as many as options.updates needs, or one epoch. Resumes by itself. It
+  /// ends early at options.updates, on a signal, request_stop or an evaluation that stops the run. `batches` as for trainer::fit, and
+  /// outlives the loop if it is an lvalue. Throws what resume, evaluations and saves throw.
+  template <class Batches>
+  auto epochs(Batches&& batches, std::int64_t count = 0) {
+    static_assert(batch_source<std::remove_reference_t<Batches>>,
+                  "epochs() takes a range, a LibTorch data loader, or a function of the epoch that returns one.");
+    detail::require_epoch_length(batches, options_.batches_per_epoch);
+    return loop<Batches>(*this, std::forward<Batches>(batches), count);
+  }
+  /// Iterations without batches until the run has made so many, or options.updates: `for (std::int64_t i : run.iterations(1000))`.
+  auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
+
+  /// Applies what parts have accumulated where the data's end left it incomplete, for loops that are not this run's.
+  /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. Throws what a save throws.
+  outcome finish() {
+    settle_all();
+    drop_open_updates();
+    outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
+                                                       : outcome(result::finished{parts_.updates()});
+    return end_run(ended);
+  }
+  /// Ends the loop at the next boundary; from a hook or from another thread.
+  void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
+
+  // Hooks, record, state.
+
+  /// Adds a hook for the run's events; update_end is that of the whole iteration. A part has hooks of its own.
+  template <class Hook>
+  void on(Hook hook) {
+    hooks_.add(std::move(hook));
+  }
+  /// For the line of the record of this iteration.
+  void log(reduced_value const& value) { log_.log(value); }
+  template <class... Raw>  // rejected (Y01): one rank's value
+  void log(Raw const&...) {
+    detail::reject_call<rule::Y01, Raw...>();
+  }
+  /// As trainer::register_state: targets, replay buffers, environments. Skipped updates of every part leave it as it was, unless `scope`
+  /// says otherwise.
+  template <class State>
+  void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
+    checkpoints_.register_state(std::move(name), state, scope);
+  }
+  void migrate(keel::migrate one) { checkpoints_.migrate(std::move(one)); }
+
+  // Checkpoints.
+
+  /// Loads the newest good checkpoint; false if there is none. The loop does it by itself; call it before what must know where the run
+  /// stands. Throws checkpoint_error.
+  bool resume() { return checkpoints_.resume(); }
+  /// Throws error: E12 without a checkpoint policy, S16 inside an iteration.
+  void save() {
+    if (in_iteration_) throw broken_rule<error, rule::S16>();
+    checkpoints_.save();
+  }
+  void request_save() { checkpoints_.request_save(); }
+  void wait_for_save() { checkpoints_.wait_for_save(); }
+  std::optional<best_saved> best() { return checkpoints_.best(); }
+  best_saved load_best() { return checkpoints_.load_best(); }
+
+  // Evaluation.
+
+  /// As a trainer's; all parts' models are in evaluation mode meanwhile.
+  template <class Batches, class LossOf>
+    requires(!std::convertible_to<Batches, std::string>)
+  void evaluate_on(Batches batches, LossOf loss_of) {
+    evaluator_.add(std::string(), std::move(batches), std::move(loss_of));
+  }
+  template <class Batches, class LossOf>
+  void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
+    evaluator_.add(std::move(name), std::move(batches), std::move(loss_of));
+  }
+  template <class Batches, class LossOf>
+  evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
+    return evaluator_.evaluate("", 0, batches, loss_of);
+  }
+
+  // Where it stands.
+
+  data_cursor const& cursor() const { return progress_.cursor; }
+  std::int64_t updates() const { return parts_.updates(); }
+  std::int64_t skipped() const { return parts_.skipped(); }
+  std::int64_t rollbacks() const { return checkpoints_.rollbacks(); }
+  config const& recipe_value() const { return numbers_.value(); }
+
+ private:
+  template <class, class>
+  friend class part;
+  using clock = typename Environment::clock;
+  static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
+  static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
+
+  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, files const& file_system)
+      : numbers_(all),
+        options_(std::move(options)),
+        console_(options_.console, options_.mode, options_.console_every),
+        directory_(detail::open_directory(options_, saves, file_system)) {
+    require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
+  }
+
+  /// What both loops are: begin() once, then operator++ between iterations.
+  template <class Loop>
+  class loop_iterator {
+   public:
+    using value_type = typename Loop::value_type;
+    using difference_type = std::ptrdiff_t;
+    explicit loop_iterator(Loop& loop) : loop_(&loop) {}
+    decltype(auto) operator*() const { return loop_->current(); }
+    loop_iterator& operator++() {
+      loop_->advance();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(loop_iterator const& at, std::default_sentinel_t) { return at.loop_->is_over(); }
+
+   private:
+    Loop* loop_;
+  };
+
+  template <class Batches>
+  class loop {
+    using source = std::remove_reference_t<Batches>;
+
+   public:
+    using batch_type = detail::batch_of<source>;
+    using value_type = batch_type;
+    loop(run& of, Batches&& batches, std::int64_t epochs)
+        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
+    auto begin() {
+      begun_ = true;
+      run_.begin_run();
+      if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
+      walk_.emplace(batches_, run_.progress_.cursor, run_.device());
+      over_ = run_.is_at_end();
+      if (!over_) find();
+      return loop_iterator<loop>(*this);
+    }
+    std::default_sentinel_t end() const { return {}; }
+
+    batch_type& current() { return *batch_; }
+    bool is_over() const { return over_; }
+    void advance() {
+      batch_.reset();
+      bool const goes_on = run_.end_iteration(true, signals_.received());
+      if (!goes_on) return leave();
+      if (std::exchange(run_.data_moved_, false)) {
+        opened_ = false;
+      } else {
+        walk_->next();
+      }
+      find();
+    }
+
+   private:
+    /// The next batch, in the next epoch where this one is at its end.
+    void find() {
+      data_cursor& cursor = run_.progress_.cursor;
+      for (;;) {
+        if (epochs_ > 0 && cursor.epoch >= epochs_) return leave();
+        if (!detail::is_repeatable<source> && cursor.epoch > 0) return leave();
+        if (!opened_) {
+          walk_->open();
+          opened_ = true;
+          run_.hooks_(event::epoch_begin{cursor.epoch, cursor.position});
+        }
+        if (walk_->has_batch()) break;
+        if (cursor.position == 0)
+          throw data_error("E06", "epoch " + std::to_string(cursor.epoch) +
+                                      " has no batches. Look at the data's path and at its filters.");
+        opened_ = false;
+        walk_->close();
+        bool const goes_on = run_.end_epoch(signals_.received());
+        if (std::exchange(run_.data_moved_, false)) continue;
+        if (!goes_on) return leave();
+      }
+      batch_.emplace(walk_->batch());
+      run_.begin_iteration();
+    }
+    void leave() {
+      over_ = true;
+      walk_->close();
+    }
+
+    run& run_;
+    Batches batches_;
+    std::int64_t epochs_;
+    typename Environment::stop signals_;
+    std::optional<detail::batch_walk<source>> walk_;
+    std::optional<batch_type> batch_;
+    bool begun_ = false, opened_ = false, over_ = false;
+  };
+
+  class counted_loop {
+   public:
+    using value_type = std::int64_t;
+    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
+      if (until_ < 1)
+        throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
+    }
+    auto begin() {
+      run_.begin_run();
+      over_ = run_.is_at_end();
+      find();
+      return loop_iterator<counted_loop>(*this);
+    }
+    std::default_sentinel_t end() const { return {}; }
+    std::int64_t current() const { return run_.progress_.cursor.consumed; }
+    bool is_over() const { return over_; }
+    void advance() {
+      over_ = !run_.end_iteration(true, signals_.received());
+      run_.data_moved_ = false;
+      find();
+    }
+
+   private:
+    void find() {
+      over_ = over_ || run_.progress_.cursor.consumed >= until_;
+      if (!over_) run_.begin_iteration();
+    }
+    run& run_;
+    std::int64_t until_;
+    typename Environment::stop signals_;
+    bool over_ = false;
+  };
+
+  std::int64_t length() const { return length_of(options_, 1); }
+  at::DeviceType device() { return parts_.parameters().device; }
+  bool is_at_end() const { return (length() > 0 && parts_.updates() >= length()) || progress_.evaluations.is_over(); }
+
+  /// Before the first iteration of a loop, or a part's first update.
+  void begin_run() {
+    bool const resumed = checkpoints_.resume();
+    if (begun_) return;
+    signal_ = 0;
+    was_stopped_ = false;
+    if (!resumed && progress_.record.attempts == 0) {
+      if constexpr (configured.determinism.kind != determinism::kind::off) seed(recipe_value().determinism, device());
+      log_.begin(recipe_value());
+    }
+    log_.write_recipe(recipe_value());
+    if (directory_) log_.weaker_promises(parts_.updates());
+    started_ = clock::now();
+    timer_.begin_run();
+    tokens_before_ = progress_.record.tokens;
+    evaluator_.require_any();
+    hooks_(event::run_begin{parts_.updates(), resumed});
+    checkpoints_.begin();
+    checkpoints_.note_random();
+    begun_ = true;
+  }
+
+  void begin_iteration() {
+    if (!in_iteration_ && parts_.at_boundary()) timer_.begin_update(progress_.cursor.epoch);
+    in_iteration_ = true;
+    // A checkpoint of the middle of an iteration would go on with its whole batch.
+    checkpoints_.mark_incomplete(true);
+  }
+
+  /// Between two iterations. False where the loop is to end.
+  bool end_iteration(bool consumed, int signal) {
+    settle_all();
+    if (consumed) {
+      ++progress_.cursor.position;
+      ++progress_.cursor.consumed;
+    }
+    in_iteration_ = false;
+    if (!parts_.at_boundary()) return true;
+    bool const applied = record_iteration();
+    checkpoints_.mark_incomplete(false);
+    after_update(applied);
+    return goes_on(signal);
+  }
+  bool goes_on(int signal) {
+    if (is_at_end()) return false;
+    was_stopped_ = stop_requested_.exchange(false) || signal != 0;
+    if (signal != 0) signal_ = signal;
+    return !was_stopped_;
+  }
+  bool end_epoch(int signal) {
+    hooks_(event::epoch_end{progress_.cursor.epoch, progress_.cursor.position});
+    ++progress_.cursor.epoch;
+    progress_.cursor.position = 0;
+    progress_.cursor.in_epoch = false;
+    if (!parts_.at_boundary()) return true;
+    bool const evaluates = evaluator_.is_due_by_epochs();
+    if (evaluates) evaluate_recipe();
+    if (saves && (evaluates || configured.checkpoint.kind == checkpoint::kind::every_epochs)) save_at_boundary(false);
+    checkpoints_.note_random();
+    return goes_on(signal);
+  }
+
+  /// One line for all that the parts did since the last boundary. True where something was applied.
+  bool record_iteration() {
+    std::int64_t applied = 0, rows = 0, tokens = 0, clipped = 0;
+    double loss = 0.0, squares = 0.0;
+    std::optional<result::skipped> why;
+    for (detail::run_part* const one : parts_.all()) {
+      auto figures = one->take_figures();
+      applied += figures.applied;
+      clipped += figures.clipped;
+      rows += figures.rows;
+      tokens += figures.tokens;
+      auto const put = [&](std::string const& name, double value) {
+        log_.log(metric<reduce::mean>(one->name() + "/" + name).reduced(typename Environment::world{}, value));
+      };
+      if (figures.applied > 0) {
+        auto const count = static_cast<double>(figures.applied);
+        loss += figures.loss / count;
+        squares += figures.gradient_norm / count * (figures.gradient_norm / count);
+        put("loss", figures.loss / count);
+        put("gradient_norm", figures.gradient_norm / count);
+        put("lr", one->learning_rate());
+        for (auto const& [name, value] : figures.losses) put("loss/" + name, value);
+      }
+      if (figures.skipped > 0) put("skipped", static_cast<double>(one->skipped()));
+      if (figures.why) {
+        why = figures.why;
+        why->where = one->name() + (why->where.empty() ? "" : ": " + why->where);
+        log_.part_skipped(parts_.updates(), one->name(), *figures.why);
+      }
+    }
+    // An iteration in which no part was updated is none of the run's.
+    if (applied == 0 && !why) return false;
+    parts_.count(applied > 0);
+    auto* const first = parts_.all().front();
+    step_outcome const result = applied > 0 ? step_outcome(result::updated{loss, std::sqrt(squares), first->learning_rate(), clipped > 0})
+                                            : step_outcome(*why);
+    event::update_end const event{.update = parts_.updates(),
+                                  .result = result,
+                                  .loss = applied > 0 ? loss : std::numeric_limits<double>::quiet_NaN(),
+                                  .gradient_norm = applied > 0 ? std::sqrt(squares) : std::numeric_limits<double>::quiet_NaN(),
+                                  .loss_scale = first->loss_scale(),
+                                  .tokens = tokens,
+                                  .rows = rows};
+    begin_console(rows, tokens);
+    hooks_(event);
+    auto const time = timer_.end_update(false);
+    log_.update(event,
+                {time.epoch, first->learning_rate(), parts_.skipped(), time.milliseconds, checkpoints_.rollbacks(), 0.0, 0.0,
+                 std::nullopt, false},
+                true);
+    if (applied > 0) checkpoints_.updated(loss);
+    return applied > 0;
+  }
+  void begin_console(std::int64_t rows, std::int64_t tokens) {
+    if (std::exchange(console_begun_, true)) return;
+    console_.begin(length(), tokens != rows ? "tokens" : "rows");
+    log_.counts_tokens(tokens != rows);
+  }
+
+  void after_update(bool applied) {
+    if ((applied && evaluator_.is_due(parts_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
+    save_at_boundary(applied);
+    checkpoints_.note_random();
+  }
+  void save_at_boundary(bool applied) {
+    auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
+    if (checkpoints_.at_boundary(applied, save_signal_.take_request(), slowest)) data_moved_ = true;
+  }
+  void evaluate_recipe() {
+    checkpoints_.mark_incomplete(true);
+    auto const value = agree(typename Environment::world{}, evaluator_.evaluate_all(), reduce::mean{});
+    checkpoints_.evaluated(value);
+    checkpoints_.mark_incomplete(false);
+    bool const ends = progress_.evaluations.evaluated(value, parts_.updates());
+    progress_.record.evaluated_epochs = progress_.cursor.epoch;
+    if (ends) log_.stopped_early(parts_.updates(), progress_.evaluations.why());
+  }
+
+  void settle_all() { parts_.settle(); }
+  void drop_open_updates() {
+    if (!parts_.at_boundary()) parts_.drop_updates();
+  }
+
+  outcome end_run(outcome const& ended) {
+    // What was left in the middle is not saved: a resume takes that batch again.
+    if (!in_iteration_) checkpoints_.end();
+    checkpoints_.wait_for_save();
+    std::string const words = ending(ended);
+    double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
+    if (!parts_.all().empty()) {
+      console_.summary(summary_rows(words, parts_.updates(), parts_.skipped(), 0.0, progress_.record,
+                                    progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
+                                    parts_.relief(), log_.timeline()));
+    }
+    log_.ended(ended, parts_.updates(), words);
+    hooks_(event::run_end{ended});
+    begun_ = false;
+    in_iteration_ = false;
+    stop_requested_ = false;
+    return ended;
+  }
+
+  [[no_unique_address]] detail::recipe_numbers<recipe_type> numbers_;
+  trainer_options options_;
+  hooks hooks_;
+  detail::run_parts parts_{numbers_.value()};
+  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_};
+  console console_;
+  detail::opened_directory<files> directory_;
+  run_progress progress_{recipe_value().evaluation};
+  save_listener save_signal_{saves && options_.stop_on_signals};
+  run_log<files> log_{directory_.get(), console_, progress_.record, options_};
+  detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{evaluated_, progress_,
+                                                                                                            log_, hooks_};
+  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
+      recipe_value(), options_, &Environment::new_run_id, directory_.get(), parts_, progress_, log_, hooks_};
+  update_timer<clock> timer_;
+  std::atomic<bool> stop_requested_{false};
+  bool begun_ = false;
+  bool in_iteration_ = false;
+  bool was_stopped_ = false;
+  bool console_begun_ = false;
+  bool data_moved_ = false;  ///< by a rollback
+  int signal_ = 0;
+  std::int64_t tokens_before_ = 0;
+  typename clock::time_point started_{};
+};
+
+}  // namespace keel
