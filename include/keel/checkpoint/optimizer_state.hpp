@@ -157,9 +157,9 @@ struct optimizer_codec<torch::optim::LBFGS> {
 
  private:
   /// A list is a deque here; what `al` holds is written before it is read.
-  static void visit_list(auto& archive, char const* name, auto& list) {
+  static void visit_list(auto& archive, char const* field, auto& list) {
     std::vector<at::Tensor> all(list.begin(), list.end());
-    archive(name, all);
+    archive(field, all);
     list.assign(all.begin(), all.end());
   }
 };

@@ -42,11 +42,11 @@ class printed_fields {
   void number_or_infinity(char const* name, double value) {
     if (entry* one = add(name, false)) value > 1.7976931348623157e308 ? void(one->value << "infinity") : put(*one, value);
   }
-  void optional_number(char const* name, double value, bool given) {
-    if (entry* one = add(name, !given)) put(*one, value);
+  void optional_number(char const* name, double value, bool is_set) {
+    if (entry* one = add(name, !is_set)) put(*one, value);
   }
   void updates(char const* name, long long value) { with_unit(name, value, value == 0, " steps"); }
-  void optional_updates(char const* name, long long value, bool given) { with_unit(name, value, !given, " steps"); }
+  void optional_updates(char const* name, long long value, bool is_set) { with_unit(name, value, !is_set, " steps"); }
   void epochs(char const* name, long long value) { with_unit(name, value, value == 0, " epochs"); }
   void tokens(char const* name, long long value) { with_unit(name, value, value == 0, " tokens"); }
   void seconds(char const* name, long long value) { with_unit(name, value, value == 0, " s"); }

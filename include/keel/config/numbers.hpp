@@ -154,8 +154,8 @@ constexpr given_value* numbers::find(char const* slot, char const* field) {
 
 /// Why a configuration did not take a number.
 enum class number_fault : unsigned char {
-  missing,    ///< open, and not given
-  unwanted,   ///< given, and a constant of the recipe or of no policy in it
+  missing,     ///< open, and not given
+  unwanted,    ///< given, and a constant of the recipe or of no policy in it
   not_of_kind  ///< a fraction for a count, NaN, or more than fits
 };
 

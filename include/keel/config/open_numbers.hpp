@@ -81,8 +81,9 @@ constexpr void for_each_given(config& value, Visit visit) {
 /// The settings of a policy that stands by itself, without a trainer that would have its numbers.
 template <class Policy>
 consteval typename Policy::in_slot::settings closed_settings() {
-  static_assert(count_given<typename Policy::in_slot>(Policy::configured) == 0,
-                "keel::given is a number that a trainer or a step is given. Fix: a number, or the settings of the policy as a value.");
+  static_assert(
+      count_given<typename Policy::in_slot>(Policy::configured) == 0,
+      "keel::given is a number that a trainer or a step is given. Fix: a number, or the settings of the policy as a value.");
   return Policy::configured;
 }
 

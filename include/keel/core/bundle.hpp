@@ -4,7 +4,7 @@
 //     keel::bundle image{{"pixels", pixels}};                               style transfer, an adversarial example, a learned temperature
 //     torch::optim::Adam optimizer(model.parameters(), 1e-3);
 //
-// It shares them with the program, which calls them by their own names. Left out: a forward() of its own, which only the program knows.
+// It shares them with the program, which calls them by their own names. Left out: a forward(), which only the program knows.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -52,7 +52,9 @@ class bundle : public torch::nn::Module {
 
  private:
   void add(part const& one) {
-    auto const fail = [&](char const* words) { throw error("E11", "the part \"" + one.name_ + "\" of a keel::bundle " + words); };
+    auto const fail = [&](char const* words) {
+      throw error("E11", "the part \"" + one.name_ + "\" of a keel::bundle " + words);
+    };
     if (one.name_.empty() || one.name_.find('.') != std::string::npos)
       fail("needs a name without a point, by which checkpoints know it. Give it one, such as \"encoder\".");
     if (named_children().contains(one.name_) || named_parameters(false).contains(one.name_))

@@ -103,8 +103,9 @@ inline void require_weight(double weight) {
 inline void require_trainable(weighted_loss const& loss) {
   if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type())) {
     std::string const shape = loss.mean.defined() ? c10::str(loss.mean.sizes(), " of ", loss.mean.scalar_type()) : "nothing";
-    throw data_error("E07", "the loss must be one floating-point number and is " + shape +
-                                ". Return its mean() or sum(), or several by name as keel::losses{{\"policy\", p}, {\"value\", v}}.");
+    throw data_error("E07",
+                     "the loss must be one floating-point number and is " + shape +
+                         ". Return its mean() or sum(), or several by name as keel::losses{{\"policy\", p}, {\"value\", v}}.");
   }
   if (!loss.mean.requires_grad()) {
     throw data_error("E07",

@@ -31,7 +31,8 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
         throw error(
             "E11",
             "the optimizer holds a tensor that is not a parameter of the model. Build it from model->parameters(), after the "
-            "model was moved to its device. Of several models, or tensors of your own: keel::bundle model{{\"encoder\", encoder}, "
+            "model was moved to its device. Of several models, or tensors of your own: keel::bundle model{{\"encoder\", "
+            "encoder}, "
             "{\"pixels\", pixels}}; optimizer(model.parameters(), ..);");
       }
       if (!held.insert(parameter.unsafeGetTensorImpl()).second) {

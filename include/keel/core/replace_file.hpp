@@ -128,9 +128,9 @@ class replacement {
     if (older.st_uid != newer.st_uid || older.st_gid != newer.st_gid) {
       // Only root may give files away; for others the new file is theirs, as every file that they make, and its group only one of
       // their own. What the older group might do, another may not.
-      bool const given = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0 ||
-                         ::fchown(file_.get(), static_cast<uid_t>(-1), older.st_gid) == 0;
-      if (!given && older.st_gid != newer.st_gid) bits &= ~static_cast<mode_t>(070);
+      bool const is_owned = ::fchown(file_.get(), older.st_uid, older.st_gid) == 0 ||
+                            ::fchown(file_.get(), static_cast<uid_t>(-1), older.st_gid) == 0;
+      if (!is_owned && older.st_gid != newer.st_gid) bits &= ~static_cast<mode_t>(070);
     }
     if (bits == (newer.st_mode & 0777)) return;
     if (::fchmod(file_.get(), bits) != 0) throw_file_error("keep the permissions of", target_, errno);

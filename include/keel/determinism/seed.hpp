@@ -14,8 +14,7 @@ inline void seed(determinism::settings const& settings, at::DeviceType device = 
 }
 
 template <class Recipe>
-  requires(config_of<Recipe>.determinism.kind != determinism::kind::off &&
-           !is_given(config_of<Recipe>.determinism.seed))
+  requires(config_of<Recipe>.determinism.kind != determinism::kind::off && !is_given(config_of<Recipe>.determinism.seed))
 void seed(at::DeviceType device = at::kCPU) {
   seed(config_of<Recipe>.determinism, device);
 }

@@ -228,8 +228,8 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   std::int64_t const rows = result.rows = batch_traits<Batch>::rows(batch);
   detail::put_back const afterwards(module, device);
   auto const of = [&](std::int64_t granules) {
-    return detail::counted_passes(
-        module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, granules * granularity)), loss_of, configured);
+    return detail::counted_passes(module, device, batch_traits<Batch>::slice(batch, 0, std::min(rows, granules * granularity)),
+                                  loss_of, configured);
   };
   auto const one = of(1);
   auto const two = of(rows >= 2 * granularity ? 2 : 1);

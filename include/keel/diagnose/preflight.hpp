@@ -193,7 +193,8 @@ class preflight_program_of final : public preflight_program {
       aside([&] {
         // Of one row, by which activations are counted, a batch norm that trains has no variance.
         if (normalises_over_a_batch(model())) model().eval();
-        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter}, recipe_)
+        peak = memory::estimate<recipe_type>(model(), batches_.front(), loss_of_, {.state_per_parameter = state_per_parameter},
+                                             recipe_)
                    .peak();
       });
       return peak;
@@ -207,7 +208,9 @@ class preflight_program_of final : public preflight_program {
   class tried final : public tried_step {
    public:
     explicit tried(preflight_program_of& program)
-        : program_(program), loss_(program.loss_of_), step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length) {
+        : program_(program),
+          loss_(program.loss_of_),
+          step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length) {
       step_.ladder().begin_like(program.subject_.step.ladder());
       step_.restore_on_skip(program.subject_.registered);
       for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());

@@ -35,8 +35,8 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
 
 KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
                               std::string const& directory) {
-  snapshot const content = take_snapshot(
-      program.recipe(), program.model(), {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts);
+  snapshot const content = take_snapshot(program.recipe(), program.model(),
+                                         {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts);
   posix_files files;
   write_checkpoint(files, directory, update, false, content);
 }

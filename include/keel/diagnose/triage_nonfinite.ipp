@@ -125,7 +125,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   std::string const before = formatted("before %s the gradient norm was %.3g times and the loss %.3g times its usual value",
                                        at(of.first).c_str(), norm, loss);
   std::string const end = of.ended_the_run ? "it ended the run" : std::to_string(of.count) + " updates were skipped for it";
-  std::string place, operation, forward, value, words, given;
+  std::string place, operation, forward, value, words, meant;
   bool has_rows = false, every_row = false;
   if (of.incident != nullptr) {
     auto const& details = of.incident->details;
@@ -139,7 +139,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
       operation = text("operation");
       forward = text("forward_operation");
       value = text("value");
-      given = text("given");
+      meant = text("given");
       has_rows = origin.contains("rows") && !origin["rows"].empty();
       every_row = origin.contains("every_row");
     }

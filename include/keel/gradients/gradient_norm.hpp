@@ -29,11 +29,11 @@ struct gradient_measure {
 at::Tensor squares_on_device(std::span<at::Tensor const> gradients);
 
 /// Measures floating-point gradients of any shape, sparse ones too; undefined tensors count as zero.
-gradient_measure measure_gradients(std::span<at::Tensor const> given);
+gradient_measure measure_gradients(std::span<at::Tensor const> all);
 
 /// The joint norm of any order from 1 on, infinity for the largest magnitude; undefined tensors count as zero. NaN or infinite
 /// if an element is. Order 2 is measure_gradients' norm.
-double joint_norm(std::span<at::Tensor const> given, double order);
+double joint_norm(std::span<at::Tensor const> tensors, double order);
 
 }  // namespace keel
 

@@ -97,12 +97,12 @@ KEEL_BODY at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
   return at::stack(norms).square();
 }
 
-KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> given) {
+KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> all) {
   at::NoGradGuard no_grad;
   gradient_measure measure;
   std::vector<at::Tensor> gradients;
-  gradients.reserve(given.size());
-  for (at::Tensor const& gradient : given) gradients.push_back(detail::elements_of(gradient));
+  gradients.reserve(all.size());
+  for (at::Tensor const& gradient : all) gradients.push_back(detail::elements_of(gradient));
   measure.squares.resize(gradients.size());
   detail::chunk_list chunks;
   std::vector<std::size_t> others;
@@ -224,12 +224,12 @@ double reduce(std::span<at::Tensor const> gradients, Reduction const& reduction)
 
 }  // namespace detail
 
-KEEL_BODY double joint_norm(std::span<at::Tensor const> given, double order) {
-  if (order == 2.0) return measure_gradients(given).norm;
+KEEL_BODY double joint_norm(std::span<at::Tensor const> tensors, double order) {
+  if (order == 2.0) return measure_gradients(tensors).norm;
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> gradients;
-  gradients.reserve(given.size());
-  for (at::Tensor const& gradient : given) gradients.push_back(detail::elements_of(gradient));
+  gradients.reserve(tensors.size());
+  for (at::Tensor const& gradient : tensors) gradients.push_back(detail::elements_of(gradient));
   std::span<at::Tensor const> const all = gradients;
   if (order == 1.0) return detail::reduce(all, detail::sum_of_magnitudes{});
   double const largest = detail::reduce(all, detail::largest_magnitude{});

@@ -138,15 +138,15 @@ KEEL_BODY bool metric_series::holds(health::condition const& of) const {
 KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& alarms, std::int64_t warmup)
     : warmup_(std::max<std::int64_t>(warmup, 20)) {
   constexpr int longest_window = 4096;
-  for (health::watched_alarm const& given : alarms) {
-    watched one{given.what, given.does};
+  for (health::watched_alarm const& bound : alarms) {
+    watched one{bound.what, bound.does};
     int conditions = 0;
     int shortest = longest_window;
-    for (health::condition const& condition : given.what->conditions) {
+    for (health::condition const& condition : bound.what->conditions) {
       if (condition.metric == nullptr) continue;
       ++conditions;
       if (condition.window < 1 || condition.window > longest_window || std::isnan(condition.threshold))
-        throw error("E12", std::string("the alarm ") + given.what->name + " looks at " + std::to_string(condition.window) +
+        throw error("E12", std::string("the alarm ") + bound.what->name + " looks at " + std::to_string(condition.window) +
                                " values of " + condition.metric +
                                ". Give it a window of 1 to 4096 values, and a threshold that is a number.");
       std::string_view const metric = condition.metric;
@@ -161,7 +161,7 @@ KEEL_BODY alarm_watch::alarm_watch(std::vector<health::watched_alarm> const& ala
     constexpr int short_window = 64;
     if (shortest > short_window && !one.is_of_evaluations) one.cadence = shortest / 32;
     if (conditions == 0)
-      throw error("E12", std::string("the alarm ") + given.what->name +
+      throw error("E12", std::string("the alarm ") + bound.what->name +
                              " has no condition, so that it would never be raised. Give it one, as {\"train/loss\", "
                              "keel::health::is::above, 10.0, 5}.");
     alarms_.push_back(one);
@@ -267,8 +267,8 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::evaluated(std::int64_t update, 
   if (alarms_.empty()) return {};
   if (main_evaluation_.empty()) main_evaluation_.push_back(evaluation);
   std::string const group = evaluation_group(evaluation);
-  for (auto const& [given, value] : values) {
-    std::string const name = given.empty() ? metrics::evaluation_loss::name : given;
+  for (auto const& [logged, value] : values) {
+    std::string const name = logged.empty() ? metrics::evaluation_loss::name : logged;
     push_evaluation(group, name, value);
     if (group != "eval/" && evaluation == main_evaluation_.front()) push_evaluation("eval/", name, value);
   }

@@ -104,11 +104,11 @@ class json_fields {
       to = value->get<double>();
     }
   }
-  /// `given` becomes true where the field stands there.
-  void optional_number(char const* name, double& to, bool& given) {
+  /// `is_set` becomes true where the field stands there.
+  void optional_number(char const* name, double& to, bool& is_set) {
     if (find(name) == nullptr) return;
     number_or_infinity(name, to);
-    given = true;
+    is_set = true;
   }
   void number_or_infinity(char const* name, double& to) {
     auto const* value = find(name);
@@ -132,10 +132,10 @@ class json_fields {
       throw_wrong(place(name), "must be from " + std::to_string(least) + " to " + std::to_string(most));
     }
   }
-  void optional_updates(char const* name, long long& to, bool& given) {
+  void optional_updates(char const* name, long long& to, bool& is_set) {
     if (find(name) == nullptr) return;
     updates(name, to);
-    given = true;
+    is_set = true;
   }
   void updates(char const* name, long long& to) { duration(name, to, {{"_steps", 1}}, "500 or \"500_steps\""); }
   /// What does not fit counts in `count` alone.

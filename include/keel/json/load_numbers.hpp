@@ -75,7 +75,8 @@ inline number_place const* find_number_named(std::string const& name) {
 
 /// A number by its own name. Durations have the unit that the recipe's field has.
 template <class Slot>
-void take_number(config const& recipe, number_place const& at, nlohmann::json const& value, std::string const& path, numbers& to) {
+void take_number(config const& recipe, number_place const& at, nlohmann::json const& value, std::string const& path,
+                 numbers& to) {
   auto settings = recipe.*place<Slot>;
   nlohmann::json const object{{at.field, value}};
   json_fields fields(object, path, std::string(" ") + at.field + " ", at.field, path);
@@ -85,8 +86,9 @@ void take_number(config const& recipe, number_place const& at, nlohmann::json co
   number_fields<decltype(look)> opens{look};
   Slot::fields(copy, opens);
   if (!is_open) {
-    throw_wrong(path, "is not a number that the recipe leaves open. Put keel::given in its place in the recipe, or remove it from "
-                      "the file");
+    throw_wrong(path,
+                "is not a number that the recipe leaves open. Put keel::given in its place in the recipe, or remove it from "
+                "the file");
   }
   given_value& into = to.*(at.member);
   if (into.is_there()) throw_wrong(path, "stands there twice: also in the slot " + std::string(at.slot));
@@ -111,7 +113,8 @@ numbers read_numbers(config const& recipe, nlohmann::json const& document, slot_
     std::string const path = "/" + key;
     auto const* const at = find_number_named(key);
     bool const is_duration = value.is_string() && !value.template get_ref<std::string const&>().empty() &&
-                             value.template get_ref<std::string const&>()[0] >= '0' && value.template get_ref<std::string const&>()[0] <= '9';
+                             value.template get_ref<std::string const&>()[0] >= '0' &&
+                             value.template get_ref<std::string const&>()[0] <= '9';
     bool is_taken = false;
     if (at != nullptr && (value.is_number() || is_duration || key != at->slot)) {
       ((is_same(at->slot, Slots::name) && (take_number<Slots>(recipe, *at, value, path, found), is_taken = true)) || ...);

@@ -6,6 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 
 namespace keel {
 
@@ -30,12 +31,12 @@ class json_writer {
       put(name, value);
     }
   }
-  void optional_number(char const* name, double value, bool given) {
-    if (given) number_or_infinity(name, value);
+  void optional_number(char const* name, double value, bool is_set) {
+    if (is_set) number_or_infinity(name, value);
   }
   void updates(char const* name, long long value) { put(name, with_unit(value, "_steps")); }
-  void optional_updates(char const* name, long long value, bool given) {
-    if (given) updates(name, value);
+  void optional_updates(char const* name, long long value, bool is_set) {
+    if (is_set) updates(name, value);
   }
   void epochs(char const* name, long long value) { put(name, with_unit(value, "_epochs")); }
   void tokens(char const* name, long long value) { put(name, with_unit(value, "_tokens")); }
@@ -65,10 +66,15 @@ class json_writer {
  private:
   template <class Value>
   void put(char const* name, Value const& value) {
-    if (takes(taken_, name)) object_[name] = value;
+    if (!takes(taken_, name)) return;
+    object_[name] = value;
+    if constexpr (std::is_arithmetic_v<Value> && !std::is_same_v<Value, bool>) {
+      if (is_given(value)) object_[name] = "given";
+    }
   }
   /// A number where the reader takes no other: a unit stands after digits.
   static nlohmann::json with_unit(long long value, char const* unit) {
+    if (is_given(value)) return "given";
     bool const is_read_with_unit = value >= 0 && value < 1'000'000'000'000;
     return is_read_with_unit ? nlohmann::json(std::to_string(value) + unit) : nlohmann::json(value);
   }

@@ -217,14 +217,14 @@ KEEL_BODY std::size_t operation_watch::cause_of(std::size_t index, bool& is_give
     // The program masked all of a row.
     if (makes_nan && detail::is_softmax(found.kernel.empty() ? found.operation : found.kernel)) return index;
     std::optional<std::size_t> before;
-    bool given = false;
+    bool began_here = false;
     for (bad_input const& input : found.inputs) {
       if (found.values.nan && !makes_nan && !input.values.nan) continue;
-      given |= !input.made_by;
+      began_here |= !input.made_by;
       // An operation inside this one may have made it; nothing comes from what came later.
       if (input.made_by && *input.made_by < index) before = std::min(before.value_or(index), *input.made_by);
     }
-    if (given) {
+    if (began_here) {
       is_given = true;
       return index;
     }

@@ -167,8 +167,6 @@ constexpr void judge(config const& value, Report&& report) {
 }
 
 /// What a recipe that leaves numbers open is made of: its policies, with numbers that break as little as possible.
-constexpr config kinds_of(std::same_as<config> auto const& value) {
-  return value.given == 0 ? value : with_probe(value, 0);
-}
+constexpr config kinds_of(std::same_as<config> auto const& value) { return value.given == 0 ? value : with_probe(value, 0); }
 
 }  // namespace keel::detail

@@ -8,8 +8,10 @@
 
 namespace keel::detail {
 
-inline constexpr long long whole_probes[] = {2, 1, 4, 8, 3, 16, 100, 1000, 10, 50, 64, 0, 500, 6, 32, 128, 600, 10'000, 1'000'000, 60, 5, 256, 3600, 2000};
-inline constexpr double real_probes[] = {0.5, 1.0, 0.1, 0.9, 2.0, 0.999, 0.01, 10.0, 1.5, 100.0, 1e-4, 1000.0, 0.99, 65536.0, 0.0, 1e-6, 4.0, 0.04, 1e6, 0.25, 16.0, 0.001, 1e-5, 1024.0};
+inline constexpr long long whole_probes[] = {2,   1, 4,  8,   3,   16,     100,       1000, 10, 50,  64,   0,
+                                             500, 6, 32, 128, 600, 10'000, 1'000'000, 60,   5,  256, 3600, 2000};
+inline constexpr double real_probes[] = {0.5,  1.0,     0.1, 0.9,  2.0, 0.999, 0.01, 10.0, 1.5,  100.0, 1e-4, 1000.0,
+                                         0.99, 65536.0, 0.0, 1e-6, 4.0, 0.04,  1e6,  0.25, 16.0, 0.001, 1e-5, 1024.0};
 inline constexpr int probe_values = 24;
 /// First the same number everywhere, then each number beside each other of two neighbours, then mixed.
 inline constexpr int probe_count = 4 * probe_values;
@@ -71,7 +73,11 @@ constexpr config with_probe(std::same_as<config> auto const& open, int probe) {
       }
     } else {
       int const round = probe / probe_values;
-      int const index = (probe + (round == 1 ? place % 2 : round == 2 ? place * 5 : round == 3 ? place * place * 7 : 0)) % probe_values;
+      int const index = (probe + (round == 1   ? place % 2
+                                  : round == 2 ? place * 5
+                                  : round == 3 ? place * place * 7
+                                               : 0)) %
+                        probe_values;
       if constexpr (std::is_floating_point_v<type>) {
         to = real_probes[index];
       } else {

@@ -83,10 +83,10 @@ at::Tensor unit(Block&& block, Inputs const&... inputs) {
   if constexpr (detail::holder_block<type, Inputs...>) {
     auto const held = detail::held_module(block);
     torch::nn::Module const* const module = held.get();
-    return detail::call_unit(module, [held](auto const&... given) { return held->forward(given...); }, inputs...);
+    return detail::call_unit(module, [held](auto const&... arguments) { return held->forward(arguments...); }, inputs...);
   } else if constexpr (detail::module_block<type, Inputs...>) {
     torch::nn::Module const* const module = &block;
-    return detail::call_unit(module, [&block](auto const&... given) { return block.forward(given...); }, inputs...);
+    return detail::call_unit(module, [&block](auto const&... arguments) { return block.forward(arguments...); }, inputs...);
   } else {
     return detail::call_unit(nullptr, std::forward<Block>(block), inputs...);
   }

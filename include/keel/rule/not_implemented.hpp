@@ -111,16 +111,17 @@ struct U52 {
   static constexpr bool broken(config const& c) {
     return c.checkpoint.kind != checkpoint::kind::never || c.evaluation.kind != evaluation::kind::none ||
            c.determinism.kind != determinism::kind::off || c.health.kind != health::kind::off ||
-           c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep || !(c.timeout == timeout::settings{}) ||
-           c.batch_guard.kind == batch_guard::kind::check;
+           c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep ||
+           !(c.timeout == timeout::settings{}) || c.batch_guard.kind == batch_guard::kind::check;
   }
 };
 using run_only_rules = list<U52>;
 /// What each part has by itself.
 struct U53 {
-  KEEL_RULE_TEXT("U53", "",
-                 "a run of several parts makes no updates by itself, its parts do. Fix: move precision, clip, accumulate, guards and "
-                 "the like to keel::part<recipe>.");
+  KEEL_RULE_TEXT(
+      "U53", "",
+      "a run of several parts makes no updates by itself, its parts do. Fix: move precision, clip, accumulate, guards and "
+      "the like to keel::part<recipe>.");
   static constexpr bool broken(config const& c) {
     config const none{};
     return !(c.precision == none.precision && c.loss_scale == none.loss_scale && c.accumulate == none.accumulate &&
@@ -131,12 +132,13 @@ struct U53 {
 };
 /// Of a run of several parts, what is not there yet.
 struct U54 {
-  KEEL_RULE_TEXT("U54", "",
-                 "alarms, profiles and kept incidents are not implemented for a run of several parts. Fix: keel::trainer, or remove "
-                 "that policy.");
+  KEEL_RULE_TEXT(
+      "U54", "",
+      "alarms, profiles and kept incidents are not implemented for a run of several parts. Fix: keel::trainer, or remove "
+      "that policy.");
   static constexpr bool broken(config const& c) {
-    return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep ||
-           c.batch_guard.kind == batch_guard::kind::check;
+    return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off ||
+           c.incident.kind == incident::kind::keep || c.batch_guard.kind == batch_guard::kind::check;
   }
 };
 using part_only_rules = list<U53, U54>;
@@ -153,9 +155,10 @@ struct U15 {
                  "keel::batch_traits.");
 };
 struct U16 {
-  KEEL_RULE_TEXT("U16", "",
-                 "loss_of must take the batch by const& and return a tensor, keel::weighted_loss or keel::losses. Fix: change that, or "
-                 "sum its values.");
+  KEEL_RULE_TEXT(
+      "U16", "",
+      "loss_of must take the batch by const& and return a tensor, keel::weighted_loss or keel::losses. Fix: change that, or "
+      "sum its values.");
 };
 struct U17 {
   KEEL_RULE_TEXT(
@@ -247,14 +250,16 @@ struct U47 {
       ".accumulate = 4}.");
 };
 struct U48 {
-  KEEL_RULE_TEXT("U48", "",
-                 "this recipe leaves no number to the program. Fix: keel::given in place of the constant, or remove the numbers.");
+  KEEL_RULE_TEXT(
+      "U48", "",
+      "this recipe leaves no number to the program. Fix: keel::given in place of the constant, or remove the numbers.");
 };
 
 struct U49 {
-  KEEL_RULE_TEXT("U49", "",
-                 "a backward pass of the program's own does not know the loss scale. Fix: keel::precision::bf16 without one, or "
-                 "step(batch, loss_of).");
+  KEEL_RULE_TEXT(
+      "U49", "",
+      "a backward pass of the program's own does not know the loss scale. Fix: keel::precision::bf16 without one, or "
+      "step(batch, loss_of).");
 };
 struct U50 {
   KEEL_RULE_TEXT("U50", "",
@@ -263,12 +268,14 @@ struct U50 {
 };
 
 struct U51 {
-  KEEL_RULE_TEXT("U51", "",
-                 "a step or trainer refers to its model and optimizer, so it does not move. Fix: keel::owned<keel::step<..>>, which "
-                 "owns them and does.");
+  KEEL_RULE_TEXT(
+      "U51", "",
+      "a step or trainer refers to its model and optimizer, so it does not move. Fix: keel::owned<keel::step<..>>, which "
+      "owns them and does.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50, U51>;
+using call_rules =
+    list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50, U51>;
 
 }  // namespace keel::rule
 

@@ -128,7 +128,8 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
      "a recipe that saves needs a run directory, and a resume takes the newest whole checkpoint there",
      "killed_at_every_step: a run stopped after any number of windows and continued has the bits of one that was not"},
     {"N25", decided::never, "",
-     "an update is decided before the optimizer steps, and where an optimizer with a closure decides later, parameters and state "
+     "an update is decided before the optimizer steps, and where an optimizer with a closure decides later, parameters and "
+     "state "
      "are put back",
      "a closure's update that is not finite leaves parameters, state and buffers as they were"},
     {"P13", decided::absent, "", "keel has no LAMB", ""},

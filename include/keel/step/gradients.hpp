@@ -187,7 +187,8 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   void write() { values_.write(); }
 
   template <class Policy>
-  gradients<stage::clipped> clip(state_of<Policy>& state, clip::settings const& settings = detail::closed_settings<Policy>()) && {
+  gradients<stage::clipped> clip(state_of<Policy>& state,
+                                 clip::settings const& settings = detail::closed_settings<Policy>()) && {
     if (double const limit = norm_limit<Policy>(state, settings); values_.norm > limit) {
       values_.factor *= limit / values_.norm;
       values_.clipped = true;

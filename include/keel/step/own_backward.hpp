@@ -56,8 +56,9 @@ class own_backward {
     if (closed_) throw error("E12", "this micro-batch was closed before. Open another one with step.open().");
     scopes_.reset();
     if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type()))
-      throw data_error("E07", "close() takes the loss that the backward passes went back from, as one floating-point number, or "
-                              "keel::losses. Pass the sum of what was differentiated.");
+      throw data_error("E07",
+                       "close() takes the loss that the backward passes went back from, as one floating-point number, or "
+                       "keel::losses. Pass the sum of what was differentiated.");
     closed_ = true;
     return step_.end_own(loss, rows_, tokens_);
   }

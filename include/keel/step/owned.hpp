@@ -54,10 +54,8 @@ struct owned_parts_of final : owned_parts {
 template <class Model>
 concept shared_model = !std::is_base_of_v<torch::nn::Module, Model> && requires(Model& model) { as_module(model); };
 template <class Optimizer>
-concept movable_optimizer =
-    std::move_constructible<Optimizer> && requires(Optimizer& held) {
-      static_cast<torch::optim::Optimizer&>(optimizer_in(held));
-    };
+concept movable_optimizer = std::move_constructible<Optimizer> &&
+                            requires(Optimizer& held) { static_cast<torch::optim::Optimizer&>(optimizer_in(held)); };
 
 }  // namespace detail
 
@@ -95,7 +93,7 @@ class owned {
   template <class Model, class Optimizer, class... Arguments>
   void hold(Model model, Optimizer optimizer, Arguments&&... arguments) {
     auto all = std::make_unique<detail::owned_parts_of<Runner, Model, Optimizer>>(std::move(model), std::move(optimizer),
-                                                                                   std::forward<Arguments>(arguments)...);
+                                                                                  std::forward<Arguments>(arguments)...);
     runner_ = &all->runner;
     all_ = std::move(all);
   }

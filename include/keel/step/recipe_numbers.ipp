@@ -17,7 +17,8 @@ KEEL_BODY void take_numbers(config& to, numbers const& all) {
   });
   std::string words;
   auto const add = [&](std::string const& sentence) { words += (words.empty() ? "" : "\n") + sentence; };
-  if (!missing.empty()) add("the recipe leaves " + missing + " to the program, and the program does not give it. Give each a number.");
+  if (!missing.empty())
+    add("the recipe leaves " + missing + " to the program, and the program does not give it. Give each a number.");
   if (!unwanted.empty()) {
     add("the recipe does not leave " + unwanted +
         " to the program. Put keel::given in its place in the recipe, or remove the number.");

@@ -166,8 +166,9 @@ class step {
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome operator()(LossOf&& loss_of) {
     using function = std::remove_cvref_t<LossOf>;
-    // A copy outlives the call, for an update that runs again; a function with state of its own is the caller's.
-    constexpr bool keeps = (has_ladder || looks_into_incidents) && std::invocable<function const&> && std::copy_constructible<function>;
+    // A copy outlives the call, for an update that runs again; a function that keeps state is the caller's.
+    constexpr bool keeps =
+        (has_ladder || looks_into_incidents) && std::invocable<function const&> && std::copy_constructible<function>;
     using kept = std::conditional_t<keeps, function, std::remove_reference_t<LossOf>&>;
     return (*this)(no_batch{}, detail::without_batch<kept>{loss_of});
   }
@@ -346,7 +347,10 @@ class step {
     }
     auto const run_it = [&] { run(batch, loss_of, index); };
     if (has_closure()) {
-      if (!complete) throw error("E12", "an optimizer with a closure sums micro-batches that can be copied, and this type of batch or loss function cannot. Use keel::accumulate<1>.");
+      if (!complete)
+        throw error("E12",
+                    "an optimizer with a closure sums micro-batches that can be copied, and this type of batch or loss "
+                    "function cannot. Use keel::accumulate<1>.");
       return advance_with_closure(complete, run_it);
     }
     return advance(complete, run_it);
@@ -357,7 +361,8 @@ class step {
     average_.require_parameters_in_place();
     require_not_own();
     if (has_closure())
-      throw error("E12", "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
+      throw error(
+          "E12", "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
     try {
       if (!open_) begin();
       if (!pass_.is_open()) open_update();
@@ -428,9 +433,11 @@ class step {
   void require_training_mode() {
     bool const trains = model_.is_training();
     if (!trains && was_training_ && (parameters_.seen.dropout || parameters_.seen.batch_norm)) {
-      throw error("E23", "the model was put into evaluation mode since the last update, and would train without dropout and with the batch "
-                         "statistics of before. Call model->train() behind your own test, or use run.evaluate; to train in evaluation "
-                         "mode on purpose, put the model into it before the step is built.");
+      throw error(
+          "E23",
+          "the model was put into evaluation mode since the last update, and would train without dropout and with the batch "
+          "statistics of before. Call model->train() behind your own test, or use run.evaluate; to train in evaluation "
+          "mode on purpose, put the model into it before the step is built.");
     }
     was_training_ = was_training_ || trains;
   }
@@ -582,7 +589,8 @@ class step {
     std::vector<std::pair<std::string, double>> values;
     values.reserve(parts.size());
     for (auto const& one : parts)
-      values.emplace_back(one.name, one.loss.is_on_device() ? Environment::host_value(one.loss.mean_on_device()) : one.loss.mean());
+      values.emplace_back(one.name,
+                          one.loss.is_on_device() ? Environment::host_value(one.loss.mean_on_device()) : one.loss.mean());
     return values;
   }
 
@@ -877,7 +885,8 @@ class step {
   grad_scaler scaler_;
   lr_schedule schedule_;
   /// The next one counts once the update is certain.
-  state_of<clip_policy> clip_state_ = detail::begin_clip_state<clip_policy>(recipe_value().clip), next_clip_state_ = clip_state_;
+  state_of<clip_policy> clip_state_ = detail::begin_clip_state<clip_policy>(recipe_value().clip),
+                        next_clip_state_ = clip_state_;
   pass_type pass_{model_, parameters_, recipe_value()};
   update_trace trace_{recipe_value().incident, model_, optimizer_, parameters_};
   update_guards guards_{recipe_value()};

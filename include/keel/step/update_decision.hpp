@@ -68,7 +68,7 @@ struct update_facts {
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
   phase_times times = {};                    ///< of a late one
   std::vector<named_sum> parts = {};         ///< of the loss, where the program names them
-  std::string origin = {};                   ///< of a value that is not finite, where it is known without a look into the update
+  std::string origin = {};  ///< of a value that is not finite, where it is known without a look into the update
 };
 
 /// What a complete update came to, before anything has changed: clipped gradients, or why they are skipped.

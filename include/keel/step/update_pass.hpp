@@ -159,7 +159,7 @@ class update_pass {
     return tally;
   }
 
-  /// The program runs backward passes of its own from here to end_own().
+  /// The program runs its own backward passes from here to end_own().
   void begin_own() {
     watch_.require_unchanged();
     if (!left_.empty()) program_->leave_changes(left_, taken_);

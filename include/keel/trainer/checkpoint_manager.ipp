@@ -53,8 +53,10 @@ checkpoint_manager<Seams>::~checkpoint_manager() = default;
 template <class Seams>
 void checkpoint_manager<Seams>::parts_changed() {
   if (resumed_)
-    throw error("E12", "this part comes too late: the run has begun. Make all parts before resume and the loop; one that trains behind "
-                       "another says keel::after.");
+    throw error(
+        "E12",
+        "this part comes too late: the run has begun. Make all parts before resume and the loop; one that trains behind "
+        "another says keel::after.");
   if (!saves_) return;
   note_buffers(step_.model());
   // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.

@@ -218,7 +218,8 @@ class dry_run {
     // A schedule has written its present rates there.
     auto& groups = step_.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
-    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_);
+    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(),
+                                                              length_);
     like_it.ladder().begin_like(step_.ladder());
     like_it.restore_on_skip(registered_);
     train(like_it);

@@ -167,7 +167,8 @@ class part final : public detail::run_part {
       : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), forward_events{this}) {
     // Also what only both recipes together break.
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
-      [[maybe_unused]] detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
+        [[maybe_unused]]
+      detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
     name_parameters(step_.parameters(), owner_.parts().model_name(*this, follows));
     owner_.add(*this, follows);
   }

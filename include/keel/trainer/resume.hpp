@@ -278,7 +278,8 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
   if (!is_joint) return;
   if (state.contains("optimizer")) fail(" is of a run with one model, and this run has the parts " + here + ".");
   for (auto const& one : trained) {
-    if (!saved.contains(one.name)) fail(" has no part " + one.name + ": its parts are " + there + ", and this run's " + here + ".");
+    if (!saved.contains(one.name))
+      fail(" has no part " + one.name + ": its parts are " + there + ", and this run's " + here + ".");
   }
   for (auto const& [name, optimizer] : saved.items()) {
     bool const known = std::any_of(trained.begin(), trained.end(), [&](auto const& one) { return one.name == name; });

@@ -132,7 +132,7 @@ class run {
 
   // Hooks, record, state.
 
-  /// Adds a hook for the run's events; update_end is that of the whole iteration. A part has hooks of its own.
+  /// Adds a hook for the run's events; update_end is that of the whole iteration. A part has its own hooks.
   template <class Hook>
   void on(Hook hook) {
     hooks_.add(std::move(hook));
@@ -273,8 +273,8 @@ class run {
         }
         if (walk_->has_batch()) break;
         if (cursor.position == 0)
-          throw data_error("E06", "epoch " + std::to_string(cursor.epoch) +
-                                      " has no batches. Look at the data's path and at its filters.");
+          throw data_error(
+              "E06", "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
         opened_ = false;
         walk_->close();
         bool const goes_on = run_.end_epoch(signals_.received());
@@ -431,8 +431,9 @@ class run {
     if (applied == 0 && !why) return false;
     parts_.count(applied > 0);
     auto* const first = parts_.all().front();
-    step_outcome const result = applied > 0 ? step_outcome(result::updated{loss, std::sqrt(squares), first->learning_rate(), clipped > 0})
-                                            : step_outcome(*why);
+    step_outcome const result =
+        applied > 0 ? step_outcome(result::updated{loss, std::sqrt(squares), first->learning_rate(), clipped > 0})
+                    : step_outcome(*why);
     event::update_end const event{.update = parts_.updates(),
                                   .result = result,
                                   .loss = applied > 0 ? loss : std::numeric_limits<double>::quiet_NaN(),
@@ -509,8 +510,8 @@ class run {
   run_progress progress_{recipe_value().evaluation};
   save_listener save_signal_{saves && options_.stop_on_signals};
   run_log<files> log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{evaluated_, progress_,
-                                                                                                            log_, hooks_};
+  detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{
+      evaluated_, progress_, log_, hooks_};
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
       recipe_value(), options_, &Environment::new_run_id, directory_.get(), parts_, progress_, log_, hooks_};
   update_timer<clock> timer_;

@@ -170,8 +170,8 @@ class run_observer {
         random_snapshot const now = random_snapshot::take(step_.parameters().device);
         snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
         add_incident(content, event, description);
-        written =
-            write_incident(directory->files(), directory->root(), attempts + 1, step_.recipe_value().incident.most, content, description);
+        written = write_incident(directory->files(), directory->root(), attempts + 1, step_.recipe_value().incident.most,
+                                 content, description);
       } catch (std::exception const& thrown) {
         // What the run does with the update does not depend on it.
         log_.notice("warning: an incident was not kept: " + first_line(thrown));

@@ -34,8 +34,8 @@ struct part_figures {
   std::int64_t clipped = 0;
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
-  double loss = 0.0;           ///< summed over the applied updates
-  double gradient_norm = 0.0;  ///< as the loss
+  double loss = 0.0;                                   ///< summed over the applied updates
+  double gradient_norm = 0.0;                          ///< as the loss
   std::vector<std::pair<std::string, double>> losses;  ///< of the last update that named some
   std::optional<result::skipped> why;                  ///< of the last that was skipped
 };

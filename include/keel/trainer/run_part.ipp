@@ -15,12 +15,14 @@ namespace keel::detail {
 
 KEEL_BODY void run_parts::add(run_part& one, run_part const* follows) {
   bool const is_sound = !one.name().empty() && std::all_of(one.name().begin(), one.name().end(), [](char letter) {
-    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') || letter == '_';
+    return (letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z') || (letter >= '0' && letter <= '9') ||
+           letter == '_';
   });
   if (!is_sound || one.name() == "updates") {
-    throw error("E11", "the part \"" + one.name() +
-                           "\" needs a name of letters, digits and underscores, by which checkpoints and the record know it, and not "
-                           "\"updates\". Name it as what it trains, such as \"generator\".");
+    throw error("E11",
+                "the part \"" + one.name() +
+                    "\" needs a name of letters, digits and underscores, by which checkpoints and the record know it, and not "
+                    "\"updates\". Name it as what it trains, such as \"generator\".");
   }
   std::unordered_map<at::TensorImpl const*, std::string> owners;
   for (run_part const* const other : all_) {
@@ -56,7 +58,9 @@ KEEL_BODY void run_parts::add(run_part& one, run_part const* follows) {
 
 KEEL_BODY run_part& run_parts::first() const {
   if (all_.empty())
-    throw error("E12", "this run has no parts. Make them before its loop begins: keel::part<recipe> one{run, \"model\", model, optimizer};");
+    throw error(
+        "E12",
+        "this run has no parts. Make them before its loop begins: keel::part<recipe> one{run, \"model\", model, optimizer};");
   return *all_.front();
 }
 

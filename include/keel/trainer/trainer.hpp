@@ -188,7 +188,7 @@ class trainer {
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome step(LossOf&& loss_of) {
     using function = std::remove_cvref_t<LossOf>;
-    // A copy may outlive the call, for an update that runs again; a function with state of its own is the caller's.
+    // A copy may outlive the call, for an update that runs again; a function that keeps state is the caller's.
     constexpr bool keeps = std::invocable<function const&> && std::copy_constructible<function>;
     using kept = std::conditional_t<keeps, function, std::remove_reference_t<LossOf>&>;
     return step(no_batch{}, detail::without_batch<kept>{loss_of});
@@ -740,7 +740,7 @@ class trainer {
   console console_;
   detail::opened_directory<files> directory_;
   run_progress progress_{recipe_value().evaluation, alarm_watch(detail::alarms_of<policy_of<recipe, slot::health>>(),
-                                                            schedule::warmup_updates(recipe_value().schedule, length()))};
+                                                                schedule::warmup_updates(recipe_value().schedule, length()))};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
   run_log<files> log_{directory_.get(), console_, progress_.record, options_};
