@@ -2,6 +2,7 @@
 #pragma once
 
 #include <keel/core/parameters.hpp>
+#include <keel/libtorch/compatibility.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -77,6 +78,41 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
     list.seen.dropout |= module->name().find("Dropout") != std::string::npos;
   }
   return list;
+}
+
+KEEL_BODY bool train_more(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
+                          std::vector<at::Tensor> const& which, double rate) {
+  std::vector<at::Tensor> added;
+  for (at::Tensor const& one : which) {
+    bool const known =
+        std::any_of(list.tensors.begin(), list.tensors.end(), [&](at::Tensor const& other) { return other.is_same(one); });
+    if (!known) added.push_back(one);
+  }
+  if (added.empty()) return false;
+  for (at::Tensor& one : added) one.requires_grad_(true);
+  torch::optim::OptimizerParamGroup group(added, optimizer.param_groups().front().options().clone());
+  group.options().set_lr(rate);
+  optimizer.add_param_group(group);
+  try {
+    list = collect_parameters(model, optimizer);
+  } catch (...) {
+    optimizer.param_groups().pop_back();
+    for (at::Tensor& one : added) one.requires_grad_(false);
+    throw;
+  }
+  return true;
+}
+
+KEEL_BODY std::size_t train_less(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list) {
+  auto const tensors = optimizer.param_groups().back().params();
+  for (at::Tensor tensor : tensors) {
+    tensor.requires_grad_(false);
+    tensor.mutable_grad() = at::Tensor();
+    optimizer.state().erase(libtorch::state_key(tensor));
+  }
+  optimizer.param_groups().pop_back();
+  list = collect_parameters(model, optimizer);
+  return tensors.size();
 }
 
 KEEL_BODY void require_same_groups(parameter_list const& list, torch::optim::Optimizer& optimizer) {

@@ -28,6 +28,9 @@ class layer_watch final : private unit_listener {
   layer_watch(layer_watch const&) = delete;
   layer_watch& operator=(layer_watch const&) = delete;
 
+  /// The list of parameters is another one.
+  void parameters_changed();
+
   /// An update begins, or begins again.
   void begin(layer_detail detail);
   bool is_on() const { return detail_ != layer_detail::none; }

@@ -195,7 +195,13 @@ KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values)
 
 KEEL_BODY layer_watch::layer_watch(torch::nn::Module& model, parameter_list const& parameters)
     : model_(model), parameters_(parameters) {
-  for (std::string const& name : parameters.names) {
+  parameters_changed();
+}
+
+KEEL_BODY void layer_watch::parameters_changed() {
+  layer_of_.clear();
+  names_.clear();
+  for (std::string const& name : parameters_.names) {
     std::size_t const end = name.rfind('.');
     std::string const layer = end == std::string::npos ? name : name.substr(0, end);
     auto const found = std::find(names_.begin(), names_.end(), layer);

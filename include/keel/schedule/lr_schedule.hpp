@@ -97,6 +97,16 @@ class lr_schedule {
   /// The optimizer's rates were loaded from where the schedule wrote them.
   void take_loaded_rates();
 
+  /// The optimizer has one more group, with this rate as its own.
+  void add_group(double rate) {
+    highest_.push_back(rate);
+    written_.push_back(rate);
+  }
+  void remove_last_group() {
+    highest_.pop_back();
+    written_.pop_back();
+  }
+
   /// What rollbacks made of the rate so far: a factor of at most 1.
   double lowered() const { return lowered_; }
 

@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <keel/accumulate/declared_batch.hpp>
@@ -39,6 +40,7 @@
 #include <keel/step/program_state.hpp>
 #include <keel/step/recipe_context.hpp>
 #include <keel/step/recipe_numbers.hpp>
+#include <keel/step/shown_gradients.hpp>
 #include <keel/step/step_environment.hpp>
 #include <keel/step/update_decision.hpp>
 #include <keel/step/update_events.hpp>
@@ -200,6 +202,29 @@ class step {
     if (last && last->is<result::gave_up>()) return last;
     if (auto settled = settle()) last = settled;
     return last;
+  }
+
+  /// Trains more of the model's parameters from here on, as a group of the optimizer with this rate, which a schedule multiplies: they
+  /// require grad, and a checkpoint knows them. Those that are trained already stay as they are. Throws error: E12 inside an update, E11 for
+  /// a tensor that is not the model's.
+  void unfreeze(std::vector<at::Tensor> const& which, double rate) {
+    settle();
+    if (!at_boundary())
+      throw error("E12", "parameters are unfrozen between updates, and one is open. Do it at the beginning of an epoch.");
+    std::size_t const before = parameters_.tensors.size();
+    if (!train_more(model_, optimizer_, parameters_, which, rate)) return;
+    schedule_.add_group(rate);
+    pass_.parameters_changed();
+    auto const first = static_cast<std::ptrdiff_t>(before);
+    average_.add({parameters_.tensors.begin() + first, parameters_.tensors.end()},
+                 {parameters_.names.begin() + first, parameters_.names.end()});
+  }
+  /// The reverse for the optimizer's last group, as a rollback to before it needs.
+  void refreeze_last_group() {
+    std::size_t const count = train_less(model_, optimizer_, parameters_);
+    schedule_.remove_last_group();
+    pass_.parameters_changed();
+    average_.remove_last(count);
   }
 
   /// Drops an open update; nothing of it was or will be applied.
@@ -690,39 +715,14 @@ class step {
     return found;
   }
 
-  /// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
-  /// looks changes no bit. Throws interference_error (E19) for one that writes.
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
-    struct shown_gradients {
-      std::vector<at::Tensor> const& parameters;
-      std::vector<at::Tensor> own;
-      explicit shown_gradients(std::vector<at::Tensor> const& of, std::vector<at::Tensor> const& instead) : parameters(of) {
-        for (std::size_t i = 0; i < parameters.size(); ++i) {
-          own.push_back(parameters[i].grad());
-          if (instead[i].defined()) parameters[i].mutable_grad() = instead[i];
-        }
-      }
-      ~shown_gradients() {
-        for (std::size_t i = 0; i < own.size(); ++i) parameters[i].mutable_grad() = own[i];
-      }
-    };
-    shown_gradients const scope(parameters_.tensors, unscaled);
-    open_update_watch watch(parameters_);
-    watch.take(true);
-    observe_(event::gradients_ready{begun(), norm, parameters_.tensors});
-    watch.require_unchanged();
+    detail::show_gradients(parameters_, unscaled,
+                           [&] { observe_(event::gradients_ready{begun(), norm, parameters_.tensors}); });
   }
   /// Of an update that is decided on the device, and takes place: the host waits for it here.
   void show_gradients(device_decision const& decided) {
     if (Environment::host_value(decided.happens) == 0.0) return;
-    std::vector<at::Tensor> unscaled;
-    {
-      at::NoGradGuard no_grad;
-      for (at::Tensor const& parameter : parameters_.tensors)
-        unscaled.push_back(parameter.grad().defined() ? parameter.grad() * decided.unscaling.to(parameter.grad().scalar_type())
-                                                      : at::Tensor());
-    }
-    show_gradients(Environment::host_value(decided.norm), unscaled);
+    show_gradients(Environment::host_value(decided.norm), detail::unscaled_gradients(parameters_, decided.unscaling));
   }
 
   void show_layers(bool wait) {

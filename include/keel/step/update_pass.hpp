@@ -64,6 +64,12 @@ class update_pass {
   update_pass(update_pass const&) = delete;
   update_pass& operator=(update_pass const&) = delete;
 
+  /// The list of parameters is another one. Between updates.
+  void parameters_changed() {
+    versions_ = gradient_versions(parameters_.tensors);
+    layers_.parameters_changed();
+  }
+
   memory::phase_watch& memory() { return memory_; }
   phase_clock<typename Environment::clock>& phases() { return phases_; }
   layer_watch& layers() { return layers_; }

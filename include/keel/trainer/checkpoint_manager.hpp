@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -59,6 +60,12 @@ struct best_saved {
 
 namespace detail {
 
+/// A group of the optimizer as a checkpoint has it.
+struct saved_group {
+  std::vector<std::string> names;
+  double rate;  ///< its own, which a schedule multiplies
+};
+
 /// What checkpoints need of a step, or of several that are one run, whatever their recipes.
 class checkpointed_step {
  public:
@@ -70,6 +77,9 @@ class checkpointed_step {
   virtual run_facts const& facts() = 0;
   /// All optimizers. `present` is the run's recipe with its facts.
   virtual std::vector<trained_optimizer> trained(config const& present) = 0;
+  /// A checkpoint has these groups, which is more than the optimizer has where parameters were unfrozen in between, or less behind
+  /// a rollback: the optimizer gets the same, where the model has such parameters.
+  virtual void match_groups(std::vector<saved_group> const& saved) = 0;
   /// A guard wants the run back at a checkpoint, by the recipe that `by` is then.
   virtual std::optional<rollback_request> take_rollback_request(config& by) = 0;
   virtual bool may_roll_back(config const& recipe) = 0;
@@ -106,6 +116,30 @@ class checkpointed final : public checkpointed_step {
   run_facts const& facts() override { return step_.facts(); }
   std::vector<trained_optimizer> trained(config const& present) override {
     return {{"", &step_.optimizer(), &step_.parameters(), present}};
+  }
+  void match_groups(std::vector<saved_group> const& saved) override {
+    auto const names_of = [this](std::size_t group) {
+      std::size_t begin = 0;
+      auto& groups = step_.optimizer().param_groups();
+      for (std::size_t i = 0; i < group; ++i) begin += groups[i].params().size();
+      auto const first = step_.parameters().names.begin() + static_cast<std::ptrdiff_t>(begin);
+      return std::vector<std::string>(first, first + static_cast<std::ptrdiff_t>(groups[group].params().size()));
+    };
+    auto const here = [this] { return step_.optimizer().param_groups().size(); };
+    for (std::size_t i = 0; i < std::min(here(), saved.size()); ++i) {
+      if (names_of(i) != saved[i].names) return;
+    }
+    auto const all = step_.model().named_parameters();
+    for (std::size_t i = here(); i < saved.size(); ++i) {
+      std::vector<at::Tensor> tensors;
+      for (std::string const& name : saved[i].names) {
+        auto const* const found = all.find(name);
+        if (found == nullptr) return;
+        tensors.push_back(*found);
+      }
+      step_.unfreeze(tensors, saved[i].rate);
+    }
+    while (here() > std::max<std::size_t>(saved.size(), 1)) step_.refreeze_last_group();
   }
   std::optional<rollback_request> take_rollback_request(config& by) override {
     by = step_.recipe_value();

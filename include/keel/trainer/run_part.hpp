@@ -123,6 +123,7 @@ class run_parts final : public checkpointed_step {
   parameter_list const& parameters() override { return first().named_parameters(); }
   run_facts const& facts() override { return first().facts(); }
   std::vector<trained_optimizer> trained(config const& present) override;
+  void match_groups(std::vector<saved_group> const& /*saved*/) override {}
   std::optional<rollback_request> take_rollback_request(config& by) override;
   bool may_roll_back(config const& recipe) override;
   double highest_rate() override { return first().highest_rate(); }

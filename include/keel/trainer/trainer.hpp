@@ -243,6 +243,14 @@ class trainer {
   /// Where a loop continues after resume().
   data_cursor const& cursor() const { return progress_.cursor; }
 
+  /// Trains more of the model from here on, between updates: a layer that was frozen until this epoch, as a group of the optimizer with
+  /// this rate; 0: that of the first group. What is trained already stays as it is, so a hook may say it in every epoch. A checkpoint
+  /// knows it: a resume and a rollback have what was trained then. Throws as step::unfreeze.
+  template <class Module>
+  void unfreeze(Module& module, double rate = 0.0) {
+    step_.unfreeze(as_module(module).parameters(), rate > 0.0 ? rate : step_.schedule().highest(0));
+  }
+
   // Checkpoints.
 
   /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
