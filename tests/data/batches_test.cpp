@@ -139,7 +139,7 @@ TEST_CASE("a TorchScript module trains, changes its mode and resumes") {
   struct saving : keel::recipe<keel::checkpoint::every<2_steps>> {};
   auto const train = [](std::filesystem::path const& directory, std::int64_t updates) {
     torch::jit::Module inner("inner");
-    inner.register_parameter("weight", at::full({6, 1}, 0.1), false);
+    inner.register_parameter("weight", at::full({6, 1}, 0.1).requires_grad_(), false);
     inner.register_buffer("seen", at::zeros({}));
     inner.register_attribute("training", c10::BoolType::get(), true);
     inner.define("def forward(self, x):\n  if self.training:\n    self.seen.add_(1)\n  return torch.mm(x, self.weight)\n");

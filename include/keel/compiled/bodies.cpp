@@ -95,8 +95,8 @@
 #include <keel/trainer/replay.ipp>
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
-#include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_log.ipp>
+#include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/signals.ipp>
