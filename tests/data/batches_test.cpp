@@ -153,7 +153,7 @@ TEST_CASE("a TorchScript module trains, changes its mode and resumes") {
     for (std::uint64_t i = 0; i < 10; ++i) batches.push_back(make_pair_batch(i));
     run.fit(batches, [&](pair_batch const& one) { return at::mse_loss(net.forward({one.first}).toTensor(), one.second); });
     model->eval();
-    CHECK(!net.is_training());
+    CHECK(!inner.is_training());
     CHECK(model->named_parameters().front().key() == "inner.weight");
     CHECK(model->named_buffers()["inner.seen"].item<double>() == static_cast<double>(updates));
     return copies_of(model->parameters());
