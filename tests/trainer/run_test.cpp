@@ -288,6 +288,57 @@ TEST_CASE("Adam and then LBFGS on one model resume wherever they stand") {
   CHECK(same_bits(whole, train_both(directory / "cut", 16)));
 }
 
+TEST_CASE("a stop in one loop is a stop of the loops behind it") {
+  auto const model = make_small();
+  torch::optim::Adam adam(model->parameters(), 0.01);
+  torch::optim::SGD sgd(model->parameters(), 0.01);
+  keel::run<> run{quiet()};
+  keel::part<skipping> first{run, "adam", model, adam};
+  keel::part<skipping> second{run, "sgd", model, sgd, keel::after(first)};
+  auto const loss_of = [&] { return model->forward(make_pair_batch(1).first).square().mean(); };
+  for (std::int64_t const i : run.iterations(8)) {
+    first.update(loss_of);
+    if (i == 3) run.request_stop();
+  }
+  for ([[maybe_unused]] std::int64_t const i : run.iterations(16)) second.update(loss_of);
+  CHECK(run.finish().stopped() != nullptr);
+  CHECK(first.updates() == 4);
+  CHECK(second.updates() == 0);
+}
+
+TEST_CASE("what a part has accumulated at the end of the data is flushed and saved, or is not consumed") {
+  scratch_directory const directory;
+  auto const train_odd = [](std::filesystem::path const& where, bool flushes) {
+    auto const model = make_small();
+    torch::optim::Adam adam(model->parameters(), 0.01);
+    keel::run<saved> run{quiet({.run_directory = where})};
+    keel::part<of_two> part{run, "model", model, adam};
+    std::vector<pair_batch> batches;
+    for (std::uint64_t i = 0; i < 5; ++i) batches.push_back(make_pair_batch(i));
+    for (auto& batch : run.epochs(batches)) part.update(batch, mean_squared_error(model));
+    if (flushes) part.flush();
+    run.finish();
+    return std::pair(run.cursor().consumed, part.updates());
+  };
+  CHECK(train_odd(directory / "flushed", true) == std::pair<std::int64_t, std::int64_t>(5, 3));
+  CHECK(train_odd(directory / "flushed", true) == std::pair<std::int64_t, std::int64_t>(5, 3));
+  CHECK(train_odd(directory / "dropped", false) == std::pair<std::int64_t, std::int64_t>(4, 2));
+}
+
+TEST_CASE("a plateau of a part judges the run's evaluations") {
+  struct judging : keel::recipe<keel::evaluation::every<1_steps>> {};
+  struct plateau : keel::recipe<keel::schedule::plateau<keel::schedule::evaluations<2>>> {};
+  auto const model = make_small();
+  torch::optim::Adam adam(model->parameters(), 0.01);
+  keel::run<judging> run{quiet()};
+  keel::part<plateau> part{run, "model", model, adam};
+  run.evaluate_on(std::vector<pair_batch>{make_pair_batch(1)}, [&](pair_batch const&) { return at::ones({}); });
+  for ([[maybe_unused]] std::int64_t const i : run.iterations(6))
+    part.update([&] { return model->forward(make_pair_batch(1).first).square().mean(); });
+  run.finish();
+  CHECK(part.learning_rate() < 0.01);
+}
+
 TEST_CASE("a target network and a replay buffer are the run's: saved, resumed, and whole behind a skipped update") {
   auto const train_with = [](std::filesystem::path const& directory, std::int64_t until) {
     at::manual_seed(2);

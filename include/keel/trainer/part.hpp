@@ -7,6 +7,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <keel/trainer/run.hpp>
 #include <optional>
 #include <string>
@@ -77,9 +78,12 @@ class part final : public detail::run_part {
     }
     return own_backward<part>(*this, rows, tokens == 0 ? rows : tokens);
   }
-  /// Applies what an accumulation left incomplete.
+  /// Applies what an accumulation left incomplete; behind the loop it is recorded and saved as an iteration is.
   std::optional<step_outcome> flush() {
-    return owner_.inside(*this, [this] { return step_.flush(); });
+    bool const is_alone = !owner_.in_iteration();
+    auto const last = owner_.inside(*this, [this] { return step_.flush(); });
+    if (is_alone) owner_.end();
+    return last;
   }
 
   /// A hook for the events of this part's updates.
@@ -115,6 +119,8 @@ class part final : public detail::run_part {
             if (!of.begun_) of.begin_run();
             of.begin_iteration();
           }),
+          in_iteration_(&of.in_iteration_),
+          end_([&of] { of.end_iteration(false, 0); }),
           changed_([&of] { of.checkpoints_.parts_changed(); }) {}
     void add(part& one, detail::run_part const* follows) {
       parts_->add(one, follows);
@@ -131,6 +137,8 @@ class part final : public detail::run_part {
     }
     detail::run_parts& parts() const { return *parts_; }
     config const& recipe() const { return *recipe_; }
+    bool in_iteration() const { return *in_iteration_; }
+    void end() { end_(); }
 
    private:
     class set_aside {
@@ -158,6 +166,8 @@ class part final : public detail::run_part {
     registered_states* registered_;
     config const* recipe_;
     std::function<void()> begin_;
+    bool const* in_iteration_;
+    std::function<void()> end_;
     std::function<void()> changed_;
   };
 
@@ -226,6 +236,7 @@ class part final : public detail::run_part {
   double lowered() override { return step_.schedule().lowered(); }
   void lower(double factor) override { step_.schedule().lower(factor); }
   void take_loaded_rates() override { step_.schedule().take_loaded_rates(); }
+  void evaluated(double value, bool larger_is_better) override { step_.schedule().evaluated(value, larger_is_better); }
   void require_parameters_in_place() override {
     if constexpr (step_type::averages) step_.average().require_parameters_in_place();
   }

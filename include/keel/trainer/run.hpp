@@ -14,9 +14,11 @@
 // the record's line, evaluations, checkpoints, signals, rollbacks. An update of the run, by which its cadences count, is an iteration in
 // which a part applied something, or as many iterations as accumulation takes. A skipped update of a part leaves the buffers of all parts'
 // models as they were, and the registered state; so a part whose loss runs through another's batch norm leaves no NaN in it.
-// Left out: alarms, profiles, kept incidents and dry runs, which are a trainer's (U54), and averages of several models at once.
+// Left out: alarms, profiles, kept incidents, saves on an exception and dry runs, which are a trainer's (U54), its figures of layers,
+// memory and utilisation, and averages of several models at once.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <concepts>
@@ -44,6 +46,7 @@
 #include <keel/trainer/run_part.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -118,8 +121,8 @@ class run {
   /// Iterations without batches until the run has made so many, or options.updates: `for (std::int64_t i : run.iterations(1000))`.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
-  /// Applies what parts have accumulated where the data's end left it incomplete, for loops that are not this run's.
-  /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. Throws what a save throws.
+  /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. What a part has accumulated for an update that
+  /// is not complete does not count as consumed, unless its flush() came before. Throws what a save throws.
   outcome finish() {
     settle_all();
     drop_open_updates();
@@ -127,7 +130,7 @@ class run {
                                                        : outcome(result::finished{parts_.updates()});
     return end_run(ended);
   }
-  /// Ends the loop at the next boundary; from a hook or from another thread.
+  /// Ends the loop at the next boundary, and the loops behind it before they begin; from a hook or from another thread.
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
 
   // Hooks, record, state.
@@ -168,7 +171,7 @@ class run {
 
   // Evaluation.
 
-  /// As a trainer's; all parts' models are in evaluation mode meanwhile.
+  /// As a trainer's, with all its values; all parts' models are in evaluation mode meanwhile.
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
   void evaluate_on(Batches batches, LossOf loss_of) {
@@ -235,11 +238,10 @@ class run {
     loop(run& of, Batches&& batches, std::int64_t epochs)
         : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
     auto begin() {
-      begun_ = true;
       run_.begin_run();
       if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
       walk_.emplace(batches_, run_.progress_.cursor, run_.device());
-      over_ = run_.is_at_end();
+      over_ = run_.is_over();
       if (!over_) find();
       return loop_iterator<loop>(*this);
     }
@@ -295,7 +297,7 @@ class run {
     typename Environment::stop signals_;
     std::optional<detail::batch_walk<source>> walk_;
     std::optional<batch_type> batch_;
-    bool begun_ = false, opened_ = false, over_ = false;
+    bool opened_ = false, over_ = false;
   };
 
   class counted_loop {
@@ -307,7 +309,7 @@ class run {
     }
     auto begin() {
       run_.begin_run();
-      over_ = run_.is_at_end();
+      over_ = run_.is_over();
       find();
       return loop_iterator<counted_loop>(*this);
     }
@@ -335,6 +337,9 @@ class run {
   at::DeviceType device() { return parts_.parameters().device; }
   bool is_at_end() const { return (length() > 0 && parts_.updates() >= length()) || progress_.evaluations.is_over(); }
 
+  /// Also where a loop before this one was asked to stop.
+  bool is_over() const { return was_stopped_ || is_at_end(); }
+
   /// Before the first iteration of a loop, or a part's first update.
   void begin_run() {
     bool const resumed = checkpoints_.resume();
@@ -358,7 +363,10 @@ class run {
   }
 
   void begin_iteration() {
-    if (!in_iteration_ && parts_.at_boundary()) timer_.begin_update(progress_.cursor.epoch);
+    if (!in_iteration_ && parts_.at_boundary()) {
+      timer_.begin_update(progress_.cursor.epoch);
+      boundary_cursor_ = progress_.cursor;
+    }
     in_iteration_ = true;
     // A checkpoint of the middle of an iteration would go on with its whole batch.
     checkpoints_.mark_incomplete(true);
@@ -470,6 +478,7 @@ class run {
     checkpoints_.mark_incomplete(true);
     auto const value = agree(typename Environment::world{}, evaluator_.evaluate_all(), reduce::mean{});
     checkpoints_.evaluated(value);
+    for (detail::run_part* const one : parts_.all()) one->evaluated(value.value(), recipe_value().evaluation.larger);
     checkpoints_.mark_incomplete(false);
     bool const ends = progress_.evaluations.evaluated(value, parts_.updates());
     progress_.record.evaluated_epochs = progress_.cursor.epoch;
@@ -478,7 +487,10 @@ class run {
 
   void settle_all() { parts_.settle(); }
   void drop_open_updates() {
-    if (!parts_.at_boundary()) parts_.drop_updates();
+    if (parts_.at_boundary()) return;
+    parts_.drop_updates();
+    progress_.cursor = boundary_cursor_;
+    checkpoints_.restore_random();
   }
 
   outcome end_run(outcome const& ended) {
@@ -515,6 +527,7 @@ class run {
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
       recipe_value(), options_, &Environment::new_run_id, directory_.get(), parts_, progress_, log_, hooks_};
   update_timer<clock> timer_;
+  data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};
   bool begun_ = false;
   bool in_iteration_ = false;

@@ -69,6 +69,8 @@ class run_part {
   virtual double lowered() = 0;
   virtual void lower(double factor) = 0;
   virtual void take_loaded_rates() = 0;
+  /// An evaluation of the run came to this.
+  virtual void evaluated(double value, bool larger_is_better) = 0;
   virtual void require_parameters_in_place() = 0;
   virtual void restore_on_skip(program_state& state) = 0;
   virtual void restore_on_skip(torch::nn::Module& other) = 0;
