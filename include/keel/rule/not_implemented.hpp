@@ -134,11 +134,12 @@ struct U53 {
 struct U54 {
   KEEL_RULE_TEXT(
       "U54", "",
-      "alarms, profiles and kept incidents are not implemented for a run of several parts. Fix: keel::trainer, or remove "
-      "that policy.");
+      "a run of several parts has no alarms, profiles, kept incidents or saves on an exception. Fix: keel::trainer, or "
+      "remove that policy.");
   static constexpr bool broken(config const& c) {
     return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off ||
-           c.incident.kind == incident::kind::keep || c.batch_guard.kind == batch_guard::kind::check;
+           c.incident.kind == incident::kind::keep || c.batch_guard.kind == batch_guard::kind::check ||
+           c.checkpoint.on_exception;
   }
 };
 using part_only_rules = list<U53, U54>;
