@@ -46,10 +46,10 @@ class part final : public detail::run_part {
   /// parameter that another part has, (E12) for a run that has begun, and what a step throws.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
-      : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers<recipe_type>()) {}
+      : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows)
-      : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers<recipe_type>()) {}
+      : part(of, std::move(name), model, optimizer, &follows.part, without_numbers()) {}
   /// For a recipe that leaves numbers open.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
@@ -107,6 +107,16 @@ class part final : public detail::run_part {
   memory_settings const& relief() const override { return step_.relief(); }
 
  private:
+  /// Rejected (U47) for a recipe that leaves numbers open.
+  static detail::recipe_numbers<recipe_type> without_numbers() {
+    if constexpr (detail::recipe_numbers<recipe_type>::are_open) {
+      detail::reject_call<rule::U47, Recipe>();
+      return detail::recipe_numbers<recipe_type>(numbers{});
+    } else {
+      return {};
+    }
+  }
+
   /// What a part asks of its run, whatever that run's recipe.
   class owner {
    public:
