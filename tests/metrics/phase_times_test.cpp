@@ -55,7 +55,38 @@ keel::phase_times times_of(double data, double forward, double other = 0.0) {
   return times;
 }
 
+/// Says what the test sets.
+struct set_clock {
+  using duration = milliseconds;
+  using time_point = std::chrono::time_point<set_clock, duration>;
+  static inline std::int64_t passed = 0;
+  static time_point now() { return time_point(milliseconds(passed)); }
+};
+
 }  // namespace
+
+TEST_CASE("what is left out counts for no update, inside a phase and between two") {
+  set_clock::passed = 100;
+  keel::phase_clock<set_clock> clock;
+  clock.enter(keel::run_phase::data);
+  set_clock::passed += 3;
+  {
+    keel::phase_clock<set_clock>::left_out const cost(clock);
+    set_clock::passed += 1000;
+  }
+  set_clock::passed += 4;
+  clock.stop();
+  {
+    keel::phase_clock<set_clock>::left_out const cost(clock);
+    set_clock::passed += 500;
+  }
+  set_clock::passed += 2;
+  auto const times = clock.take();
+  CHECK(times.of(keel::run_phase::data) == 7.0);
+  CHECK(times.total == 9.0);
+  set_clock::passed += 5;
+  CHECK(clock.take().total == 5.0);
+}
 
 TEST_CASE("the wait for data is found where the source sleeps, with accumulation too") {
   scratch_directory const directory;

@@ -105,7 +105,7 @@ KEEL_BODY bool train_more(torch::nn::Module& model, torch::optim::Optimizer& opt
 
 KEEL_BODY std::size_t train_less(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list) {
   auto const tensors = optimizer.param_groups().back().params();
-  for (at::Tensor tensor : tensors) {
+  for (at::Tensor const& tensor : tensors) {
     tensor.requires_grad_(false);
     tensor.mutable_grad() = at::Tensor();
     optimizer.state().erase(libtorch::state_key(tensor));

@@ -105,6 +105,23 @@ class phase_clock {
     std::optional<run_phase> outer_;
   };
 
+  /// What happens while it lives counts for no update and no phase: the cost of looking is not the run's.
+  class left_out {
+   public:
+    explicit left_out(phase_clock& clock) : clock_(clock), began_(Clock::now()) {}
+    left_out(left_out const&) = delete;
+    left_out& operator=(left_out const&) = delete;
+    ~left_out() {
+      auto const passed = Clock::now() - began_;
+      clock_.taken_ += passed;
+      clock_.since_ += passed;
+    }
+
+   private:
+    phase_clock& clock_;
+    typename Clock::time_point began_;
+  };
+
   /// A phase that begins where it ends.
   struct afterwards {
     phase_clock& clock;

@@ -48,6 +48,7 @@ void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> co
 inline std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling) {
   at::NoGradGuard const no_grad;
   std::vector<at::Tensor> unscaled;
+  unscaled.reserve(parameters.tensors.size());
   for (at::Tensor const& parameter : parameters.tensors)
     unscaled.push_back(parameter.grad().defined() ? parameter.grad() * unscaling.to(parameter.grad().scalar_type())
                                                   : at::Tensor());

@@ -127,7 +127,9 @@ class step {
   // The update may be run again by functions that know this object.
   step(step const&) = delete;
   /// Rejected (U51) where it is called, which for a member is where its class is moved.
-  step(step&& other) : step(other.model_, other.optimizer_, other.numbers_) { detail::reject_call<rule::U51, Recipe>(); }
+  step(step&& other) noexcept : step(other.model_, other.optimizer_, other.numbers_) {
+    detail::reject_call<rule::U51, Recipe>();
+  }
   step& operator=(step const&) = delete;
 
   /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it

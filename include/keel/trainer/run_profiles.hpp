@@ -33,6 +33,8 @@ class run_profiles final : private phase_listener {
   template <class Clock>
   void before_update(std::int64_t update, std::int64_t attempt, phase_clock<Clock>& phases) {
     if (settings_.kind == profile::kind::off) return;
+    // Where a profile begins and ends it takes milliseconds, more than a small update.
+    typename phase_clock<Clock>::left_out const cost(phases);
     if (is_recording()) {
       if (goes_on()) return;
       phases.listen(nullptr);

@@ -109,7 +109,7 @@ class trainer {
   }
   trainer(trainer const&) = delete;
   /// Rejected (U51) where it is called, which for a member is where its class is moved.
-  trainer(trainer&& other)
+  trainer(trainer&& other) noexcept
       : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options(), files()) {
     detail::reject_call<rule::U51, Recipe>();
   }
