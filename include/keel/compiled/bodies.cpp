@@ -16,6 +16,8 @@
 #include <keel/checkpoint/store.ipp>
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
+#include <keel/core/loss_accumulator.ipp>
+#include <keel/core/out_of_memory.ipp>
 #include <keel/core/parameters.ipp>
 #include <keel/diagnose/compare_runs.ipp>
 #include <keel/diagnose/curve_values.ipp>
@@ -46,10 +48,13 @@
 #include <keel/diagnose/triage_speed.ipp>
 #include <keel/diagnose/trouble.ipp>
 #include <keel/ema/moving_average.ipp>
+#include <keel/gradients/gradient_memory.ipp>
 #include <keel/gradients/gradient_norm.ipp>
 #include <keel/gradients/interference.ipp>
+#include <keel/gradients/mixed_dtypes.ipp>
 #include <keel/health/alarm_watch.ipp>
 #include <keel/lora/lora.ipp>
+#include <keel/loss_scale/device_scale.ipp>
 #include <keel/memory/recording.ipp>
 #include <keel/memory/statistics.ipp>
 #include <keel/memory/timeline.ipp>
@@ -66,6 +71,7 @@
 #include <keel/metrics/tensorboard_writer.ipp>
 #include <keel/metrics/update_interval.ipp>
 #include <keel/metrics/update_metrics.ipp>
+#include <keel/nonfinite/nonfinite_guard.ipp>
 #include <keel/nonfinite/nonfinite_origin.ipp>
 #include <keel/nonfinite/nonfinite_pass.ipp>
 #include <keel/nonfinite/nonfinite_values.ipp>
@@ -85,9 +91,12 @@
 #include <keel/step/gradients.ipp>
 #include <keel/step/recipe_numbers.ipp>
 #include <keel/step/require_valid.hpp>
+#include <keel/step/shown_gradients.ipp>
 #include <keel/step/taken_batch.ipp>
+#include <keel/step/update_decision.ipp>
 #include <keel/step/update_trace.ipp>
 #include <keel/trainer/checkpoint_manager.ipp>
+#include <keel/trainer/checkpointed_step.ipp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>

@@ -3,7 +3,6 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 
 #include <limits>
@@ -19,34 +18,16 @@ class loss_accumulator {
     sum_ += mean * of;
     weight += of;
   }
-  void add_on_device(at::Tensor const& mean, double of) {
-    at::Tensor const part = mean.detach().to(at::kDouble).reshape({}) * of;
-    device_sum_ = device_sum_.defined() ? device_sum_ + part : part;
-    weight += of;
-  }
-  void add(loss_accumulator const& other) {
-    sum_ += other.sum_;
-    weight += other.weight;
-    if (!other.device_sum_.defined()) return;
-    device_sum_ = device_sum_.defined() ? device_sum_ + other.device_sum_ : other.device_sum_;
-  }
-
+  void add_on_device(at::Tensor const& mean, double of);
+  void add(loss_accumulator const& other);
   /// Another mean as one term of a sum, whatever it is over.
-  void add_term(loss_accumulator const& other) {
-    weight = 1.0;
-    if (other.device_sum_.defined()) {
-      at::Tensor const mean = other.mean_on_device();
-      device_sum_ = device_sum_.defined() ? device_sum_ + mean : mean;
-    } else {
-      sum_ += other.mean();
-    }
-  }
+  void add_term(loss_accumulator const& other);
 
   bool is_on_device() const { return device_sum_.defined(); }
   /// NaN where only the device knows.
   double mean() const { return device_sum_.defined() ? std::numeric_limits<double>::quiet_NaN() : sum_ / weight; }
   /// A double scalar.
-  at::Tensor mean_on_device() const { return device_sum_ / weight; }
+  at::Tensor mean_on_device() const;
 
  private:
   double sum_ = 0.0;
@@ -54,3 +35,7 @@ class loss_accumulator {
 };
 
 }  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/core/loss_accumulator.ipp>
+#endif

@@ -2,43 +2,28 @@
 // c10::Error, which only its words distinguish. A retry after any other CUDA error would run on a corrupt context (O12).
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <cstdint>
 #include <exception>
-#include <keel/core/error.hpp>
-#include <new>
 #include <string>
-#include <string_view>
 
 namespace keel {
 
-inline bool is_out_of_memory(std::exception const& thrown) {
-  if (dynamic_cast<c10::OutOfMemoryError const*>(&thrown) != nullptr) return true;
-  if (dynamic_cast<std::bad_alloc const*>(&thrown) != nullptr) return true;
-  auto const* const from_torch = dynamic_cast<c10::Error const*>(&thrown);
-  if (from_torch == nullptr) return false;
-  std::string_view const words = from_torch->what_without_backtrace();
-  return words.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
-         words.find("DefaultCPUAllocator: not enough memory") != std::string_view::npos;
-}
+bool is_out_of_memory(std::exception const& thrown);
 
 /// The first line of an exception's message, without LibTorch's backtrace.
-inline std::string first_line(std::exception const& thrown) {
-  std::string_view const words = thrown.what();
-  return std::string(words.substr(0, words.find('\n')));
-}
+std::string first_line(std::exception const& thrown);
 
 namespace detail {
+
+/// Inside the handler of `thrown`: throws out_of_memory_error (E09) where LibTorch says that memory ran out, and `thrown` otherwise.
+[[noreturn]] void rethrow_named(std::exception const& thrown, std::int64_t updates, char const* where, char const* way_out);
 
 template <class Run>
 void name_out_of_memory(std::int64_t updates, char const* where, char const* way_out, Run const& run) {
   try {
     run();
   } catch (std::exception const& thrown) {
-    if (!is_out_of_memory(thrown)) throw;
-    throw out_of_memory_error(
-        "E09", "memory ran out in update " + std::to_string(updates + 1) + where + ": " + first_line(thrown) + ". " + way_out);
+    rethrow_named(thrown, updates, where, way_out);
   }
 }
 
@@ -70,3 +55,7 @@ void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
 }  // namespace detail
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/core/out_of_memory.ipp>
+#endif

@@ -71,21 +71,10 @@ class moving_average {
     if (is_swapped_in()) throw broken_rule<error, rule::M04>();
   }
 
-  /// More parameters, whose averages begin as they are now.
-  void add(std::vector<at::Tensor> const& parameters, std::vector<std::string> const& names) {
-    at::NoGradGuard const no_grad;
-    moving_average more(parameters, decay_, names);
-    more.begin();
-    parameters_.insert(parameters_.end(), more.parameters_.begin(), more.parameters_.end());
-    averages_.insert(averages_.end(), more.averages_.begin(), more.averages_.end());
-    names_.insert(names_.end(), names.begin(), names.end());
-  }
+  /// More parameters, those of the list from `first` on, whose averages begin as they are now.
+  void add(parameter_list const& all, std::size_t first);
   /// The last ones that were added go again.
-  void remove_last(std::size_t count) {
-    parameters_.resize(parameters_.size() - count);
-    averages_.resize(averages_.size() - count);
-    names_.resize(names_.size() - count);
-  }
+  void remove_last(std::size_t count);
 
   /// One tensor a parameter, in their order.
   std::vector<at::Tensor> const& averages() const { return averages_; }
@@ -137,7 +126,7 @@ struct no_average {
   void begin() {}
   void update(step_outcome const&) {}
   void require_parameters_in_place() const {}
-  void add(std::vector<at::Tensor> const&, std::vector<std::string> const&) {}
+  void add(parameter_list const&, std::size_t) {}
   void remove_last(std::size_t) {}
 };
 template <bool Kept>

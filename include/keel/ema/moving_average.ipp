@@ -26,6 +26,23 @@ KEEL_BODY void moving_average::begin() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) averages_[i].copy_(parameters_[i].detach());
 }
 
+KEEL_BODY void moving_average::add(parameter_list const& all, std::size_t first) {
+  auto const from = static_cast<std::ptrdiff_t>(first);
+  std::vector<std::string> const names(all.names.begin() + from, all.names.end());
+  at::NoGradGuard const no_grad;
+  moving_average more({all.tensors.begin() + from, all.tensors.end()}, decay_, names);
+  more.begin();
+  parameters_.insert(parameters_.end(), more.parameters_.begin(), more.parameters_.end());
+  averages_.insert(averages_.end(), more.averages_.begin(), more.averages_.end());
+  names_.insert(names_.end(), names.begin(), names.end());
+}
+
+KEEL_BODY void moving_average::remove_last(std::size_t count) {
+  parameters_.resize(parameters_.size() - count);
+  averages_.resize(averages_.size() - count);
+  names_.resize(names_.size() - count);
+}
+
 KEEL_BODY void moving_average::update(step_outcome const& result) {
   if (!result.is<result::updated>()) return;
   require_parameters_in_place();

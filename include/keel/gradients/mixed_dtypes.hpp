@@ -6,10 +6,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
-#include <keel/core/error.hpp>
-#include <keel/core/out_of_memory.hpp>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -43,6 +40,11 @@ std::optional<at::ScalarType> floating_dtype_other_than(Batch const& batch, at::
   }
 }
 
+/// Inside the handler of `thrown`: throws data_error (E07) where LibTorch rejects dtypes and `found` is the batch's, and `thrown`
+/// otherwise.
+[[noreturn]] void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::ScalarType> found,
+                                       at::ScalarType parameters);
+
 /// Runs the passes over a batch. Throws data_error (E07) where LibTorch rejects dtypes and the batch is of another
 /// floating-point dtype than the parameters.
 template <class Batch, class Run>
@@ -50,15 +52,12 @@ void name_mixed_dtypes(Batch const& batch, at::ScalarType parameters, Run const&
   try {
     run();
   } catch (c10::Error const& thrown) {
-    std::string const words = first_line(thrown);
-    bool const is_about_dtypes = words.find("dtype") != std::string::npos || words.find("scalar type") != std::string::npos;
-    auto const found = floating_dtype_other_than(batch, parameters);
-    if (!is_about_dtypes || !found) throw;
-    throw data_error("E07", std::string("the batch is of ") + c10::toString(*found) + " and the model of " +
-                                c10::toString(parameters) + ", which the loss function mixes (" + words +
-                                "). Convert one of them: the batch with to(torch::kFloat), or the model with "
-                                "model->to(torch::kDouble) before its optimizer is made.");
+    rethrow_mixed_dtypes(thrown, floating_dtype_other_than(batch, parameters), parameters);
   }
 }
 
 }  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/gradients/mixed_dtypes.ipp>
+#endif

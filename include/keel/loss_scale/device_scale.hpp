@@ -4,48 +4,24 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/where.h>
 
 #include <keel/loss_scale/grad_scaler.hpp>
 #include <keel/policy/loss_scale.hpp>
-#include <limits>
 
 namespace keel {
 
 class device_scale {
  public:
   /// From where the host's scaler stands.
-  device_scale(loss_scale::settings const& settings, grad_scaler const& scaler, at::Device device) : settings_(settings) {
-    auto const options = at::TensorOptions().dtype(at::kDouble).device(device);
-    factor_ = at::scalar_tensor(scaler.factor(), options);
-    finite_updates_ = at::scalar_tensor(static_cast<double>(scaler.finite_updates()), options);
-    overflows_left_ = at::scalar_tensor(static_cast<double>(scaler.overflows_left()), options);
-  }
+  device_scale(loss_scale::settings const& settings, grad_scaler const& scaler, at::Device device);
 
   /// A double scalar on the device.
   at::Tensor const& factor() const { return factor_; }
 
   /// Once an attempted update: bool scalars on the device, of which at most one is true. An update that was skipped for
   /// another reason changes nothing.
-  void update(at::Tensor const& happened, at::Tensor const& overflowed) {
-    if (settings_.kind != loss_scale::kind::dynamic) return;
-    at::NoGradGuard no_grad;
-    auto const largest = static_cast<double>(std::numeric_limits<float>::max());
-    at::Tensor const left = overflows_left_ - 1.0;
-    at::Tensor const backs_off = overflowed.logical_and(left.le(0.0));
-    at::Tensor const counted = at::where(overflowed, finite_updates_ * 0.0, finite_updates_ + happened.to(at::kDouble));
-    at::Tensor const grows = happened.logical_and(counted.ge(static_cast<double>(settings_.growth_interval)));
-    at::Tensor const grown = factor_ * settings_.growth;
-    at::Tensor const larger = at::where(grows.logical_and(grown.le(largest)), grown, factor_);
-    factor_ = at::where(backs_off, (factor_ * settings_.backoff).clamp_min(settings_.floor), larger);
-    finite_updates_ = at::where(grows, counted * 0.0, counted);
-    overflows_left_ = at::where(overflowed, left.clamp_min(0.0),
-                                at::where(grows, left * 0.0 + static_cast<double>(settings_.hysteresis), overflows_left_));
-  }
+  void update(at::Tensor const& happened, at::Tensor const& overflowed);
 
  private:
   loss_scale::settings settings_;
@@ -55,3 +31,7 @@ class device_scale {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/loss_scale/device_scale.ipp>
+#endif

@@ -21,26 +21,7 @@ class nonfinite_guard {
 
   /// One more update is skipped. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
   /// what happened instead. `origin`: where it began, in words, or empty. `update` counts from 1.
-  std::optional<std::string> skipped(reason why, std::string const& where, std::int64_t update,
-                                     std::string const& origin = {}) {
-    ++in_a_row_;
-    bool const first_ends = settings_.kind == nonfinite::kind::raise;
-    if (!first_ends && in_a_row_ < settings_.limit) return std::nullopt;
-    std::string what = to_string(why);
-    if (!where.empty()) what += " in " + where;
-    what += " at update " + std::to_string(update);
-    if (first_ends) {
-      throw nonfinite_error("E08",
-                            what + (origin.empty() ? "" : ": " + origin) +
-                                ". The parameters are as they were before it. Look at that batch, or let the run go on with "
-                                "keel::nonfinite::skip<10>.");
-    }
-    if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(in_a_row_) + " in a row";
-    throw nonfinite_error("E08", what + ", " + std::to_string(in_a_row_) + " in a row, which is this recipe's limit" +
-                                     (origin.empty() ? "" : "; of the last " + origin) +
-                                     ". The parameters are those of the last good update. "
-                                     "Lower the learning rate, or look at the data from here on.");
-  }
+  std::optional<std::string> skipped(reason why, std::string const& where, std::int64_t update, std::string const& origin = {});
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -53,3 +34,7 @@ class nonfinite_guard {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/nonfinite/nonfinite_guard.ipp>
+#endif

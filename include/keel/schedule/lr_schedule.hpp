@@ -59,14 +59,7 @@ class lr_schedule {
   /// Takes the groups' present rates as the highest, and leaves the optimizer, which outlives this, as it is until apply.
   /// `factor` replaces the settings' own shape if it is set.
   lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings, std::int64_t run_length,
-              std::function<double(std::int64_t, std::int64_t)> factor = {})
-      : optimizer_(&optimizer),
-        settings_(settings),
-        total_(settings.total > 0 ? settings.total : run_length),
-        custom_(std::move(factor)) {
-    for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
-    written_ = highest_;
-  }
+              std::function<double(std::int64_t, std::int64_t)> factor = {});
 
   /// A custom policy's own factor; nothing of the others.
   template <class Policy>

@@ -146,6 +146,16 @@ KEEL_BODY std::string lr_schedule::text_of(double rate) {
   return text;
 }
 
+KEEL_BODY lr_schedule::lr_schedule(torch::optim::Optimizer& optimizer, schedule::settings const& settings,
+                                   std::int64_t run_length, std::function<double(std::int64_t, std::int64_t)> factor)
+    : optimizer_(&optimizer),
+      settings_(settings),
+      total_(settings.total > 0 ? settings.total : run_length),
+      custom_(std::move(factor)) {
+  for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
+  written_ = highest_;
+}
+
 }  // namespace keel
 
 #include <keel/core/detail/body_end.inc>

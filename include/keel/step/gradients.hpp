@@ -19,7 +19,6 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/csrc/autograd/autograd.h>
 #include <torch/optim/optimizer.h>
 
 #include <cmath>
@@ -145,21 +144,8 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { values_.write(); }
   /// What an update engine allocates, while nothing has changed yet; step does it where it was not done.
-  void prepare(torch::optim::Optimizer& optimizer) {
-    engine_ = dynamic_cast<update_engine*>(&optimizer);
-    if (engine_ != nullptr) engine_->prepare();
-  }
-  gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) && {
-    if (engine_ == nullptr) prepare(optimizer);
-    if (engine_ != nullptr) {
-      engine_->update_with(values_.factor);
-    } else {
-      values_.write();
-      values_.narrow();
-      optimizer.step();
-    }
-    return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
-  }
+  void prepare(torch::optim::Optimizer& optimizer);
+  gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;
 
  private:
   friend detail::gradient_access;
@@ -223,17 +209,7 @@ template <>
 class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, accumulation::complete> {
  public:
   /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
-  std::variant<gradients<stage::checked>, nonfinite_gradient> check() && {
-    values_.coalesce();
-    auto const measure = measure_gradients(values_.all_gradients());
-    if (measure.first_nonfinite >= 0) {
-      return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
-    }
-    values_.norm = measure.norm * values_.factor;
-    values_.norms.resize(measure.squares.size());
-    for (std::size_t i = 0; i < values_.norms.size(); ++i) values_.norms[i] = measure.norm_of(i) * values_.factor;
-    return detail::gradient_access::make<gradients<stage::checked>>(std::move(values_));
-  }
+  std::variant<gradients<stage::checked>, nonfinite_gradient> check() &&;
 
   template <class... Arguments>
   gradients<stage::unscaled> unscale(Arguments&&...) {
@@ -289,34 +265,12 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
  public:
   /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that an update of
   /// equal micro-batches is the plain sum, divided once by their number.
-  void add(at::Tensor const& mean_loss, double weight = 1.0) {
-    if (values_.first_weight == 0.0) values_.first_weight = weight;
-    double const relative = weight / values_.first_weight;
-    double const factor = relative * values_.scale;
-    at::Tensor loss = factor == 1.0 ? mean_loss : mean_loss * factor;
-    if (values_.device_scale.defined()) loss = loss * values_.device_scale;
-    if (values_.total_weight > 0.0) values_.widen();
-    torch::autograd::backward({loss}, {});
-    separate_gradients(values_.parameters);
-    values_.total_weight += relative;
-  }
+  void add(at::Tensor const& mean_loss, double weight = 1.0);
   /// The same with a loss that is a term of a sum, which nothing divides.
-  void add_term(at::Tensor const& loss) {
-    begin_term();
-    at::Tensor scaled = values_.scale == 1.0 ? loss : loss * values_.scale;
-    if (values_.device_scale.defined()) scaled = scaled * values_.device_scale;
-    torch::autograd::backward({scaled}, {});
-    separate_gradients(values_.parameters);
-    values_.total_weight = 1.0;
-  }
+  void add_term(at::Tensor const& loss);
   /// Around backward passes of the program's own, which end with end_own(): of a mean, or of a sum.
-  void begin_term() {
-    if (values_.total_weight > 0.0) values_.widen();
-  }
-  void end_own(bool is_sum) {
-    separate_gradients(values_.parameters);
-    values_.total_weight = is_sum ? 1.0 : values_.total_weight + 1.0;
-  }
+  void begin_term();
+  void end_own(bool is_sum);
   gradients<stage::scaled, accumulation::complete> complete() && {
     return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));
   }

@@ -95,6 +95,65 @@ KEEL_BODY gradients<stage::scaled, accumulation::partial> begin_update(std::span
       {.parameters = parameters, .scale = scale, .device_scale = std::move(device_scale)});
 }
 
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add(at::Tensor const& mean_loss, double weight) {
+  if (values_.first_weight == 0.0) values_.first_weight = weight;
+  double const relative = weight / values_.first_weight;
+  double const factor = relative * values_.scale;
+  at::Tensor loss = factor == 1.0 ? mean_loss : mean_loss * factor;
+  if (values_.device_scale.defined()) loss = loss * values_.device_scale;
+  if (values_.total_weight > 0.0) values_.widen();
+  torch::autograd::backward({loss}, {});
+  separate_gradients(values_.parameters);
+  values_.total_weight += relative;
+}
+
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add_term(at::Tensor const& loss) {
+  begin_term();
+  at::Tensor scaled = values_.scale == 1.0 ? loss : loss * values_.scale;
+  if (values_.device_scale.defined()) scaled = scaled * values_.device_scale;
+  torch::autograd::backward({scaled}, {});
+  separate_gradients(values_.parameters);
+  values_.total_weight = 1.0;
+}
+
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::begin_term() {
+  if (values_.total_weight > 0.0) values_.widen();
+}
+
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::end_own(bool is_sum) {
+  separate_gradients(values_.parameters);
+  values_.total_weight = is_sum ? 1.0 : values_.total_weight + 1.0;
+}
+
+KEEL_BODY std::variant<gradients<stage::checked>, nonfinite_gradient> gradients<stage::unscaled>::check() && {
+  values_.coalesce();
+  auto const measure = measure_gradients(values_.all_gradients());
+  if (measure.first_nonfinite >= 0) {
+    return nonfinite_gradient{static_cast<std::size_t>(measure.first_nonfinite), measure.norm};
+  }
+  values_.norm = measure.norm * values_.factor;
+  values_.norms.resize(measure.squares.size());
+  for (std::size_t i = 0; i < values_.norms.size(); ++i) values_.norms[i] = measure.norm_of(i) * values_.factor;
+  return detail::gradient_access::make<gradients<stage::checked>>(std::move(values_));
+}
+
+KEEL_BODY void gradients<stage::clipped>::prepare(torch::optim::Optimizer& optimizer) {
+  engine_ = dynamic_cast<update_engine*>(&optimizer);
+  if (engine_ != nullptr) engine_->prepare();
+}
+
+KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim::Optimizer& optimizer) && {
+  if (engine_ == nullptr) prepare(optimizer);
+  if (engine_ != nullptr) {
+    engine_->update_with(values_.factor);
+  } else {
+    values_.write();
+    values_.narrow();
+    optimizer.step();
+  }
+  return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
+}
+
 }  // namespace keel
 
 #include <keel/core/detail/body_end.inc>

@@ -3,56 +3,24 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
 
-#include <cstddef>
+#include <functional>
 #include <keel/core/parameters.hpp>
-#include <keel/gradients/interference.hpp>
 #include <vector>
 
 namespace keel::detail {
 
-/// Gradients in the place of others, for as long as this lives.
-class shown_gradients {
- public:
-  shown_gradients(std::vector<at::Tensor> const& parameters, std::vector<at::Tensor> const& instead) : parameters_(parameters) {
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      own_.push_back(parameters[i].grad());
-      if (instead[i].defined()) parameters[i].mutable_grad() = instead[i];
-    }
-  }
-  shown_gradients(shown_gradients const&) = delete;
-  shown_gradients& operator=(shown_gradients const&) = delete;
-  ~shown_gradients() {
-    for (std::size_t i = 0; i < own_.size(); ++i) parameters_[i].mutable_grad() = own_[i];
-  }
-
- private:
-  std::vector<at::Tensor> const& parameters_;
-  std::vector<at::Tensor> own_;
-};
-
 /// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
 /// looks changes no bit. Throws interference_error (E19) for one that writes.
-template <class Show>
-void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> const& unscaled, Show const& show) {
-  shown_gradients const scope(parameters.tensors, unscaled);
-  open_update_watch watch(parameters);
-  watch.take(true);
-  show();
-  watch.require_unchanged();
-}
+void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> const& unscaled,
+                    std::function<void()> const& show);
 
-inline std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling) {
-  at::NoGradGuard const no_grad;
-  std::vector<at::Tensor> unscaled;
-  unscaled.reserve(parameters.tensors.size());
-  for (at::Tensor const& parameter : parameters.tensors)
-    unscaled.push_back(parameter.grad().defined() ? parameter.grad() * unscaling.to(parameter.grad().scalar_type())
-                                                  : at::Tensor());
-  return unscaled;
-}
+/// Undefined for a parameter without a gradient.
+std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling);
 
 }  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/step/shown_gradients.ipp>
+#endif

@@ -9,7 +9,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/scalar_tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cmath>
 #include <concepts>
@@ -31,7 +31,7 @@
 #include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/schedule/lr_schedule.hpp>
-#include <keel/step/closure_backup.hpp>
+#include <keel/step/closure_update.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/observer.hpp>
@@ -217,16 +217,18 @@ class step {
     if (!train_more(model_, optimizer_, parameters_, which, rate)) return;
     schedule_.add_group(rate);
     pass_.parameters_changed();
-    auto const first = static_cast<std::ptrdiff_t>(before);
-    average_.add({parameters_.tensors.begin() + first, parameters_.tensors.end()},
-                 {parameters_.names.begin() + first, parameters_.names.end()});
+    average_.add(parameters_, before);
+    ++unfrozen_groups_;
   }
-  /// The reverse for the optimizer's last group, as a rollback to before it needs.
-  void refreeze_last_group() {
+  /// The reverse for the optimizer's last group, as a rollback to before it needs; false where no group was unfrozen.
+  bool refreeze_last_group() {
+    if (unfrozen_groups_ == 0) return false;
+    --unfrozen_groups_;
     std::size_t const count = train_less(model_, optimizer_, parameters_);
     schedule_.remove_last_group();
     pass_.parameters_changed();
     average_.remove_last(count);
+    return true;
   }
 
   /// Drops an open update; nothing of it was or will be applied.
@@ -345,11 +347,14 @@ class step {
       configured.loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
 
   friend own_backward<step>;
+  friend detail::closure_update<step>;
   template <class, class>
   friend class trainer;
   template <class, class>
   friend class part;
   using autocast = typename Environment::autocast;
+  /// The host waits for it.
+  static double read(at::Tensor const& one) { return Environment::host_value(one); }
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf& loss_of) {
@@ -479,8 +484,7 @@ class step {
 
   /// Runs what is left of the update's micro-batches, and closes a `complete` update. Until the optimizer steps all
   /// of it may begin again on the next rung.
-  template <class RunRest>
-  step_outcome advance(bool complete, RunRest const& run_rest) {
+  step_outcome advance(bool complete, c10::function_ref<void()> run_rest) {
     std::optional<detail::update_decision> decision;
     auto const attempt = [&] {
       if (!pass_.is_open()) open_update();
@@ -493,8 +497,7 @@ class step {
   }
 
   /// What ends the update, if anything does before it is decided.
-  template <class Attempt>
-  std::optional<step_outcome> attempt_update(bool complete, Attempt const& attempt) {
+  std::optional<step_outcome> attempt_update(bool complete, c10::function_ref<void()> attempt) {
     if constexpr (has_ladder) {
       auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
         pass_.step_back();
@@ -513,13 +516,12 @@ class step {
   bool has_closure() const { return context_.optimizer().closure; }
 
   /// For an optimizer with a closure: the micro-batches wait until all are there, and `run_all` runs them once an evaluation.
-  template <class RunAll>
-  step_outcome advance_with_closure(bool complete, RunAll const& run_all) {
+  step_outcome advance_with_closure(bool complete, c10::function_ref<void()> run_all) {
     std::optional<detail::update_decision> decision;
     auto const attempt = [&] {
       if (!complete) return;
       if (!pass_.is_open()) open_update();
-      decision.emplace(update_with_closure(run_all));
+      decision.emplace(detail::closure_update<step>(*this, run_all).run());
     };
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
     if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
@@ -530,95 +532,6 @@ class step {
     pass_.begin_update();
     pass_.layers().after_update(updates_ + 1);
     return accept(decision->facts, decision->loss, decision->norm, false);
-  }
-
-  /// The optimizer's whole step. Where a loss, a gradient or a parameter is not finite, or anything throws, parameters and the optimizer's
-  /// state are as they were. The loss and the norm are those of the first evaluation, at the parameters that the update began with.
-  template <class RunAll>
-  detail::update_decision update_with_closure(RunAll const& run_all) {
-    detail::update_decision found{{scaler_.factor(), 0.0, 0, 0, false}};
-    schedule_.require_sound(begun() + 1);
-    detail::closure_backup backup(optimizer_, parameters_);
-    schedule_.apply(optimizer_);
-    found.facts.learning_rate = schedule_.rate();
-    std::int64_t evaluations = 0;
-    auto const evaluate = [&] {
-      at::AutoGradMode const enabled(true);
-      if (evaluations++ > 0) pass_.restart(scaler_.factor());
-      run_all();
-      return evaluated(found, evaluations == 1);
-    };
-    pass_.layers().before_update();
-    try {
-      optimizer_.step(evaluate);
-      if (auto const name = detail::first_nonfinite_parameter(parameters_)) {
-        found.skip_reason = reason::nonfinite_gradient;
-        found.where = *name;
-      }
-    } catch (detail::closure_ends const&) {
-      // found says why.
-    } catch (...) {
-      backup.put_back();
-      throw;
-    }
-    if (found.skip_reason) {
-      backup.put_back();
-      if (evaluations > 1) trace_.cannot_add("the optimizer came to it in its search, away from the parameters of the update");
-    }
-    return found;
-  }
-  /// What one evaluation comes to, for the optimizer: the loss, and unscaled gradients in the parameters. Throws closure_ends where the
-  /// update is to be skipped.
-  at::Tensor evaluated(detail::update_decision& found, bool is_first) {
-    pass_.memory().enter(memory::phase::update);
-    pass_.phases().enter(run_phase::update);
-    detail::update_sums const& sums = pass_.sums();
-    double const loss = losses_stay_on_device_ ? Environment::host_value(sums.loss.mean_on_device()) : sums.loss.mean();
-    auto const end = [&](reason why, std::string where, double norm) {
-      found.skip_reason = why;
-      found.where = std::move(where);
-      if (is_first) found.loss = loss, found.norm = norm;
-      throw detail::closure_ends();
-    };
-    if (is_first) {
-      require_declared_update(recipe_value().accumulate, micro_batches_, sums.rows * context_.run().world_size,
-                              updates_ == 0 && skipped_ == 0);
-      found.facts.tokens = sums.tokens;
-      found.facts.rows = sums.rows;
-      found.facts.parts = sums.parts;
-    }
-    found.facts.origin = detail::origin_of(sums);
-    if (!std::isfinite(loss)) end(reason::nonfinite_loss, nonfinite_part(sums.parts), loss);
-    auto result = pass_.complete().unscale().check();
-    if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result))
-      end(reason::nonfinite_gradient, parameters_.names[nonfinite->parameter], nonfinite->norm);
-    auto& checked = std::get<gradients<stage::checked>>(result);
-    if (is_first) {
-      found.loss = loss;
-      found.norm = checked.norm();
-      if (!std::isfinite(found.norm)) end(reason::nonfinite_gradient, "", found.norm);
-      if (auto const why = guards_.spike().judge(loss, found.norm)) end(*why, "", found.norm);
-      if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
-      if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
-    }
-    checked.write();
-    return at::scalar_tensor(loss, at::kDouble);
-  }
-
-  /// The first of the named losses that is not finite, in words; empty where none is.
-  std::string nonfinite_part(std::vector<detail::named_sum> const& parts) const {
-    for (auto const& [name, value] : values_of(parts)) {
-      if (!std::isfinite(value)) return "the loss " + name;
-    }
-    return "";
-  }
-  std::vector<std::pair<std::string, double>> values_of(std::vector<detail::named_sum> const& parts) const {
-    std::vector<std::pair<std::string, double>> values;
-    values.reserve(parts.size());
-    for (auto const& one : parts)
-      values.emplace_back(one.name,
-                          one.loss.is_on_device() ? Environment::host_value(one.loss.mean_on_device()) : one.loss.mean());
-    return values;
   }
 
   void open_update() {
@@ -656,7 +569,7 @@ class step {
   void tell_end(detail::loss_accumulator const& tally, std::int64_t index) {
     // A hook changes nothing of how an update is decided; on a device it costs a wait.
     bool const asks = losses_stay_on_device_ && detail::reads_losses(observe_);
-    double const loss = asks ? Environment::host_value(tally.mean_on_device()) : tally.mean();
+    double const loss = asks ? read(tally.mean_on_device()) : tally.mean();
     observe_(event::micro_batch_end{begun(), index, loss, tally.weight});
   }
 
@@ -691,13 +604,13 @@ class step {
       found.loss = found.norm = loss;
       if (std::isfinite(loss)) return true;
       found.skip_reason = reason::nonfinite_loss;
-      found.where = nonfinite_part(sums.parts);
+      found.where = sums.parts.first_nonfinite(read);
       return false;
     };
     if (!losses_stay_on_device_ && !is_finite(sums.loss.mean())) return found;
     auto result = pass_.complete().unscale().check();
     // The gradients' norm, for which the host waited, came after it.
-    if (losses_stay_on_device_ && !is_finite(Environment::host_value(sums.loss.mean_on_device()))) return found;
+    if (losses_stay_on_device_ && !is_finite(read(sums.loss.mean_on_device()))) return found;
     if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
       found.skip_reason = bad_gradient;
       found.where = parameters_.names[nonfinite->parameter];
@@ -723,8 +636,8 @@ class step {
   }
   /// Of an update that is decided on the device, and takes place: the host waits for it here.
   void show_gradients(device_decision const& decided) {
-    if (Environment::host_value(decided.happens) == 0.0) return;
-    show_gradients(Environment::host_value(decided.norm), detail::unscaled_gradients(parameters_, decided.unscaling));
+    if (read(decided.happens) == 0.0) return;
+    show_gradients(read(decided.norm), detail::unscaled_gradients(parameters_, decided.unscaling));
   }
 
   void show_layers(bool wait) {
@@ -846,7 +759,7 @@ class step {
 
   step_outcome close(detail::update_facts const& facts, step_outcome result, double loss, double norm) {
     if (!facts.late) pass_.phases().stop();
-    auto const losses = values_of(facts.parts);
+    auto const losses = facts.parts.values(read);
     // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
     observe_(event::update_end{updates_, result, loss, norm, facts.loss_scale, facts.tokens, facts.rows, facts.late,
                                facts.late ? facts.memory : pass_.memory().end(),
@@ -863,7 +776,7 @@ class step {
     engine_->take_back();
     reason const why = skip_reason_of(loss, norm, update.limits, bad_gradient);
     auto const found = why == bad_gradient ? update.verdict.first_nonfinite() : std::nullopt;
-    std::string const where = why == reason::nonfinite_loss ? nonfinite_part(update.facts.parts) : "";
+    std::string const where = why == reason::nonfinite_loss ? update.facts.parts.first_nonfinite(read) : "";
     return skip(update.facts, why, found ? parameters_.names[*found] : where, loss, norm);
   }
 
@@ -910,7 +823,8 @@ class step {
   bool decides_on_device_ = false;
   bool losses_stay_on_device_ = false;  ///< also where the host decides: it reads them with the norm
   bool closing_ = false;
-  bool is_own_open_ = false;   ///< the program runs backward passes
+  bool is_own_open_ = false;  ///< the program runs backward passes
+  std::size_t unfrozen_groups_ = 0;
   bool was_training_ = false;  ///< the model, at some update
   std::optional<detail::pending_update> pending_;
   std::optional<step_outcome> settled_;  ///< of the update before the open one

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/core/loss.hpp>
 #include <keel/core/loss_accumulator.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
@@ -31,10 +32,34 @@ class raised {
   bool& flag_;
 };
 
-/// One of several losses of an update.
-struct named_sum {
-  std::string name;
-  loss_accumulator loss;
+/// How the host reads a number that may be on a device.
+using read_number = double (*)(at::Tensor const&);
+
+/// The losses of an update by their names, in the order in which the program named them first.
+class named_sums {
+ public:
+  named_sums();
+  named_sums(named_sums const&);
+  named_sums(named_sums&&) noexcept;
+  named_sums& operator=(named_sums const&);
+  named_sums& operator=(named_sums&&) noexcept;
+  ~named_sums();
+
+  /// Those of one micro-batch's loss, as terms of a sum or of a mean; on the host each costs a read.
+  void add(weighted_loss const& loss, at::Device device, bool stays_on_device, bool is_sum, read_number read);
+  /// What each came to.
+  std::vector<std::pair<std::string, double>> values(read_number read) const;
+  /// The first that is not finite, in words; empty where all are.
+  std::string first_nonfinite(read_number read) const;
+
+ private:
+  struct one {
+    std::string name;
+    loss_accumulator loss;
+  };
+  loss_accumulator& named(std::string const& name);
+
+  std::vector<one> all_;
 };
 
 /// Of an open update; all of it starts from zero with the next, and where its micro-batches run again.
@@ -42,21 +67,12 @@ struct update_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_accumulator loss;
-  std::vector<named_sum> parts;  ///< in the order in which the program named them first
-  std::string exception;         ///< of the loss function, that counts as a loss which is not finite
-
-  loss_accumulator& part(std::string const& name) {
-    for (named_sum& one : parts) {
-      if (one.name == name) return one.loss;
-    }
-    return parts.emplace_back(named_sum{name, {}}).loss;
-  }
+  named_sums parts;       ///< of the loss, where the program names them
+  std::string exception;  ///< of the loss function, that counts as a loss which is not finite
 };
 
 /// Where a loss function threw because of a value that is not finite, in words; empty where none did.
-inline std::string origin_of(update_sums const& sums) {
-  return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
-}
+std::string origin_of(update_sums const& sums);
 
 /// What the host knows of an update before it is applied.
 struct update_facts {
@@ -67,7 +83,7 @@ struct update_facts {
   bool late = false;                         ///< its verdict is read one update later
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
   phase_times times = {};                    ///< of a late one
-  std::vector<named_sum> parts = {};         ///< of the loss, where the program names them
+  named_sums parts = {};                     ///< of the loss, where the program names them
   std::string origin = {};  ///< of a value that is not finite, where it is known without a look into the update
 };
 
@@ -91,3 +107,7 @@ struct pending_update {
 };
 
 }  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/step/update_decision.ipp>
+#endif

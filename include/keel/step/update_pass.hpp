@@ -242,18 +242,9 @@ class update_pass {
   }
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
 
-  /// Of a loss with named parts each. On the host each costs a read.
   void add_parts(weighted_loss const& loss) {
-    for (named_loss const& one : loss.parts) {
-      loss_accumulator part;
-      if (losses_stay_on_device_) {
-        part.add_on_device(one.value.to(parameters_.tensors.front().device()), loss.weight);
-      } else {
-        part.add(Environment::host_value(one.value), loss.weight);
-      }
-      loss_accumulator& sum = sums_.part(one.name);
-      is_sum_ ? sum.add_term(part) : sum.add(part);
-    }
+    if (!loss.parts.empty())
+      sums_.parts.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, Environment::host_value);
   }
 
   /// The loss function threw: true where a forward pass from the same random state has a value that is not finite.
@@ -312,7 +303,7 @@ class update_pass {
     memory_.enter(memory::phase::backward);
     phases_.enter(run_phase::backward);
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
-    if (!loss.parts.empty()) add_parts(loss);
+    add_parts(loss);
     if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
       add_gradients(loss);

@@ -36,7 +36,11 @@ struct kept_update {
   std::vector<std::unique_ptr<taken_batch>> owned;  ///< of those that outlive the call that brought them
   std::string missing;                              ///< why not all of them are here; empty: they are
 
-  void clear() { *this = {}; }
+  kept_update();
+  kept_update(kept_update&&) noexcept;
+  kept_update& operator=(kept_update&&) noexcept;
+  ~kept_update();
+  void clear();
 };
 
 /// How the micro-batches of an update are run.
@@ -83,7 +87,7 @@ class update_trace {
   /// No update is open; what the update that is under way on a device began with stays.
   void end(bool one_is_pending);
   /// The update that was under way on a device is known; `is_open`: the one after it is open.
-  void settled(bool is_open) { (is_open ? before_ : kept_).clear(); }
+  void settled(bool is_open);
 
   /// An update was applied.
   void accepted() { in_a_row_ = false; }

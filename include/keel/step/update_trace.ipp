@@ -59,9 +59,17 @@ class update_trace::untouched {
   std::vector<at::Tensor> gradients_;
 };
 
+KEEL_BODY kept_update::kept_update() = default;
+KEEL_BODY kept_update::kept_update(kept_update&&) noexcept = default;
+KEEL_BODY kept_update& kept_update::operator=(kept_update&&) noexcept = default;
+KEEL_BODY kept_update::~kept_update() = default;
+KEEL_BODY void kept_update::clear() { *this = {}; }
+
 KEEL_BODY update_trace::update_trace(incident::settings const& settings, torch::nn::Module& model,
                                      torch::optim::Optimizer& optimizer, parameter_list const& parameters)
     : settings_(settings), model_(model), optimizer_(optimizer), parameters_(parameters) {}
+
+KEEL_BODY void update_trace::settled(bool is_open) { (is_open ? before_ : kept_).clear(); }
 
 KEEL_BODY void update_trace::begin(bool one_is_pending) {
   if (one_is_pending) {

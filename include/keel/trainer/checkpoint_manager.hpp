@@ -4,8 +4,6 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
 
 #include <algorithm>
 #include <atomic>
@@ -17,7 +15,6 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/best_checkpoint.hpp>
 #include <keel/checkpoint/migrate.hpp>
-#include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
@@ -25,8 +22,7 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/reject_call.hpp>
-#include <keel/schedule/lr_schedule.hpp>
-#include <keel/step/update_guards.hpp>
+#include <keel/trainer/checkpointed_step.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
@@ -59,117 +55,6 @@ struct best_saved {
 };
 
 namespace detail {
-
-/// A group of the optimizer as a checkpoint has it.
-struct saved_group {
-  std::vector<std::string> names;
-  double rate;  ///< its own, which a schedule multiplies
-};
-
-/// What checkpoints need of a step, or of several that are one run, whatever their recipes.
-class checkpointed_step {
- public:
-  /// With the parameters of all.
-  virtual torch::nn::Module& model() = 0;
-  /// Of several the first one's, as are the optimizer and the parameters, which say where and how it trains.
-  virtual torch::optim::Optimizer& optimizer() = 0;
-  virtual parameter_list const& parameters() = 0;
-  virtual run_facts const& facts() = 0;
-  /// All optimizers. `present` is the run's recipe with its facts.
-  virtual std::vector<trained_optimizer> trained(config const& present) = 0;
-  /// A checkpoint has these groups, which is more than the optimizer has where parameters were unfrozen in between, or less behind
-  /// a rollback: the optimizer gets the same, where the model has such parameters.
-  virtual void match_groups(std::vector<saved_group> const& saved) = 0;
-  /// A guard wants the run back at a checkpoint, by the recipe that `by` is then.
-  virtual std::optional<rollback_request> take_rollback_request(config& by) = 0;
-  virtual bool may_roll_back(config const& recipe) = 0;
-  // The learning rates.
-  virtual double highest_rate() = 0;
-  virtual double lowered() = 0;
-  virtual void lower(double factor) = 0;
-  virtual void take_loaded_rates() = 0;
-  /// Null where the recipe has none, and of several models.
-  virtual moving_average* average() = 0;
-  virtual void require_parameters_in_place() = 0;
-  virtual std::int64_t updates() const = 0;
-  virtual bool at_boundary() const = 0;
-  virtual bool is_half_updated() const = 0;
-  virtual void settle() = 0;
-  virtual void visit(state_writer& archive) = 0;
-  virtual void visit(state_reader& archive) = 0;
-
- protected:
-  checkpointed_step() = default;
-  checkpointed_step(checkpointed_step const&) = default;
-  checkpointed_step& operator=(checkpointed_step const&) = default;
-  ~checkpointed_step() = default;
-};
-
-/// A step of one recipe, as checkpoints see it; the step outlives this.
-template <class Step>
-class checkpointed final : public checkpointed_step {
- public:
-  explicit checkpointed(Step& step) : step_(step) {}
-  torch::nn::Module& model() override { return step_.model(); }
-  torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
-  parameter_list const& parameters() override { return step_.parameters(); }
-  run_facts const& facts() override { return step_.facts(); }
-  std::vector<trained_optimizer> trained(config const& present) override {
-    return {{"", &step_.optimizer(), &step_.parameters(), present}};
-  }
-  void match_groups(std::vector<saved_group> const& saved) override {
-    auto const names_of = [this](std::size_t group) {
-      std::size_t begin = 0;
-      auto& groups = step_.optimizer().param_groups();
-      for (std::size_t i = 0; i < group; ++i) begin += groups[i].params().size();
-      auto const first = step_.parameters().names.begin() + static_cast<std::ptrdiff_t>(begin);
-      return std::vector<std::string>(first, first + static_cast<std::ptrdiff_t>(groups[group].params().size()));
-    };
-    auto const here = [this] { return step_.optimizer().param_groups().size(); };
-    for (std::size_t i = 0; i < std::min(here(), saved.size()); ++i) {
-      if (names_of(i) != saved[i].names) return;
-    }
-    auto const all = step_.model().named_parameters();
-    for (std::size_t i = here(); i < saved.size(); ++i) {
-      std::vector<at::Tensor> tensors;
-      for (std::string const& name : saved[i].names) {
-        auto const* const found = all.find(name);
-        if (found == nullptr) return;
-        tensors.push_back(*found);
-      }
-      step_.unfreeze(tensors, saved[i].rate);
-    }
-    while (here() > std::max<std::size_t>(saved.size(), 1)) step_.refreeze_last_group();
-  }
-  std::optional<rollback_request> take_rollback_request(config& by) override {
-    by = step_.recipe_value();
-    return step_.guards().take_rollback_request();
-  }
-  bool may_roll_back(config const& recipe) override { return rule::rolls_back(recipe); }
-  double highest_rate() override { return step_.schedule().highest(0); }
-  double lowered() override { return step_.schedule().lowered(); }
-  void lower(double factor) override { step_.schedule().lower(factor); }
-  void take_loaded_rates() override { step_.schedule().take_loaded_rates(); }
-  void require_parameters_in_place() override {
-    if (auto* const kept = average()) kept->require_parameters_in_place();
-  }
-  moving_average* average() override {
-    if constexpr (Step::averages) {
-      return &step_.average();
-    } else {
-      return nullptr;
-    }
-  }
-  std::int64_t updates() const override { return step_.updates(); }
-  bool at_boundary() const override { return step_.at_boundary(); }
-  bool is_half_updated() const override { return step_.is_half_updated(); }
-  void settle() override { step_.settle(); }
-  void visit(state_writer& archive) override { step_.visit(archive); }
-  void visit(state_reader& archive) override { step_.visit(archive); }
-
- private:
-  Step& step_;
-};
 
 /// What of an environment the checkpoints depend on: environments that differ in anything else share one class of them.
 template <class Files, class Clock, class World>

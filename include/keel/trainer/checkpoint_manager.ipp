@@ -407,24 +407,6 @@ void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
   }
 }
 
-/// The groups of the one optimizer of a checkpoint; empty where it is not written as one.
-inline std::vector<saved_group> groups_in(nlohmann::json const& state) {
-  using pointer = nlohmann::json::json_pointer;
-  std::vector<saved_group> all;
-  auto const groups = state.is_object() ? state.value(pointer("/optimizer/groups"), nlohmann::json::array()) : nlohmann::json();
-  auto const rates =
-      state.is_object() ? state.value(pointer("/run/step/schedule/highest_lr"), nlohmann::json::array()) : nlohmann::json();
-  if (!groups.is_array() || !rates.is_array() || rates.size() != groups.size()) return {};
-  for (std::size_t i = 0; i < groups.size(); ++i) {
-    auto const names = groups[i].is_object() ? groups[i].value("parameters", nlohmann::json()) : nlohmann::json();
-    bool const sound = names.is_array() && rates[i].is_number() &&
-                       std::all_of(names.begin(), names.end(), [](auto const& one) { return one.is_string(); });
-    if (!sound) return {};
-    all.push_back({names.get<std::vector<std::string>>(), rates[i].get<double>()});
-  }
-  return all;
-}
-
 template <class Seams>
 void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, snapshot_use use) {
   for (auto const& one : migrations_) {
@@ -447,7 +429,7 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   accepts.own_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
   // Older checkpoints have none, and what this run had is not theirs.
   progress_.record.interval = {};
-  step_.match_groups(groups_in(content.state));
+  match_groups(step_, present_config(), content.state);
   config const present = present_config();
   apply_snapshot(std::move(content), present, step_.model(), step_.trained(present), parts(), source, accepts);
   run_id_ = run_id;

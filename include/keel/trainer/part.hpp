@@ -86,6 +86,14 @@ class part final : public detail::run_part {
     return last;
   }
 
+  /// Trains more of this part's model from here on, as trainer::unfreeze does. Throws as step::unfreeze, and error (E11) for a
+  /// parameter that another part trains.
+  template <class Module>
+  void unfreeze(Module& module, double rate = 0.0) {
+    auto const which = as_module(module).parameters();
+    owner_.parts().require_free(*this, which);
+    unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
+  }
   /// A hook for the events of this part's updates.
   template <class Hook>
   void on(Hook hook) {
@@ -189,7 +197,8 @@ class part final : public detail::run_part {
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
         [[maybe_unused]]
       detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
-    name_parameters(step_.parameters(), owner_.parts().model_name(*this, follows));
+    name_model(owner_.parts().model_name(*this, follows));
+    name_parameters(step_.parameters());
     owner_.add(*this, follows);
   }
 
@@ -249,6 +258,15 @@ class part final : public detail::run_part {
   void evaluated(double value, bool larger_is_better) override { step_.schedule().evaluated(value, larger_is_better); }
   void require_parameters_in_place() override {
     if constexpr (step_type::averages) step_.average().require_parameters_in_place();
+  }
+  void unfreeze(std::vector<at::Tensor> const& which, double rate) override {
+    step_.unfreeze(which, rate);
+    name_parameters(step_.parameters());
+  }
+  bool refreeze_last_group() override {
+    bool const was_unfrozen = step_.refreeze_last_group();
+    name_parameters(step_.parameters());
+    return was_unfrozen;
   }
   void restore_on_skip(program_state& state) override { step_.restore_on_skip(state); }
   void restore_on_skip(torch::nn::Module& other) override { step_.restore_on_skip(other); }

@@ -72,6 +72,8 @@ class run_part {
   /// An evaluation of the run came to this.
   virtual void evaluated(double value, bool larger_is_better) = 0;
   virtual void require_parameters_in_place() = 0;
+  virtual void unfreeze(std::vector<at::Tensor> const& which, double rate) = 0;
+  virtual bool refreeze_last_group() = 0;
   virtual void restore_on_skip(program_state& state) = 0;
   virtual void restore_on_skip(torch::nn::Module& other) = 0;
   virtual void visit(state_writer& archive) = 0;
@@ -79,14 +81,17 @@ class run_part {
 
  protected:
   explicit run_part(std::string name) : name_(std::move(name)) {}
-  void name_parameters(parameter_list list, std::string const& prefix) {
-    for (std::string& one : list.names) one = prefix + "." + one;
+  /// By what name checkpoints have its model.
+  void name_model(std::string name) { model_name_ = std::move(name); }
+  void name_parameters(parameter_list list) {
+    for (std::string& one : list.names) one = model_name_ + "." + one;
     parameters_ = std::move(list);
   }
   part_figures figures_;
 
  private:
   std::string name_;
+  std::string model_name_;
   parameter_list parameters_;
 };
 
@@ -103,6 +108,8 @@ class run_parts final : public checkpointed_step {
   /// that cannot stand in a checkpoint or is another part's, and for a parameter that another part trains, and names both.
   void add(run_part& one, run_part const* follows);
   void remove(run_part& one) { std::erase(all_, &one); }
+  /// Throws error (E11) where another part trains one of these, and names both.
+  void require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
   std::vector<run_part*> const& all() const { return all_; }
   /// By what name checkpoints have its model: that of the part it follows.
   std::string const& model_name(run_part const& one, run_part const* follows) const {
@@ -125,7 +132,10 @@ class run_parts final : public checkpointed_step {
   parameter_list const& parameters() override { return first().named_parameters(); }
   run_facts const& facts() override { return first().facts(); }
   std::vector<trained_optimizer> trained(config const& present) override;
-  void match_groups(std::vector<saved_group> const& /*saved*/) override {}
+  void unfreeze(std::string const& part, std::vector<at::Tensor> const& which, double rate) override {
+    named(part).unfreeze(which, rate);
+  }
+  bool refreeze_last_group(std::string const& part) override { return named(part).refreeze_last_group(); }
   std::optional<rollback_request> take_rollback_request(config& by) override;
   bool may_roll_back(config const& recipe) override;
   double highest_rate() override { return first().highest_rate(); }
@@ -164,6 +174,7 @@ class run_parts final : public checkpointed_step {
   void visit_all(Archive& archive);
   /// Throws error (E12) for a run without parts.
   run_part& first() const;
+  run_part& named(std::string const& part) const;
 
   config const& recipe_;
   std::shared_ptr<torch::nn::Module> joint_;

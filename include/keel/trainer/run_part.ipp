@@ -64,6 +64,27 @@ KEEL_BODY run_part& run_parts::first() const {
   return *all_.front();
 }
 
+KEEL_BODY run_part& run_parts::named(std::string const& part) const {
+  auto const found = std::find_if(all_.begin(), all_.end(), [&](run_part const* one) { return one->name() == part; });
+  return found == all_.end() ? first() : **found;
+}
+
+KEEL_BODY void run_parts::require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const {
+  for (run_part const* const other : all_) {
+    if (other == &wanted_by) continue;
+    auto const& list = other->named_parameters();
+    for (std::size_t i = 0; i < list.tensors.size(); ++i) {
+      bool const is_wanted =
+          std::any_of(which.begin(), which.end(), [&](at::Tensor const& one) { return one.is_same(list.tensors[i]); });
+      if (is_wanted)
+        throw error(
+            "E11",
+            "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " + other->name() +
+                " trains: each update of the one would be undone by the moments of the other. Unfreeze it in one of them.");
+    }
+  }
+}
+
 KEEL_BODY bool run_parts::at_boundary() const {
   return std::all_of(all_.begin(), all_.end(), [](run_part const* one) { return one->at_boundary(); });
 }

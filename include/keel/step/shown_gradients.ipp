@@ -1,0 +1,61 @@
+// The bodies of shown_gradients.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/core/grad_mode.h>
+
+#include <cstddef>
+#include <functional>
+#include <keel/core/parameters.hpp>
+#include <keel/gradients/interference.hpp>
+#include <keel/step/shown_gradients.hpp>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// Gradients in the place of others, for as long as this lives.
+class shown_gradients {
+ public:
+  shown_gradients(std::vector<at::Tensor> const& parameters, std::vector<at::Tensor> const& instead) : parameters_(parameters) {
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      own_.push_back(parameters[i].grad());
+      if (instead[i].defined()) parameters[i].mutable_grad() = instead[i];
+    }
+  }
+  shown_gradients(shown_gradients const&) = delete;
+  shown_gradients& operator=(shown_gradients const&) = delete;
+  ~shown_gradients() {
+    for (std::size_t i = 0; i < own_.size(); ++i) parameters_[i].mutable_grad() = own_[i];
+  }
+
+ private:
+  std::vector<at::Tensor> const& parameters_;
+  std::vector<at::Tensor> own_;
+};
+
+KEEL_BODY void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> const& unscaled,
+                              std::function<void()> const& show) {
+  shown_gradients const scope(parameters.tensors, unscaled);
+  open_update_watch watch(parameters);
+  watch.take(true);
+  show();
+  watch.require_unchanged();
+}
+
+KEEL_BODY std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling) {
+  at::NoGradGuard const no_grad;
+  std::vector<at::Tensor> unscaled;
+  unscaled.reserve(parameters.tensors.size());
+  for (at::Tensor const& parameter : parameters.tensors)
+    unscaled.push_back(parameter.grad().defined() ? parameter.grad() * unscaling.to(parameter.grad().scalar_type())
+                                                  : at::Tensor());
+  return unscaled;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

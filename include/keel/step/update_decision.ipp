@@ -1,0 +1,65 @@
+// The bodies of update_decision.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <cmath>
+#include <keel/step/update_decision.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY named_sums::named_sums() = default;
+KEEL_BODY named_sums::named_sums(named_sums const&) = default;
+KEEL_BODY named_sums::named_sums(named_sums&&) noexcept = default;
+KEEL_BODY named_sums& named_sums::operator=(named_sums const&) = default;
+KEEL_BODY named_sums& named_sums::operator=(named_sums&&) noexcept = default;
+KEEL_BODY named_sums::~named_sums() = default;
+
+KEEL_BODY loss_accumulator& named_sums::named(std::string const& name) {
+  for (one& known : all_) {
+    if (known.name == name) return known.loss;
+  }
+  return all_.emplace_back(one{name, {}}).loss;
+}
+
+KEEL_BODY void named_sums::add(weighted_loss const& loss, at::Device device, bool stays_on_device, bool is_sum,
+                               read_number read) {
+  for (named_loss const& part : loss.parts) {
+    loss_accumulator value;
+    if (stays_on_device) {
+      value.add_on_device(part.value.to(device), loss.weight);
+    } else {
+      value.add(read(part.value), loss.weight);
+    }
+    loss_accumulator& sum = named(part.name);
+    is_sum ? sum.add_term(value) : sum.add(value);
+  }
+}
+
+KEEL_BODY std::vector<std::pair<std::string, double>> named_sums::values(read_number read) const {
+  std::vector<std::pair<std::string, double>> values;
+  values.reserve(all_.size());
+  for (one const& part : all_)
+    values.emplace_back(part.name, part.loss.is_on_device() ? read(part.loss.mean_on_device()) : part.loss.mean());
+  return values;
+}
+
+KEEL_BODY std::string named_sums::first_nonfinite(read_number read) const {
+  for (auto const& [name, value] : values(read)) {
+    if (!std::isfinite(value)) return "the loss " + name;
+  }
+  return "";
+}
+
+KEEL_BODY std::string origin_of(update_sums const& sums) {
+  return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
