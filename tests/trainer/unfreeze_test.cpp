@@ -96,6 +96,58 @@ TEST_CASE("a rollback to before a layer was unfrozen freezes it again") {
   CHECK(rolled_back);
 }
 
+TEST_CASE("a part unfreezes a layer, and its run resumes wherever it is") {
+  auto const train_parts = [](std::filesystem::path const& directory, std::int64_t until) {
+    at::manual_seed(1);
+    auto const model = std::make_shared<small_module>(), other = std::make_shared<small_module>();
+    for (at::Tensor const& one : model->first->parameters()) one.requires_grad_(false);
+    torch::optim::AdamW optimizer(model->second->parameters(), torch::optim::AdamWOptions(0.05));
+    keel::adamw other_optimizer(other->parameters(), 0.05);
+    keel::run<saved> run{quiet({.run_directory = directory})};
+    keel::part<keel::recipe<>> tuned{run, "tuned", model, optimizer};
+    keel::part<keel::recipe<>> beside{run, "beside", other, other_optimizer};
+    if (until == 0) {
+      CHECK_THROWS_WITH(tuned.unfreeze(other->first), Catch::Matchers::Contains("[E11]") &&
+                                                          Catch::Matchers::Contains("beside") &&
+                                                          Catch::Matchers::Contains("tuned"));
+      CHECK(optimizer.param_groups().size() == 1);
+    }
+    run.on([&](keel::event::epoch_begin const& begin) {
+      if (begin.epoch >= 1) tuned.unfreeze(model->first, 0.01);
+    });
+    for (auto& batch : run.epochs(batches_of(), 3)) {
+      tuned.update(batch, mean_squared_error(model));
+      beside.update(batch, mean_squared_error(other));
+      CHECK(optimizer.param_groups().size() == (run.cursor().epoch > 0 ? 2 : 1));
+      if (run.cursor().consumed + 1 == until) run.request_stop();
+    }
+    run.finish();
+    auto all = copies_of(model->parameters());
+    for (at::Tensor const& one : copies_of(other->parameters())) all.push_back(one);
+    return all;
+  };
+  scratch_directory const directory;
+  auto const whole = train_parts(directory / "whole", 0);
+  for (std::int64_t const at : {3, 5, 6, 7, 11}) train_parts(directory / "cut", at);
+  CHECK(same_bits(whole, train_parts(directory / "cut", 99)));
+}
+
+TEST_CASE("a second group that the program made is not taken away by a checkpoint without it") {
+  scratch_directory const directory;
+  auto const train_once = [&](bool with_two_groups) {
+    auto const model = std::make_shared<small_module>();
+    torch::optim::AdamW optimizer(model->second->parameters(), torch::optim::AdamWOptions(0.05));
+    if (with_two_groups) optimizer.add_param_group(torch::optim::OptimizerParamGroup(model->first->parameters()));
+    if (!with_two_groups) {
+      for (at::Tensor const& one : model->first->parameters()) one.requires_grad_(false);
+    }
+    keel::trainer<saved> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = with_two_groups ? 9 : 3})};
+    run.fit(batches_of(), mean_squared_error(model));
+  };
+  train_once(false);
+  CHECK_THROWS_AS(train_once(true), keel::checkpoint_error);
+}
+
 TEST_CASE("unfreezing in the middle of an update, and what is not of the model, are errors") {
   struct of_two : keel::recipe<keel::accumulate<2>> {};
   auto const model = make_small();

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <keel/policy/duration.hpp>
+#include <keel/policy/given.hpp>
 #include <keel/policy/slot.hpp>
 #include <type_traits>
 

@@ -85,7 +85,7 @@ class closure_update {
   }
 
   void take_facts(update_sums const& sums) {
-    require_declared_update(step_.recipe_value().accumulate, step_.micro_batches_, sums.rows * step_.context_.run().world_size,
+    require_declared_update(step_.present_value().accumulate, step_.micro_batches_, sums.rows * step_.context_.run().world_size,
                             step_.updates_ == 0 && step_.skipped_ == 0);
     found_.facts.tokens = sums.tokens;
     found_.facts.rows = sums.rows;

@@ -57,6 +57,14 @@ class recipe_context {
   run_facts const& run() const { return value_.run; }
   optimizer::settings const& optimizer() const { return value_.optimizer; }
 
+  /// The program changes numbers. Throws recipe_error where they break a rule, and leaves everything as it was.
+  void change(config const& present) {
+    config value = require_valid<Recipe>(present, value_.run, value_.model, value_.optimizer);
+    value.data = value_.data;
+    value_ = value;
+    judged_ = nullptr;
+  }
+
   /// What the source of the batches says of itself; asked with the first batch.
   void add_facts(data::settings const& data) {
     value_.data = value_.data | data;

@@ -10,6 +10,10 @@ namespace keel::detail {
 /// leave open, or that is not a number of its kind.
 void take_numbers(config& to, numbers const& all);
 
+/// Changes numbers while a run goes on: those that every update reads again. Throws recipe_error (E22) that names each other one, each that
+/// the recipe does not leave open, and each that is not a number of its kind.
+void change_numbers(config& present, config const& recipe, numbers const& some);
+
 template <class Recipe>
 class recipe_numbers {
  public:
@@ -20,6 +24,7 @@ class recipe_numbers {
     take_numbers(none, all);
   }
   static constexpr config const& value() { return config_of<Recipe>; }
+  static constexpr config const& present() { return config_of<Recipe>; }
 };
 
 template <class Recipe>
@@ -27,11 +32,19 @@ template <class Recipe>
 class recipe_numbers<Recipe> {
  public:
   static constexpr bool are_open = true;
-  explicit recipe_numbers(numbers const& all) { take_numbers(value_, all); }
+  explicit recipe_numbers(numbers const& all) {
+    take_numbers(value_, all);
+    present_ = value_;
+  }
+  /// With the numbers that the program gave.
   config const& value() const { return value_; }
+  /// With those that it changed since.
+  config const& present() const { return present_; }
+  void change(config const& present) { present_ = present; }
 
  private:
   config value_ = config_of<Recipe>;
+  config present_ = config_of<Recipe>;
 };
 
 }  // namespace keel::detail

@@ -4,6 +4,7 @@
 #include <keel/core/error.hpp>
 #include <keel/step/recipe_numbers.hpp>
 #include <string>
+#include <utility>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -25,6 +26,32 @@ KEEL_BODY void take_numbers(config& to, numbers const& all) {
   }
   if (!wrong.empty())
     add(wrong + " is not a number of its kind: a count is a whole number that fits, and NaN is not a number. Change it.");
+  if (!words.empty()) throw recipe_error("E22", words);
+}
+
+KEEL_BODY void change_numbers(config& present, config const& recipe, numbers const& some) {
+  numbers left = some;
+  std::string words;
+  auto const add = [&](std::string const& sentence) { words += (words.empty() ? "" : "\n") + sentence; };
+  auto const change = [&](given_value numbers::* member, char const* name, auto const& in_recipe, auto& to) {
+    given_value const number = std::exchange(left.*member, {});
+    if (!number.is_there()) return;
+    if (!is_given(in_recipe)) {
+      add(std::string("the recipe does not leave .") + name +
+          " to the program. Put keel::given in its place in the recipe, or leave the number as it is.");
+    } else if (!number.put(to)) {
+      add(std::string(".") + name +
+          " is not a number of its kind: a count is a whole number that fits, and NaN is not a number.");
+    }
+  };
+  change(&numbers::accumulate, "accumulate", recipe.accumulate.count, present.accumulate.count);
+  change(&numbers::clip, "clip", recipe.clip.limit, present.clip.limit);
+  for (number_place const& place : number_places) {
+    if ((left.*(place.member)).is_there())
+      add(std::string(".") + place.name +
+          " is fixed when the run begins; .accumulate and .clip can change. Give it to the constructor, or let a schedule say "
+          "it.");
+  }
   if (!words.empty()) throw recipe_error("E22", words);
 }
 

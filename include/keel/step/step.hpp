@@ -154,7 +154,7 @@ class step {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
       require_batch_fits<judged, Batch, weighted>();
       context_.template require_data_fits<Batch, weighted>();
-      require_declared_rows(recipe_value().accumulate, batch_traits<Batch>::rows(batch));
+      require_declared_rows(numbers_.present().accumulate, batch_traits<Batch>::rows(batch));
       try {
         return take(batch, loss_of);
       } catch (...) {
@@ -162,7 +162,7 @@ class step {
         throw;
       }
     }
-    return result::accumulated{0, recipe_value().accumulate.count};
+    return result::accumulated{0, numbers_.present().accumulate.count};
   }
 
   /// The same without a batch: `loss_of()` is all there is.
@@ -229,6 +229,23 @@ class step {
     pass_.parameters_changed();
     average_.remove_last(count);
     return true;
+  }
+
+  /// Changes .accumulate or .clip, where the recipe leaves them open, from the next update on; a checkpoint knows it. A schedule goes on
+  /// over the length that the run began with. Throws recipe_error: E22 for another number, and with the rules that they break; error
+  /// (E12) inside an update.
+  void change(numbers const& some)
+    requires(detail::recipe_numbers<recipe>::are_open)
+  {
+    settle();
+    if (!at_boundary())
+      throw error("E12",
+                  "numbers change between updates, and one is open. Change them in a hook of epoch_begin or "
+                  "evaluated, or between two calls of step().");
+    config present = numbers_.present();
+    detail::change_numbers(present, config_of<recipe>, some);
+    context_.change(present);
+    take_numbers(present);
   }
 
   /// Drops an open update; nothing of it was or will be applied.
@@ -302,6 +319,8 @@ class step {
   bool at_boundary() const { return !open_ && !closing_; }
   /// The recipe with this step's numbers in it.
   config const& recipe_value() const { return numbers_.value(); }
+  /// With those that were changed since.
+  config const& present_value() const { return numbers_.present(); }
   /// For another step with the same.
   detail::recipe_numbers<recipe> const& recipe_numbers() const { return numbers_; }
   parameter_list const& parameters() const { return parameters_; }
@@ -329,6 +348,12 @@ class step {
     archive("scaler", scaler_);
     archive("schedule", schedule_);
     archive("clip", clip_state_);
+    if constexpr (detail::recipe_numbers<recipe>::are_open) {
+      config present = numbers_.present();
+      archive("accumulate_now", present.accumulate.count);
+      archive("clip_now", present.clip.limit);
+      take_numbers(present);
+    }
     if constexpr (averages) archive("average", average_);
     if constexpr (requires { Archive::reads; }) {
       repeated_.forget();
@@ -366,7 +391,7 @@ class step {
     [[maybe_unused]] std::optional<detail::taken_batch_of<Batch const&, LossOf&>> here;
     if constexpr (looks_into_incidents) keep(batch, loss_of, here);
     std::int64_t const index = micro_batches_++;
-    bool const complete = micro_batches_ == recipe_value().accumulate.count;
+    bool const complete = micro_batches_ == numbers_.present().accumulate.count;
     constexpr bool may_accumulate = config_of<recipe>.accumulate.count != 1;
     if constexpr (has_ladder || (may_accumulate && std::copy_constructible<Batch> && std::copy_constructible<LossOf>)) {
       if (has_ladder || has_closure()) {
@@ -410,11 +435,11 @@ class step {
   step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
     try {
       is_own_open_ = false;
-      require_declared_rows(recipe_value().accumulate, rows);
+      require_declared_rows(numbers_.present().accumulate, rows);
       detail::loss_accumulator const tally = pass_.end_own(loss, rows, tokens);
       tell_end(tally, micro_batches_);
       ++micro_batches_;
-      return advance(micro_batches_ == recipe_value().accumulate.count, [] {});
+      return advance(micro_batches_ == numbers_.present().accumulate.count, [] {});
     } catch (...) {
       drop_update();
       throw;
@@ -428,12 +453,17 @@ class step {
     if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
   }
 
+  void take_numbers(config const& present) {
+    numbers_.change(present);
+    pass_.take_numbers(present);
+  }
+
   /// For an update that has to be looked into.
   template <class Batch, class LossOf>
   void keep(Batch const& batch, LossOf& loss_of, std::optional<detail::taken_batch_of<Batch const&, LossOf&>>& here) {
     if (!trace_.is_on()) return;
     std::int64_t const granularity = granularity_of(batch, pass_.granularity());
-    if (recipe_value().accumulate.count == 1 && !decides_on_device_) {
+    if (numbers_.present().accumulate.count == 1 && !decides_on_device_) {
       trace_.add(here.emplace(batch, loss_of, granularity));
     } else if constexpr (std::copy_constructible<Batch> && std::copy_constructible<LossOf>) {
       using kept = detail::taken_batch_of<Batch, std::remove_const_t<LossOf>>;
@@ -492,7 +522,7 @@ class step {
       if (complete) decision.emplace(decide());
     };
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
-    if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
+    if (!decision) return result::accumulated{micro_batches_, numbers_.present().accumulate.count};
     return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
   }
 
@@ -524,7 +554,7 @@ class step {
       decision.emplace(detail::closure_update<step>(*this, run_all).run());
     };
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
-    if (!decision) return result::accumulated{micro_batches_, recipe_value().accumulate.count};
+    if (!decision) return result::accumulated{micro_batches_, numbers_.present().accumulate.count};
     if (decision->skip_reason) {
       pass_.skip();
       return skip(decision->facts, *decision->skip_reason, decision->where, decision->loss, decision->norm);
@@ -580,7 +610,7 @@ class step {
     pass_.phases().enter(run_phase::update);
     detail::update_sums const& sums = pass_.sums();
     bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
-    require_declared_update(recipe_value().accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
+    require_declared_update(numbers_.present().accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
     // The update before this one may change the scale, the rate and the limits.
     if (decides_on_device_) {
       detail::name_out_of_memory_inside_update(updates_, [&] {
@@ -594,7 +624,7 @@ class step {
       auto unscaled = pass_.complete().unscale();
       engine_->prepare();
       found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
-                      norm_limit<clip_policy>(clip_state_, recipe_value().clip)};
+                      norm_limit<clip_policy>(clip_state_, numbers_.present().clip)};
       found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
       if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
       if (pass_.layers().is_on()) pass_.layers().gradients(found.decided->unscaling);
@@ -625,7 +655,7 @@ class step {
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
-    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, recipe_value().clip));
+    found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
     found.clipped->prepare(optimizer_);
     return found;
   }

@@ -64,6 +64,11 @@ class update_pass {
   update_pass(update_pass const&) = delete;
   update_pass& operator=(update_pass const&) = delete;
 
+  /// The program changed numbers. Between updates.
+  void take_numbers(config const& present) {
+    granularity_ = update_granularity(present);
+    may_accumulate_ = present.accumulate.count > 1;
+  }
   /// The list of parameters is another one. Between updates.
   void parameters_changed() {
     versions_ = gradient_versions(parameters_.tensors);

@@ -1,4 +1,4 @@
-// A walk through the epochs of a source for a loop that the program owns: what trainer::fit does inside (epoch.hpp), one batch at a time.
+// A walk through the epochs of a source, from where the cursor stands, one batch at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -72,17 +72,29 @@ class opened_epoch {
   decltype(end_of(std::declval<range_type&>())) end_;
 };
 
+/// Throws data_error (E06) at the end of an epoch in which the cursor has not moved.
+inline void require_batches(data_cursor const& cursor) {
+  if (cursor.position > 0) return;
+  throw data_error("E06",
+                   "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
+}
+
 /// Goes from the cursor on. The cursor, which outlives this, is moved by the run.
 template <class Source>
 class batch_walk {
  public:
   batch_walk(Source& source, data_cursor& cursor, at::DeviceType device) : source_(source), cursor_(cursor), device_(device) {}
 
-  /// Opens the epoch of the cursor, at its position. As walk_epoch: a loader that shuffles draws the order that it drew before, and the
-  /// generators stand where they stood. Throws data_error (E06) for an epoch with fewer batches than the cursor has seen.
-  void open() {
+  /// Opens the epoch of the cursor, at its position, which `begin` is told before the source is asked. Throws data_error (E06) for an
+  /// epoch with fewer batches than the cursor has seen.
+  template <class Begin>
+  void open(Begin const& begin) {
+    epoch_.reset();
     std::int64_t const consumed = cursor_.position;
+    // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
+    // generators must stand where they stood.
     bool const goes_on = cursor_.in_epoch;
+    // A source that begins at the cursor draws there what it would have drawn on its way.
     bool const begins_there = positioned_function<Source> && consumed > 0;
     bool const begins_again = goes_on && !begins_there;
     auto const now = random_snapshot::take(device_);
@@ -91,7 +103,7 @@ class batch_walk {
       cursor_.at_epoch_begin = now;
       cursor_.in_epoch = true;
     }
-    epoch_.reset();
+    begin(consumed);
     epoch_.emplace(source_, cursor_.epoch, consumed);
     if (consumed > 0 && !begins_there) {
       // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.

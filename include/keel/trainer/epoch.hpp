@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
-#include <keel/data/batch_source.hpp>
-#include <keel/libtorch/random.hpp>
+#include <keel/trainer/batch_walk.hpp>
 #include <keel/trainer/progress.hpp>
 #include <optional>
 #include <string>
@@ -43,43 +42,12 @@ inline void take_order(data_cursor& cursor, std::string const& order, bool accep
 template <class Batches, class Begin, class Take>
 std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::DeviceType device, Begin const& begin,
                                   Take const& take) {
-  std::int64_t const consumed = cursor.position;
-  // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
-  // generators must stand where they stood.
-  bool const goes_on = cursor.in_epoch;
-  // A source that begins at the cursor draws there what it would have drawn on its way.
-  bool const begins_there = positioned_function<Batches> && consumed > 0;
-  bool const begins_again = goes_on && !begins_there;
-  auto const now = random_snapshot::take(device);
-  if (begins_again) cursor.at_epoch_begin.restore();
-  if (!goes_on) {
-    cursor.at_epoch_begin = now;
-    cursor.in_epoch = true;
+  batch_walk<Batches> walk(batches, cursor, device);
+  for (walk.open(begin); walk.has_batch(); walk.next()) {
+    if (auto stopped = take(walk.batch())) return stopped;
   }
-  begin(consumed);
-  auto const walk = [&](auto at, auto const& end) -> std::optional<outcome> {
-    if (consumed > 0 && !begins_there) {
-      // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
-      if (skip_batches(at, end, consumed - 1) < consumed - 1 || !(at != end)) {
-        throw data_error("E06", "the data of epoch " + std::to_string(cursor.epoch) + " ends before batch " +
-                                    std::to_string(consumed) +
-                                    ", where the checkpoint continues. Use the data of that run, or another run directory.");
-      }
-      static_cast<void>(*at);
-    }
-    if (begins_again) now.restore();
-    if (consumed > 0 && !begins_there) ++at;
-    for (; at != end; ++at) {
-      if (auto stopped = take(*at)) return stopped;
-    }
-    return std::nullopt;
-  };
-  auto ended = with_epoch(batches, cursor.epoch, walk, consumed);
-  if (!ended && cursor.position == 0) {
-    throw data_error("E06",
-                     "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
-  }
-  return ended;
+  require_batches(cursor);
+  return std::nullopt;
 }
 
 }  // namespace keel::detail

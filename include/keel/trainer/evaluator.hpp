@@ -52,6 +52,8 @@ class evaluator {
     } else if constexpr (source_facts<source>().endless && config_of<Recipe>.evaluation.batches == 0) {
       reject_call<rule::E02, Batches>();
     } else {
+      // A recipe may leave the number to the program.
+      if (source_facts<source>().endless && settings().batches == 0) throw broken_rule<recipe_error, rule::E02>();
       add_sound(std::move(name), std::move(batches), std::move(loss_of));
     }
   }

@@ -94,6 +94,12 @@ class part final : public detail::run_part {
     owner_.parts().require_free(*this, which);
     unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
+  /// As trainer::change.
+  void change(numbers const& some)
+    requires(detail::recipe_numbers<recipe_type>::are_open)
+  {
+    step_.change(some);
+  }
   /// A hook for the events of this part's updates.
   template <class Hook>
   void on(Hook hook) {

@@ -269,14 +269,11 @@ class run {
         if (epochs_ > 0 && cursor.epoch >= epochs_) return leave();
         if (!detail::is_repeatable<source> && cursor.epoch > 0) return leave();
         if (!opened_) {
-          walk_->open();
+          walk_->open([&](std::int64_t position) { run_.hooks_(event::epoch_begin{cursor.epoch, position}); });
           opened_ = true;
-          run_.hooks_(event::epoch_begin{cursor.epoch, cursor.position});
         }
         if (walk_->has_batch()) break;
-        if (cursor.position == 0)
-          throw data_error(
-              "E06", "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
+        detail::require_batches(cursor);
         opened_ = false;
         walk_->close();
         bool const goes_on = run_.end_epoch(signals_.received());

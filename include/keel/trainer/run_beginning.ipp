@@ -32,7 +32,7 @@ KEEL_BODY void add_to(checksum& to, at::Tensor const& tensor) {
   to.add(static_cast<char const*>(here.data_ptr()), here.nbytes());
 }
 
-KEEL_BODY std::string checksum_of(tensor_map const& tensors) {
+KEEL_BODY std::string checksum_of_tensors(tensor_map const& tensors) {
   checksum all;
   for (auto const& [name, tensor] : tensors) {
     all.add(name.data(), name.size());
@@ -109,13 +109,14 @@ KEEL_BODY nlohmann::ordered_json parameters_described(torch::nn::Module& model, 
 KEEL_BODY nlohmann::ordered_json state_described(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                                  parameter_list const& parameters) {
   nlohmann::ordered_json state;
-  state["weights"] = checksum_of(model_tensors(model));
+  state["weights"] = checksum_of_tensors(model_tensors(model));
   tensor_map tensors;
   nlohmann::json object;
   save_optimizer(optimizer, parameters, object, tensors);
   for (auto& group : object["groups"]) group["options"].erase("lr");
   checksum of_optimizer;
-  std::string const words = object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + checksum_of(tensors);
+  std::string const words =
+      object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + checksum_of_tensors(tensors);
   of_optimizer.add(words.data(), words.size());
   state["optimizer"] = of_optimizer.digest();
   state["rates"] = rates_of(optimizer);

@@ -486,6 +486,19 @@ void run_log<Files>::write_incident(raised_alarm const& alarm, nlohmann::ordered
 }
 
 template <class Files>
+void run_log<Files>::numbers_changed(std::int64_t update, config const& before, config const& now) {
+  std::string words;
+  auto const compare = [&](char const* name, auto was, auto is) {
+    if (was == is) return;
+    words += (words.empty() ? "" : ", ") + std::string(name) + " " + detail::formatted("%g", static_cast<double>(was)) +
+             " -> " + detail::formatted("%g", static_cast<double>(is));
+  };
+  compare("accumulate", before.accumulate.count, now.accumulate.count);
+  compare("clip", before.clip.limit, now.clip.limit);
+  if (!words.empty() && directory_) directory_->event("numbers_changed", update, {{"message", words}});
+}
+
+template <class Files>
 void run_log<Files>::slower(std::int64_t update, slowdown const& found) {
   std::string const words = words_of(found);
   slowdown_ = words;

@@ -251,6 +251,16 @@ class trainer {
     step_.unfreeze(as_module(module).parameters(), rate > 0.0 ? rate : step_.schedule().highest(0));
   }
 
+  /// Changes .accumulate or .clip from the next update on, as accumulation that grows, and says so in the record; a checkpoint knows it.
+  /// Throws as step::change.
+  void change(numbers const& some)
+    requires(detail::recipe_numbers<recipe>::are_open)
+  {
+    config const before = step_.present_value();
+    step_.change(some);
+    log_.numbers_changed(step_.updates(), before, step_.present_value());
+  }
+
   // Checkpoints.
 
   /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
@@ -437,7 +447,11 @@ class trainer {
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  std::int64_t length() const { return length_of(options_, recipe_value().accumulate.count); }
+  /// In updates; by epochs only for as long as these have as many updates as at the beginning.
+  std::int64_t length() const {
+    bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe_value().accumulate.count;
+    return accumulates_otherwise ? options_.updates : length_of(options_, recipe_value().accumulate.count);
+  }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
   detail::dry_run<recipe, Environment, step_type> dry_run() { return {step_, checkpoints_.registered(), length()}; }
