@@ -85,7 +85,7 @@ class batch_walk {
  public:
   batch_walk(Source& source, data_cursor& cursor, at::DeviceType device) : source_(source), cursor_(cursor), device_(device) {}
 
-  /// Opens the epoch of the cursor, at its position, which `begin` is told before the source is asked. Throws data_error (E06) for an
+  /// Opens the epoch of the cursor, at its position. Calls `begin(position)` before it asks the source. Throws data_error (E06) for an
   /// epoch with fewer batches than the cursor has seen.
   template <class Begin>
   void open(Begin const& begin) {
