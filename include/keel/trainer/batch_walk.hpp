@@ -117,9 +117,11 @@ class batch_walk {
     if (begins_again) now.restore();
     if (consumed > 0 && !begins_there) epoch_->next();
   }
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): open() comes first
   bool has_batch() { return epoch_->has_batch(); }
   decltype(auto) batch() { return epoch_->batch(); }
   void next() { epoch_->next(); }
+  // NOLINTEND(bugprone-unchecked-optional-access)
   void close() { epoch_.reset(); }
 
  private:
