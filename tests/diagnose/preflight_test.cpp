@@ -16,8 +16,9 @@ namespace {
 using keel::preflight_verdict;
 
 struct guarded : keel::recipe<keel::nonfinite::skip<20>, keel::clip::global_norm<5.0>> {};
-struct laddered : keel::recipe<keel::nonfinite::skip<20>, keel::clip::global_norm<5.0>,
-                               keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
+struct laddered
+    : keel::recipe<keel::nonfinite::skip<20>, keel::clip::global_norm<5.0>,
+                   keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>> {};
 
 /// A model of whatever modules a program registers.
 struct free_module : torch::nn::Module {
@@ -129,7 +130,8 @@ at::Tensor causal(at::Tensor const& scores) {
 program<pair_batch> recurrent(bool both_ways) {
   program<pair_batch> made;
   auto ids = made.model->add("ids", torch::nn::Embedding(12, 12));
-  auto lstm = made.model->add("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(12, 16).batch_first(true).bidirectional(both_ways)));
+  auto lstm =
+      made.model->add("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(12, 16).batch_first(true).bidirectional(both_ways)));
   auto head = made.model->add("head", torch::nn::Linear(both_ways ? 32 : 16, 12));
   made.loss = [=](pair_batch const& batch) mutable {
     at::Tensor const hidden = std::get<0>(lstm(ids(batch.first)));
@@ -201,18 +203,29 @@ TEST_CASE("preflight finds targets at the wrong place") {
   finds(same, "shift of targets", "at that place");
   finds(two, "shift of targets", "2 places later");
   finds(before, "shift of targets", "before it");
-  // Of a hundred models about one learns something of other rows by chance.
-  at::manual_seed(1);
   auto rolled = classifier();
   for (auto& [x, y] : rolled.batches) y = y.roll(1);
   finds(rolled, "labels belong to inputs");
+}
+
+// Models begin at random, and two that learn nothing of use differ. Of these 40 none may seem to learn.
+TEST_CASE("labels of other rows are found whatever the model begins with") {
+  for (std::uint64_t seed = 0; seed < 40; ++seed) {
+    at::manual_seed(seed);
+    auto rolled = classifier();
+    for (auto& [x, y] : rolled.batches) y = y.roll(1);
+    INFO("seed " << seed);
+    finds(rolled, "labels belong to inputs");
+  }
 }
 
 TEST_CASE("preflight finds what does not train") {
   auto detached = classifier();
   auto branch = detached.model->add("branch", torch::nn::Linear(6, 4));
   auto const loss = detached.loss;
-  detached.loss = [=](pair_batch const& batch) mutable { return loss(batch) + 0.1 * branch(batch.first).detach().pow(2).mean(); };
+  detached.loss = [=](pair_batch const& batch) mutable {
+    return loss(batch) + 0.1 * branch(batch.first).detach().pow(2).mean();
+  };
   finds(detached, "gradients", "branch.weight");
 
   auto forgotten = classifier();
@@ -264,8 +277,8 @@ TEST_CASE("preflight finds modes, masks and losses that do not fit") {
           return at::binary_cross_entropy_with_logits(at::sigmoid(out), y.gt(0).to(at::kFloat));
         }),
         "loss and output", "sigmoid twice");
-  finds(predictor([](at::Tensor const& out, at::Tensor const& y) { return (out - y.squeeze(1)).pow(2).mean(); }), "loss and output",
-        "shape");
+  finds(predictor([](at::Tensor const& out, at::Tensor const& y) { return (out - y.squeeze(1)).pow(2).mean(); }),
+        "loss and output", "shape");
   auto sums = classifier();
   auto const mean = sums.loss;
   sums.loss = [mean](pair_batch const& batch) { return mean(batch); };
@@ -387,10 +400,11 @@ TEST_CASE("a preflight leaves the run as it was, before it, in its middle, and a
     scratch_directory directory;
     auto const model = make_small(4, 0.2);
     keel::adamw optimizer(model->parameters(), 1e-2);
-    struct full : keel::recipe<keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>, keel::ema<0.9>,
-                               keel::schedule::cosine<keel::schedule::warmup<5_steps>>, keel::checkpoint::every<10_steps>,
-                               keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>,
-                               keel::determinism::seeded<3>> {};
+    struct full
+        : keel::recipe<keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>, keel::ema<0.9>,
+                       keel::schedule::cosine<keel::schedule::warmup<5_steps>>, keel::checkpoint::every<10_steps>,
+                       keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::offload_optimizer, keel::oom::give_up>,
+                       keel::determinism::seeded<3>> {};
     keel::trainer<full> run{model, optimizer, quiet({.run_directory = directory.path(), .updates = 40})};
     std::vector<pair_batch> batches;
     for (std::uint64_t i = 0; i < 30; ++i) batches.push_back(make_pair_batch(i));
@@ -507,7 +521,8 @@ TEST_CASE("of updates that are too slow for it a preflight says so, and looks at
 TEST_CASE("a recipe without checkpoints may have an optimizer that none holds") {
   struct own_optimizer : torch::optim::Optimizer {
     explicit own_optimizer(std::vector<at::Tensor> parameters)
-        : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::make_unique<torch::optim::SGDOptions>(0.1)) {}
+        : Optimizer({torch::optim::OptimizerParamGroup(std::move(parameters))},
+                    std::make_unique<torch::optim::SGDOptions>(0.1)) {}
     at::Tensor step(LossClosure) override {
       at::NoGradGuard const no_grad;
       for (at::Tensor const& one : param_groups()[0].params()) one.sub_(one.grad() * param_groups()[0].options().get_lr());

@@ -98,6 +98,25 @@ TEST_CASE("numbers that cannot change, are not open or break a rule are errors, 
   CHECK(run.step(batch, loss_of).updated());
 }
 
+TEST_CASE("a resume with another number has the program's, unless the run had changed it") {
+  scratch_directory const directory;
+  auto const counts = [&](std::string const& name, std::int64_t given_count, std::int64_t changed, std::int64_t updates) {
+    trained<std::shared_ptr<small_module>> all;
+    keel::trainer<grows> run{all.model,
+                             all.optimizer,
+                             {.clip = 1.0, .accumulate = given_count},
+                             quiet({.run_directory = directory / name, .updates = updates, .accept_changed_recipe = true})};
+    run.resume();
+    if (changed > 0) run.change({.accumulate = changed});
+    run.fit(batches_of(60), mean_squared_error(all.model));
+    return run.cursor().consumed;
+  };
+  CHECK(counts("never", 2, 0, 4) == 8);
+  CHECK(counts("never", 3, 0, 8) == 8 + 12);
+  CHECK(counts("changed", 2, 4, 4) == 16);
+  CHECK(counts("changed", 2, 0, 8) == 16 + 16);
+}
+
 TEST_CASE("a rollback has the numbers of its checkpoint again") {
   scratch_directory const directory;
   trained<std::shared_ptr<small_module>> all;
@@ -147,6 +166,7 @@ TEST_CASE("a part changes its numbers, and its run resumes with them") {
   };
   scratch_directory const directory;
   auto const whole = train_parts(directory / "whole", 99);
+  CHECK(read_file(directory / "whole" / "events.jsonl").find("growing: accumulate 1 -> 2") != std::string::npos);
   for (std::int64_t const at : {5, 8, 10, 16, 20}) train_parts(directory / "cut", at);
   CHECK(same_bits(whole, train_parts(directory / "cut", 99)));
 }

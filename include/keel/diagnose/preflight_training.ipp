@@ -5,6 +5,7 @@
 #include <torch/optim/adamw.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_training.hpp>
@@ -162,13 +163,17 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     return;
   }
   std::size_t const trains_on = all - held_out;
-  std::vector<std::vector<at::Tensor>> other_labels;
+  // Two models that learn nothing of use differ by more than their batches say: one order of other rows is not enough.
+  constexpr std::size_t orders = 3;
+  std::array<std::vector<std::vector<at::Tensor>>, orders> other_labels;
   std::int64_t rows = 0;
   for (std::size_t i = 0; i < trains_on; ++i) {
-    other_labels.push_back(with_labels_of_other_rows(program.tensors(i), i + 1));
-    if (other_labels.back().empty()) {
-      table.not_applicable(check, "the batch is one tensor, or its labels have no rows");
-      return;
+    for (std::size_t order = 0; order < orders; ++order) {
+      other_labels[order].push_back(with_labels_of_other_rows(program.tensors(i), order * all + i + 1));
+      if (other_labels[order].back().empty()) {
+        table.not_applicable(check, "the batch is one tensor, or its labels have no rows");
+        return;
+      }
     }
     rows += program.rows(i);
   }
@@ -176,13 +181,14 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
   // Three passes at most: what is learned by heart is of no use here.
   std::int64_t const updates =
       std::min<std::int64_t>(std::max<std::int64_t>(found.updates, 60), static_cast<std::int64_t>(3 * trains_on));
-  auto const losses_after = [&](std::int64_t count, bool own_labels, double factor) {
+  // With the program's labels, or with those of other rows in one of the orders.
+  auto const losses_after = [&](std::int64_t count, double factor, std::optional<std::size_t> order = {}) {
     std::vector<double> losses;
     program.with_step([&](tried_step& step) {
       step.use_rate(factor);
       for (std::int64_t i = 0; i < count; ++i) {
         std::size_t const at = static_cast<std::size_t>(i) % trains_on;
-        std::vector<tried_batch> const batches{{at, own_labels ? std::vector<at::Tensor>() : other_labels[at]}};
+        std::vector<tried_batch> const batches{{at, order ? other_labels[*order][at] : std::vector<at::Tensor>()}};
         tried_update const update = step.update(batches);
         if (!update.is_applied && !update.is_overflow) return;
       }
@@ -194,25 +200,35 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     return losses;
   };
   double at_first = 0.0;
-  for (double const one : losses_after(0, true, 1.0)) at_first += one / static_cast<double>(held_out);
+  for (double const one : losses_after(0, 1.0)) at_first += one / static_cast<double>(held_out);
   std::string words;
   for (double const factor : {1.0, *found.factor_of_rate, 5.0}) {
     if (factor == 1.0 && *found.factor_of_rate > 5.0) continue;
-    std::vector<double> const own = losses_after(updates, true, factor);
-    std::vector<double> const other = losses_after(updates, false, factor);
-    if (own.empty() || own.size() != other.size()) continue;
-    double mean = 0.0, square = 0.0, of_own = 0.0;
+    std::vector<double> const own = losses_after(updates, factor);
+    if (own.empty()) continue;
     auto const count = static_cast<double>(own.size());
-    for (std::size_t i = 0; i < own.size(); ++i) {
-      mean += (other[i] - own[i]) / count;
-      of_own += own[i] / count;
+    double of_own = 0.0;
+    for (double const one : own) of_own += one / count;
+    // All of these: better than with labels of other rows by more than chance, in each order, and better than before it was trained.
+    bool belongs = of_own < at_first;
+    std::optional<double> closest;
+    for (std::size_t order = 0; order < orders && (order == 0 || belongs); ++order) {
+      std::vector<double> const other = losses_after(updates, factor, order);
+      if (own.size() != other.size()) {
+        belongs = false;
+        break;
+      }
+      double mean = 0.0, square = 0.0;
+      for (std::size_t i = 0; i < own.size(); ++i) mean += (other[i] - own[i]) / count;
+      for (std::size_t i = 0; i < own.size(); ++i) square += std::pow(other[i] - own[i] - mean, 2);
+      double const error = std::sqrt(square / (count - 1.0) / count);
+      belongs = belongs && mean > 3.0 * error;
+      closest = std::min(closest.value_or(mean), mean);
     }
-    for (std::size_t i = 0; i < own.size(); ++i) square += std::pow(other[i] - own[i] - mean, 2);
-    double const error = std::sqrt(square / (count - 1.0) / count);
+    if (!closest) continue;
     words = formatted("after %lld updates the loss of %zu other batches is %.4g; with labels of other rows it would be %.4g",
-                      static_cast<long long>(updates), own.size(), of_own, of_own + mean);
-    // Both: better than with labels of other rows by more than chance, and better than before it was trained.
-    if (mean > 3.0 * error && of_own < at_first) {
+                      static_cast<long long>(updates), own.size(), of_own, of_own + *closest);
+    if (belongs) {
       table.passed(check, words);
       return;
     }

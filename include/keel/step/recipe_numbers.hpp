@@ -41,6 +41,7 @@ class recipe_numbers<Recipe> {
   /// With those that it changed since.
   config const& present() const { return present_; }
   void change(config const& present) { present_ = present; }
+  bool is_changed() const { return !(present_ == value_); }
 
  private:
   config value_ = config_of<Recipe>;

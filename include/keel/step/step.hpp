@@ -349,10 +349,13 @@ class step {
     archive("schedule", schedule_);
     archive("clip", clip_state_);
     if constexpr (detail::recipe_numbers<recipe>::are_open) {
+      // A number that was never changed is the program's, which a resume may bring another one of.
+      bool is_changed = numbers_.is_changed();
       config present = numbers_.present();
+      archive("numbers_changed", is_changed);
       archive("accumulate_now", present.accumulate.count);
       archive("clip_now", present.clip.limit);
-      take_numbers(present);
+      if constexpr (requires { Archive::reads; }) take_numbers(is_changed ? present : recipe_value());
     }
     if constexpr (averages) archive("average", average_);
     if constexpr (requires { Archive::reads; }) {

@@ -98,7 +98,9 @@ class part final : public detail::run_part {
   void change(numbers const& some)
     requires(detail::recipe_numbers<recipe_type>::are_open)
   {
+    config const before = step_.present_value();
     step_.change(some);
+    owner_.note_change(name(), before, step_.present_value());
   }
   /// A hook for the events of this part's updates.
   template <class Hook>
@@ -145,7 +147,10 @@ class part final : public detail::run_part {
           }),
           in_iteration_(&of.in_iteration_),
           end_([&of] { of.end_iteration(false, 0); }),
-          changed_([&of] { of.checkpoints_.parts_changed(); }) {}
+          changed_([&of] { of.checkpoints_.parts_changed(); }),
+          note_change_([&of](std::string const& name, config const& before, config const& now) {
+            of.log_.numbers_changed(of.updates(), before, now, name);
+          }) {}
     void add(part& one, detail::run_part const* follows) {
       parts_->add(one, follows);
       one.step_.restore_on_skip(*registered_);
@@ -163,6 +168,9 @@ class part final : public detail::run_part {
     config const& recipe() const { return *recipe_; }
     bool in_iteration() const { return *in_iteration_; }
     void end() { end_(); }
+    void note_change(std::string const& name, config const& before, config const& now) const {
+      note_change_(name, before, now);
+    }
 
    private:
     class set_aside {
@@ -193,6 +201,7 @@ class part final : public detail::run_part {
     bool const* in_iteration_;
     std::function<void()> end_;
     std::function<void()> changed_;
+    std::function<void(std::string const&, config const&, config const&)> note_change_;
   };
 
   template <class Run, class Model, class Optimizer>

@@ -147,8 +147,8 @@ class run_log {
   /// The last slowdown in words, once.
   std::string take_slowdown() { return std::exchange(slowdown_, {}); }
 
-  /// The program changed numbers.
-  void numbers_changed(std::int64_t update, config const& before, config const& now);
+  /// The program changed numbers, of a part where the run has some.
+  void numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part = {});
   /// Updates take longer than they did.
   void slower(std::int64_t update, slowdown const& found);
 

@@ -486,16 +486,17 @@ void run_log<Files>::write_incident(raised_alarm const& alarm, nlohmann::ordered
 }
 
 template <class Files>
-void run_log<Files>::numbers_changed(std::int64_t update, config const& before, config const& now) {
+void run_log<Files>::numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part) {
   std::string words;
   auto const compare = [&](char const* name, auto was, auto is) {
     if (was == is) return;
-    words += (words.empty() ? "" : ", ") + std::string(name) + " " + detail::formatted("%g", static_cast<double>(was)) +
-             " -> " + detail::formatted("%g", static_cast<double>(is));
+    words +=
+        (words.empty() ? "" : ", ") + detail::formatted("%s %g -> %g", name, static_cast<double>(was), static_cast<double>(is));
   };
   compare("accumulate", before.accumulate.count, now.accumulate.count);
   compare("clip", before.clip.limit, now.clip.limit);
-  if (!words.empty() && directory_) directory_->event("numbers_changed", update, {{"message", words}});
+  if (!words.empty() && directory_)
+    directory_->event("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + words}});
 }
 
 template <class Files>

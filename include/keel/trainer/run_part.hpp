@@ -174,6 +174,7 @@ class run_parts final : public checkpointed_step {
   void visit_all(Archive& archive);
   /// Throws error (E12) for a run without parts.
   run_part& first() const;
+  /// One of trained().
   run_part& named(std::string const& part) const;
 
   config const& recipe_;

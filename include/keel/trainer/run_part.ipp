@@ -65,8 +65,7 @@ KEEL_BODY run_part& run_parts::first() const {
 }
 
 KEEL_BODY run_part& run_parts::named(std::string const& part) const {
-  auto const found = std::find_if(all_.begin(), all_.end(), [&](run_part const* one) { return one->name() == part; });
-  return found == all_.end() ? first() : **found;
+  return **std::find_if(all_.begin(), all_.end(), [&](run_part const* one) { return one->name() == part; });
 }
 
 KEEL_BODY void run_parts::require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const {
