@@ -98,6 +98,7 @@
 #include <keel/trainer/checkpoint_manager.ipp>
 #include <keel/trainer/checkpointed_step.ipp>
 #include <keel/trainer/environment.hpp>
+#include <keel/trainer/late_parts.ipp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
 #include <keel/trainer/preflight_result.ipp>

@@ -270,6 +270,8 @@ class step {
     pass_.buffers().add(other);
     trace_.add(other);
   }
+  /// That model may be gone from here on.
+  void forget(torch::nn::Module& other) { trace_.remove(other); }
 
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<step_outcome> settle() {

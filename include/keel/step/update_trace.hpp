@@ -74,6 +74,8 @@ class update_trace {
 
   /// Another model that loss functions run through, whose buffers a look leaves as they are too. It outlives this.
   void add(torch::nn::Module& other) { others_.push_back(&other); }
+  /// From here on it may be gone.
+  void remove(torch::nn::Module& other) { std::erase(others_, &other); }
 
   /// There may be something to find in an update that begins now.
   bool is_on() const { return traced_ < settings_.most; }

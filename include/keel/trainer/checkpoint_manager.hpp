@@ -38,6 +38,7 @@
 
 namespace keel {
 
+struct accepted_changes;
 struct retention;
 struct save_report;
 struct snapshot;
@@ -55,6 +56,8 @@ struct best_saved {
 };
 
 namespace detail {
+
+class late_parts;
 
 /// What of an environment the checkpoints depend on: environments that differ in anything else share one class of them.
 template <class Files, class Clock, class World>
@@ -104,8 +107,11 @@ class checkpoint_manager {
       registered_.add(std::move(name), state, scope);
     }
   }
-  /// A run got one more part. Throws error (E12) once it was resumed or begun, (S05) for an optimizer that cannot be saved.
-  void parts_changed();
+  /// A run got one more part, which `alone` shows by itself: what a checkpoint holds for it is in it then. Throws error (S05) for an
+  /// optimizer that cannot be saved, and checkpoint_error.
+  void part_added(std::string const& name, checkpointed_step& alone);
+  /// An iteration begins, in which parts may be made that a checkpoint knows.
+  void note_before_parts();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
   std::int64_t rollbacks() const { return rollbacks_.count(); }
@@ -166,6 +172,9 @@ class checkpoint_manager {
   std::function<void(std::int64_t, std::string const&)> on_damaged();
 
   config present_config() const;
+  /// Throws error (S05) for an optimizer, and what the writer throws for tensors, that cannot be saved.
+  void require_saveable(checkpointed_step& step);
+  accepted_changes accepted(snapshot_use use) const;
 
   /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
   static bool is_spoiled(at::Tensor const& buffer);
@@ -239,6 +248,8 @@ class checkpoint_manager {
   rollback_history rollbacks_;
   std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
   registered_states registered_;
+  std::unique_ptr<late_parts> late_;
+  random_snapshot before_parts_;  ///< while some wait: before the program made their models
   std::vector<keel::migrate> migrations_;
   random_snapshot boundary_random_;
   bool is_incomplete_ = false;

@@ -18,6 +18,7 @@
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
+#include <keel/trainer/late_parts.hpp>
 #include <keel/trainer/resume.hpp>
 #include <keel/trainer/rollback.hpp>
 #include <keel/trainer/run_beginning.hpp>
@@ -39,9 +40,10 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
       progress_(progress),
       log_(log),
       hooks_(listeners),
-      best_(recipe.checkpoint, recipe.evaluation) {
+      best_(recipe.checkpoint, recipe.evaluation),
+      late_(std::make_unique<late_parts>()) {
   if (!saves_) return;
-  parts_changed();
+  require_saveable(step_);
   directory->warn(directory->checkpoints().prepare());
   saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
                                                  [this](save_report const& report) { on_save(report); });
@@ -51,17 +53,42 @@ template <class Seams>
 checkpoint_manager<Seams>::~checkpoint_manager() = default;
 
 template <class Seams>
-void checkpoint_manager<Seams>::parts_changed() {
-  if (resumed_)
-    throw error(
-        "E12",
-        "this part comes too late: the run has begun. Make all parts before resume and the loop; one that trains behind "
-        "another says keel::after.");
-  if (!saves_) return;
-  note_buffers(step_.model());
+void checkpoint_manager<Seams>::require_saveable(checkpointed_step& step) {
+  note_buffers(step.model());
   // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
-  for (auto const& one : step_.trained(recipe_)) with_optimizer_codec(*one.optimizer, [](auto) {});
-  static_cast<void>(safetensors_writer(model_tensors(step_.model()), {}));
+  for (auto const& one : step.trained(recipe_)) with_optimizer_codec(*one.optimizer, [](auto) {});
+  static_cast<void>(safetensors_writer(model_tensors(step.model()), {}));
+}
+
+template <class Seams>
+void checkpoint_manager<Seams>::part_added(std::string const& name, checkpointed_step& alone) {
+  if (!saves_) return;
+  require_saveable(alone);
+  if (!resumed_) return;
+  bool const may_roll_back = step_.may_roll_back(recipe_);
+  std::vector<state_part> const parts{state_part::of("step", alone)};
+  snapshot beginning;
+  if (may_roll_back) {
+    config const present = present_config();
+    beginning = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(present), parts));
+  }
+  if (late_parts::waiting_part const* const waiting = late_->find(name)) {
+    match_groups(step_, present_config(), waiting->content.state);
+    config const present = present_config();
+    apply_snapshot(waiting->content, present, alone.model(), alone.trained(present), parts, waiting->source,
+                   accepted(snapshot_use::resume));
+    alone.take_loaded_rates();
+    if (before_parts_.taken()) before_parts_.restore();
+  } else {
+    // So that what it rolls back to has it.
+    asked_ |= may_roll_back;
+  }
+  late_->made(name, std::move(beginning));
+}
+
+template <class Seams>
+void checkpoint_manager<Seams>::note_before_parts() {
+  if (late_->is_any_waiting()) before_parts_ = random_snapshot::take(step_.parameters().device);
 }
 
 template <class Seams>
@@ -77,6 +104,7 @@ bool checkpoint_manager<Seams>::resume() {
   }
   if (!loaded && !options_.weights_from.empty()) load_weights(step_.model(), options_.weights_from);
   resumed_ = loaded;
+  note_before_parts();
   return loaded;
 }
 
@@ -143,6 +171,7 @@ void checkpoint_manager<Seams>::begin() {
 template <class Seams>
 bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked_by_signal, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
+  late_->require_none_waiting();
   try {
     saver_->poll();
     config by = recipe_;
@@ -277,6 +306,7 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   content.attempt = progress_.record.attempts;
   content.best = best_.keeps();
   if (!options_.fingerprints.empty()) content.state["fingerprints"] = options_.fingerprints;
+  late_->write(content);
   registered_.require_finite();
   for (auto const& item : step_.model().named_buffers()) {
     if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
@@ -421,19 +451,25 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
   if (use == snapshot_use::resume) require_same_fingerprints(options_, content.state, source);
   std::string const run_id = content.run;
+  // Older checkpoints have none, and what this run had is not theirs.
+  progress_.record.interval = {};
+  late_->match(content, step_.trained(present_config()), source);
+  match_groups(step_, present_config(), content.state);
+  config const present = present_config();
+  apply_snapshot(std::move(content), present, step_.model(), step_.trained(present), parts(), source, accepted(use));
+  run_id_ = run_id;
+  step_.take_loaded_rates();
+}
+
+template <class Seams>
+accepted_changes checkpoint_manager<Seams>::accepted(snapshot_use use) const {
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
   // A replay makes no step, so the rate does not count.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
   if (use == snapshot_use::put_back) accepts = {};
   accepts.own_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
-  // Older checkpoints have none, and what this run had is not theirs.
-  progress_.record.interval = {};
-  match_groups(step_, present_config(), content.state);
-  config const present = present_config();
-  apply_snapshot(std::move(content), present, step_.model(), step_.trained(present), parts(), source, accepts);
-  run_id_ = run_id;
-  step_.take_loaded_rates();
+  return accepts;
 }
 
 template <class Seams>

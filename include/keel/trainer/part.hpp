@@ -42,8 +42,10 @@ class part final : public detail::run_part {
  public:
   static constexpr config configured = step_type::configured;
 
-  /// The run, model and optimizer outlive the part. `name` is letters, digits and underscores. Throws error (E11) for a name or a
-  /// parameter that another part has, (E12) for a run that has begun, and what a step throws.
+  /// The run, model and optimizer outlive the part. `name` is letters, digits and underscores. In the middle of the run too, between two
+  /// updates; a program that resumes behind that place makes it before its loop, or in the first iteration before that draws random
+  /// numbers, and it is what the checkpoint holds. Throws error (E11) for a name or a parameter that another part has, checkpoint_error
+  /// for what does not fit to the checkpoint's, and what a step throws.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
@@ -147,14 +149,21 @@ class part final : public detail::run_part {
           }),
           in_iteration_(&of.in_iteration_),
           end_([&of] { of.end_iteration(false, 0); }),
-          changed_([&of] { of.checkpoints_.parts_changed(); }),
+          added_([&of](std::string const& name, detail::run_parts& alone) { of.checkpoints_.part_added(name, alone); }),
           note_change_([&of](std::string const& name, config const& before, config const& now) {
             of.log_.numbers_changed(of.updates(), before, now, name);
           }) {}
     void add(part& one, detail::run_part const* follows) {
       parts_->add(one, follows);
       one.step_.restore_on_skip(*registered_);
-      changed_();
+      try {
+        detail::run_parts alone(*recipe_);
+        alone.add(one, follows);
+        added_(one.name(), alone);
+      } catch (...) {
+        parts_->take_back(one);
+        throw;
+      }
     }
     void remove(part& one) { parts_->remove(one); }
     /// Gradients of another part's open update are set aside meanwhile: this one's backward pass runs through its model too.
@@ -200,7 +209,7 @@ class part final : public detail::run_part {
     std::function<void()> begin_;
     bool const* in_iteration_;
     std::function<void()> end_;
-    std::function<void()> changed_;
+    std::function<void(std::string const&, detail::run_parts&)> added_;
     std::function<void(std::string const&, config const&, config const&)> note_change_;
   };
 
@@ -285,6 +294,7 @@ class part final : public detail::run_part {
   }
   void restore_on_skip(program_state& state) override { step_.restore_on_skip(state); }
   void restore_on_skip(torch::nn::Module& other) override { step_.restore_on_skip(other); }
+  void forget(torch::nn::Module& other) override { step_.forget(other); }
   void visit(state_writer& archive) override { step_.visit(archive); }
   void visit(state_reader& archive) override { step_.visit(archive); }
 

@@ -122,7 +122,8 @@ class run {
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
   /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. What a part has accumulated for an update that
-  /// is not complete does not count as consumed, unless its flush() came before. Throws what a save throws.
+  /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
+  /// was saved before is. Throws what a save throws.
   outcome finish() {
     settle_all();
     drop_open_updates();
@@ -360,6 +361,7 @@ class run {
   }
 
   void begin_iteration() {
+    if (!in_iteration_) checkpoints_.note_before_parts();
     if (!in_iteration_ && parts_.at_boundary()) {
       timer_.begin_update(progress_.cursor.epoch);
       boundary_cursor_ = progress_.cursor;
@@ -485,6 +487,14 @@ class run {
   void settle_all() { parts_.settle(); }
   void drop_open_updates() {
     if (parts_.at_boundary()) return;
+    // The others cannot go back to where that update began.
+    if (parts_.has_news()) {
+      in_iteration_ = true;
+      if (saves)
+        log_.notice(
+            "the end of this run is not saved, because a part has accumulated half of an update and others went on beside it; "
+            "its flush() before finish() completes it");
+    }
     parts_.drop_updates();
     progress_.cursor = boundary_cursor_;
     checkpoints_.restore_random();

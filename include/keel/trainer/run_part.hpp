@@ -50,6 +50,7 @@ class run_part {
   /// By the names that the run's checkpoints have for them.
   parameter_list const& named_parameters() const { return parameters_; }
   part_figures take_figures() { return std::exchange(figures_, {}); }
+  bool has_news() const { return figures_.applied + figures_.skipped > 0; }
 
   virtual torch::nn::Module& model() = 0;
   virtual torch::optim::Optimizer& optimizer() = 0;
@@ -76,6 +77,7 @@ class run_part {
   virtual bool refreeze_last_group() = 0;
   virtual void restore_on_skip(program_state& state) = 0;
   virtual void restore_on_skip(torch::nn::Module& other) = 0;
+  virtual void forget(torch::nn::Module& other) = 0;
   virtual void visit(state_writer& archive) = 0;
   virtual void visit(state_reader& archive) = 0;
 
@@ -107,7 +109,10 @@ class run_parts final : public checkpointed_step {
   /// `follows`: the part whose parameters this one may have too, because it trains behind it; or null. Throws error (E11) for a name
   /// that cannot stand in a checkpoint or is another part's, and for a parameter that another part trains, and names both.
   void add(run_part& one, run_part const* follows);
-  void remove(run_part& one) { std::erase(all_, &one); }
+  /// Its model may be gone from here on. Where the run has made updates, what asks for its state next throws error (E12).
+  void remove(run_part& one);
+  /// One that could not be made.
+  void take_back(run_part& one);
   /// Throws error (E11) where another part trains one of these, and names both.
   void require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
   std::vector<run_part*> const& all() const { return all_; }
@@ -118,6 +123,8 @@ class run_parts final : public checkpointed_step {
 
   // What all of them are.
   bool at_boundary() const override;
+  /// A part was updated since the figures were taken.
+  bool has_news() const;
   void drop_updates() {
     for (run_part* const one : all_) one->drop_update();
   }
@@ -180,6 +187,7 @@ class run_parts final : public checkpointed_step {
   config const& recipe_;
   std::shared_ptr<torch::nn::Module> joint_;
   std::vector<run_part*> all_;
+  std::string gone_;  ///< a part that was destroyed while the run went on
   std::int64_t updates_ = 0;
 };
 

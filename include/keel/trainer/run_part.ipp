@@ -56,6 +56,21 @@ KEEL_BODY void run_parts::add(run_part& one, run_part const* follows) {
   all_.push_back(&one);
 }
 
+KEEL_BODY void run_parts::take_back(run_part& one) {
+  std::erase(all_, &one);
+  for (run_part* const other : all_) {
+    if (&other->model() != &one.model()) other->forget(one.model());
+  }
+  auto const children = joint_->named_children();
+  auto const* const own = children.find(one.name());
+  if (own != nullptr && own->get() == &one.model()) joint_->unregister_module(one.name());
+}
+
+KEEL_BODY void run_parts::remove(run_part& one) {
+  take_back(one);
+  if (updates_ > 0) gone_ = one.name();
+}
+
 KEEL_BODY run_part& run_parts::first() const {
   if (all_.empty())
     throw error(
@@ -88,6 +103,10 @@ KEEL_BODY bool run_parts::at_boundary() const {
   return std::all_of(all_.begin(), all_.end(), [](run_part const* one) { return one->at_boundary(); });
 }
 
+KEEL_BODY bool run_parts::has_news() const {
+  return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->has_news(); });
+}
+
 KEEL_BODY bool run_parts::is_half_updated() const {
   return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->is_half_updated(); });
 }
@@ -99,6 +118,10 @@ KEEL_BODY std::int64_t run_parts::skipped() const {
 }
 
 KEEL_BODY std::vector<trained_optimizer> run_parts::trained(config const& /*present*/) {
+  if (!gone_.empty())
+    throw error("E12", "the part " + gone_ +
+                           " was destroyed while its run goes on, and no checkpoint would hold it. Make parts where they live "
+                           "until finish().");
   std::vector<trained_optimizer> list;
   for (run_part* const one : all_) {
     config value = one->recipe_value();
