@@ -28,12 +28,18 @@ prepare() {
   only_these $wanted
 }
 
+# A bare machine has no list of what there is.
+know_packages() {
+  local as_root=""
+  if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then as_root=sudo; fi
+  if [ -z "$(apt-cache pkgnames clang-)" ]; then $as_root apt-get update >/dev/null 2>&1 || true; fi
+}
+
 # The packages of clang 19, or of the newest clang where this Debian has later ones alone.
 packages_of_clang() {
   command -v apt-cache >/dev/null || return 0
-  local version as_root=""
-  if [ "$(id -u)" -ne 0 ] && command -v sudo >/dev/null; then as_root=sudo; fi
-  if [ -z "$(apt-cache pkgnames clang-)" ]; then $as_root apt-get update >/dev/null 2>&1 || true; fi
+  local version
+  know_packages
   for version in 19 $(apt-cache pkgnames clang- 2>/dev/null | sed -n 's/^clang-\([0-9][0-9]*\)$/\1/p' | sort -rn); do
     if [ "$version" -ge 18 ] && apt-cache show "clang-$version" "libfuzzer-$version-dev" >/dev/null 2>&1; then
       echo "clang-$version libclang-rt-$version-dev libfuzzer-$version-dev libomp-$version-dev"
@@ -46,6 +52,13 @@ packages_of_clang() {
 packages_of_checks() {
   command -v apt-cache >/dev/null || return 0
   if apt-cache show clang-format-19 clang-tidy-19 >/dev/null 2>&1; then echo "clang-format-19 clang-tidy-19"; fi
+}
+
+# The headers of Gloo, by which ranks talk, where this Debian has them: without them keel compiles, and says so where ranks are to meet.
+packages_of_gloo() {
+  command -v apt-cache >/dev/null || return 0
+  know_packages
+  if apt-cache show libgloo-dev >/dev/null 2>&1; then echo "libgloo-dev"; fi
 }
 
 only_these() {

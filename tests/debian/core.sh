@@ -5,7 +5,9 @@ set -euo pipefail
 . "$(dirname "$0")/../../.ci/prepare.sh"
 
 export OMP_WAIT_POLICY=passive
-prepare catch2 libcli11-dev
+# Word splitting is wanted: this is a list.
+# shellcheck disable=SC2046
+prepare catch2 libcli11-dev $(packages_of_gloo)
 configure core -DKEEL_TESTS=ON -DKEEL_EXAMPLES=ON -DCMAKE_BUILD_TYPE=None
 log="$root/.build/core-build.log"
 # One at a time: the machine has other tests to run.

@@ -205,9 +205,15 @@ TEST_CASE("a directory that cannot be written says the way out") {
 }
 
 TEST_CASE("a recipe without shard is rejected where a launcher started several processes") {
-  for (char const* const name : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+  using two_names = std::pair<char const*, char const*>;
+  for (auto const& [name, rank] : {two_names("WORLD_SIZE", "RANK"), two_names("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+                                   two_names("PMI_SIZE", "PMI_RANK"), two_names("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")}) {
     scratch_directory const directory;
+    ::setenv(name, "1", 1);
+    CHECK_NOTHROW(training<>(directory / "run"));
     ::setenv(name, "4", 1);
+    CHECK_THROWS_AS(training<>(directory / "run"), keel::world_error);
+    ::setenv(rank, "0", 1);
     try {
       training<> one(directory / "run");
       FAIL("four unconnected copies");
@@ -217,7 +223,8 @@ TEST_CASE("a recipe without shard is rejected where a launcher started several p
     ::setenv(name, "1", 1);
     CHECK_NOTHROW(training<>(directory / "run"));
     ::setenv(name, "many", 1);
-    CHECK_NOTHROW(training<>(directory / "run"));
+    CHECK_THROWS_AS(training<>(directory / "run"), keel::world_error);
     ::unsetenv(name);
+    ::unsetenv(rank);
   }
 }

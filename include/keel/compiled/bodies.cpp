@@ -14,6 +14,12 @@
 #include <keel/checkpoint/safetensors_header.ipp>
 #include <keel/checkpoint/sharded_safetensors.ipp>
 #include <keel/checkpoint/store.ipp>
+#include <keel/collective/collectives.ipp>
+#include <keel/collective/in_process.ipp>
+#include <keel/collective/join.ipp>
+#include <keel/collective/launch.ipp>
+#include <keel/collective/process_group.ipp>
+#include <keel/collective/world_of_ranks.ipp>
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
 #include <keel/core/loss_accumulator.ipp>

@@ -5,7 +5,7 @@
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 //   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
-//   E22 given numbers      E23 evaluation mode      (E20 and E21 are rules)
+//   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks  (E20 and E21 are rules)
 #pragma once
 
 #include <stdexcept>
@@ -63,6 +63,10 @@ struct learning_rate_error : error {
 };
 /// Gradients, parameters or optimizer state that something else than the step changed while they were the step's.
 struct interference_error : error {
+  using error::error;
+};
+/// Several ranks: a launcher that contradicts itself, ranks that do not meet, one that is gone, too late, or does something else.
+struct world_error : error {
   using error::error;
 };
 /// Memory ran out, and the recipe has no rung for it.

@@ -6,7 +6,7 @@
 
 #include <chrono>
 #include <cstdint>
-#include <keel/collective/launcher.hpp>
+#include <keel/collective/launch.hpp>
 #include <keel/collective/world.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/memory/statistics.hpp>
@@ -24,7 +24,7 @@ struct step_environment {
   /// The ranks that train together.
   using world = world_of_one;
   /// The processes that the launcher started: of a recipe that does not shard, each would train alone (W01).
-  static std::int64_t ranks() { return launched_ranks(); }
+  static std::int64_t ranks() { return launched().size; }
   /// How often a device's allocator had to give its cache back and try again, since the process began.
   static std::int64_t allocator_retries(c10::Device device) {
     // The CPU's never does, and asking costs a look at the process.

@@ -1,0 +1,86 @@
+// What the ranks of a world do with a tensor. All of them call the same, in the same order; a world of one does nothing, at no cost.
+//     keel::all_reduce(world, tensor);                       in place: the sum of all ranks' elements
+//     keel::all_reduce(world, tensor, keel::reduce::mean{});
+//     at::Tensor all = keel::all_gather(world, tensor);      [size, ..] of what each rank has
+//     at::Tensor mine = keel::reduce_scatter(world, tensor); this rank's part of the sum
+// Any dense tensor of a floating-point or integer dtype or bool, on any device that the group serves. Sums of float16 and bfloat16 are
+// made in float32, in the order of the ranks. Every rank has the same bits. Throws world_error (E25) where a rank is gone, is too late or
+// calls something else, and error (E12) for a tensor that no collective takes.
+// Left out: sparse tensors, and collectives of some of the ranks.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
+#include <keel/collective/world.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <type_traits>
+
+namespace keel {
+
+namespace detail {
+
+void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean);
+at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine);
+at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
+void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from);
+at::Tensor exchange_parts(world_of_ranks const& world, at::Tensor const& parts);
+void meet(world_of_ranks const& world);
+
+template <class Reduction>
+constexpr reduction_kind kind_of_reduction = std::same_as<Reduction, reduce::min>   ? reduction_kind::min
+                                             : std::same_as<Reduction, reduce::max> ? reduction_kind::max
+                                                                                    : reduction_kind::sum;
+
+}  // namespace detail
+
+/// In place, of any strides.
+template <class World, reduction Reduction = reduce::sum>
+void all_reduce(World const& world, at::Tensor const& tensor, Reduction = {}) {
+  if constexpr (std::same_as<World, world_of_ranks>)
+    detail::all_reduce_in_place(world, tensor, detail::kind_of_reduction<Reduction>, std::same_as<Reduction, reduce::mean>);
+}
+
+/// [size, ..]: what each rank has, in their order.
+template <class World>
+at::Tensor all_gather(World const& world, at::Tensor const& mine) {
+  if constexpr (std::same_as<World, world_of_ranks>) return detail::gather_all(world, mine);
+  return mine.unsqueeze(0);
+}
+
+/// Of a tensor whose first dimension size() divides: this rank's part of the ranks' sum or mean.
+template <class World, reduction Reduction = reduce::sum>
+at::Tensor reduce_scatter(World const& world, at::Tensor const& whole, Reduction = {}) {
+  static_assert(std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>,
+                "reduce_scatter() takes keel::reduce::sum or keel::reduce::mean.");
+  if constexpr (std::same_as<World, world_of_ranks>)
+    return detail::scatter_sum(world, whole, std::same_as<Reduction, reduce::mean>);
+  return whole;
+}
+
+/// In place: what rank `from` has.
+template <class World>
+void broadcast(World const& world, at::Tensor const& tensor, int from = 0) {
+  if constexpr (std::same_as<World, world_of_ranks>) detail::broadcast_in_place(world, tensor, from);
+}
+
+/// Of a tensor whose first dimension size() divides, each part of which is for one rank: what the ranks have for this one, in their order.
+template <class World>
+at::Tensor all_to_all(World const& world, at::Tensor const& parts) {
+  if constexpr (std::same_as<World, world_of_ranks>) return detail::exchange_parts(world, parts);
+  return parts;
+}
+
+/// Returns when all ranks have called it.
+template <class World>
+void barrier(World const& world) {
+  if constexpr (std::same_as<World, world_of_ranks>) detail::meet(world);
+}
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/collectives.ipp>
+#endif

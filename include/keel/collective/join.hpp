@@ -1,0 +1,25 @@
+// keel::join: the world of the processes that a launcher started.
+//     keel::world_of_ranks world = keel::join();            torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+// A process that was started alone is a world of one, without a socket. Several meet at rank 0's address and talk by Gloo, which LibTorch
+// has and whose headers are Debian's libgloo-dev: where a program was compiled without them, it says so here.
+#pragma once
+
+#include <chrono>
+#include <keel/collective/launch.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+
+namespace keel {
+
+struct join_options {
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< until all have come, and for each collective
+};
+
+/// All ranks call it. Throws world_error (E24) within the timeout: for an address where no rank listens, ranks that do not come, by their
+/// numbers, and ranks of another size of the world, LibTorch or keel, with both values.
+world_of_ranks join(launch const& how = launched(), join_options const& options = {});
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/join.ipp>
+#endif

@@ -1,0 +1,149 @@
+// The bodies of join.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <torch/version.h>
+
+#if __has_include(<gloo/algorithm.h>)
+#define KEEL_HAS_GLOO
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO
+#define KEEL_DEFINES_GLOO
+#endif
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#ifdef KEEL_DEFINES_GLOO
+#undef USE_C10D_GLOO
+#undef KEEL_DEFINES_GLOO
+#endif
+#endif
+
+#include <cstdint>
+#include <cstdlib>
+#include <keel/collective/join.hpp>
+#include <keel/collective/process_group.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/version.hpp>
+#include <string>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+#ifdef KEEL_HAS_GLOO
+#undef KEEL_HAS_GLOO
+
+namespace detail {
+
+/// What all ranks must have alike, in words.
+inline std::string same_for_all(launch const& how) {
+  return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
+}
+
+/// Until every rank has said that it is here. Throws world_error (E24).
+inline void meet(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
+  auto const key = [](int rank) { return "here/" + std::to_string(rank); };
+  std::string const mine = same_for_all(how);
+  if (store.check({key(how.rank)}))
+    throw world_error("E24", "two processes are rank " + std::to_string(how.rank) + " of this world, which meets at " +
+                                 how.address + ":" + std::to_string(how.port) +
+                                 ". Start each rank once, or give the second run another MASTER_PORT.");
+  store.set(key(how.rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  auto const began = std::chrono::steady_clock::now();
+  for (int rank = 0; rank < how.size; ++rank) {
+    auto const left = timeout - std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+    std::vector<std::uint8_t> bytes;
+    try {
+      store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
+      bytes = store.get(key(rank));
+    } catch (std::exception const&) {
+      std::string missing;
+      for (int one = rank; one < how.size; ++one) {
+        bool is_here = false;
+        try {
+          is_here = store.check({key(one)});
+        } catch (std::exception const&) {
+          // The store is gone, and with it who had come.
+        }
+        if (!is_here) missing += (missing.empty() ? "" : ", ") + std::to_string(one);
+      }
+      throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
+                                   std::to_string(timeout.count() / 1000) + " s at " + how.address + ":" +
+                                   std::to_string(how.port) + " for the ranks " + missing +
+                                   ", which did not come. Look at what they said, and start all of them again.");
+    }
+    std::string const theirs(bytes.begin(), bytes.end());
+    if (theirs != mine)
+      throw world_error("E24", "rank " + std::to_string(how.rank) + " is of " + mine + ", and rank " + std::to_string(rank) +
+                                   " of " + theirs + ". Start the same program for all ranks.");
+  }
+}
+
+inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) {
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): as the whole of LibTorch does
+  if (char const* const name = std::getenv("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::createDeviceForInterface(name);
+  bool const is_local = how.address == "127.0.0.1" || how.address == "localhost" || how.address == "::1";
+  return is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
+                  : c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace detail
+
+KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
+  if (how.size == 1) return world_of_ranks();
+  if (how.address.empty())
+    throw world_error(
+        "E24", how.by + " started " + std::to_string(how.size) +
+                   " ranks and does not say where they meet. Set MASTER_ADDR to the machine of rank 0, and MASTER_PORT to a "
+                   "free port there.");
+  auto const place = how.address + ":" + std::to_string(how.port);
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    c10d::TCPStoreOptions at;
+    at.port = static_cast<std::uint16_t>(how.port);
+    at.isServer = how.rank == 0 && !how.store_is_there;
+    at.numWorkers = how.size;
+    at.waitWorkers = false;
+    at.timeout = options.timeout;
+    auto const whole = c10::make_intrusive<c10d::TCPStore>(how.address, at);
+    whole->setTimeout(options.timeout);
+    store = c10::make_intrusive<c10d::PrefixStore>("keel/" + how.run_id + "/" + std::to_string(how.restart), whole);
+  } catch (std::exception const& thrown) {
+    std::string const words = thrown.what();
+    throw world_error(
+        "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " cannot meet the others at " + place +
+                   " (" + words.substr(0, words.find('\n')) +
+                   "). Set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there, the same for all ranks.");
+  }
+  detail::meet(*store, how, options.timeout);
+  try {
+    auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(options.timeout);
+    how_to_talk->devices.push_back(detail::device_for(how));
+    auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
+    return over(group, options.timeout, store);
+  } catch (std::exception const& thrown) {
+    std::string const words = thrown.what();
+    throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) +
+                                 " cannot connect to the others (" + words.substr(0, words.find('\n')) +
+                                 "). Where a machine has several networks, GLOO_SOCKET_IFNAME names the interface to use.");
+  }
+}
+
+#else
+
+KEEL_BODY world_of_ranks join(launch const& how, join_options const& /*options*/) {
+  if (how.size == 1) return world_of_ranks();
+  throw world_error(
+      "E24", how.by + " started " + std::to_string(how.size) +
+                 " ranks, and this program was compiled without Gloo's headers, by which they talk. Install libgloo-dev and "
+                 "compile again, or give keel::over a group of your own.");
+}
+
+#endif
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

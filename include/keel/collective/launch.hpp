@@ -1,0 +1,42 @@
+// keel::launch: what a launcher says of this process, by what it leaves in the environment.
+//     torchrun            RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT; a plain environment may have the same
+//     mpirun of Open MPI  OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK, _LOCAL_SIZE
+//     mpiexec of MPICH    PMI_RANK, PMI_SIZE
+//     srun                SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID
+// The first that is there counts, and what stands beside it must say the same. Not where one launcher starts the other: processes of torchrun
+// and mpirun inherit what srun said of their parents. SLURM_NTASKS is a batch script's too, which runs once, and is not read.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace keel {
+
+struct launch {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;                  ///< on this machine: which device to take
+  std::optional<int> local_size = {};  ///< where the launcher says it
+  std::string address = {};            ///< of the machine where the ranks meet; empty: not said
+  int port = 29500;                    ///< there
+  std::string run_id = {};             ///< torchrun's
+  int restart = 0;                     ///< how often torchrun has started the ranks again
+  bool store_is_there = false;         ///< torchrun serves the store: rank 0 is a client too
+  std::string by = "no launcher";      ///< for sentences
+  std::string error_file = {};         ///< where torchrun reads what a rank died of; empty: nowhere
+
+  friend bool operator==(launch const&, launch const&) = default;
+};
+
+/// What the environment of this process says; `value_of` gives a variable's text, or null. Throws world_error (E24) that names both
+/// variables where they contradict each other, and one that is not a number in its range.
+launch launched();
+launch launched(std::function<char const*(char const*)> const& value_of);
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/launch.ipp>
+#endif

@@ -1,0 +1,132 @@
+// The bodies of launch.hpp.
+#pragma once
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <keel/collective/launch.hpp>
+#include <keel/core/error.hpp>
+#include <limits>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+namespace detail {
+
+class launch_variables {
+ public:
+  explicit launch_variables(std::function<char const*(char const*)> const& value_of) : value_of_(value_of) {}
+
+  bool has(char const* name) const { return value_of_(name) != nullptr; }
+  std::string text(char const* name) const {
+    char const* const value = value_of_(name);
+    return value == nullptr ? "" : value;
+  }
+  /// Throws world_error (E24) for anything that is not a number from `least` to `most`.
+  int number(char const* name, int least, int most = std::numeric_limits<int>::max()) const {
+    std::string const value = text(name);
+    int found = 0;
+    auto const read = std::from_chars(value.data(), value.data() + value.size(), found);
+    if (read.ec != std::errc() || read.ptr != value.data() + value.size() || found < least || found > most) {
+      std::string const range = most == std::numeric_limits<int>::max()
+                                    ? "of at least " + std::to_string(least)
+                                    : "from " + std::to_string(least) + " to " + std::to_string(most);
+      throw world_error("E24", std::string(name) + " is \"" + value.substr(0, 80) + "\" and not a number " + range +
+                                   ". Start the program by its launcher, or unset the variable.");
+    }
+    return found;
+  }
+  std::optional<int> number_if_any(char const* name, int least) const {
+    return name != nullptr && has(name) ? std::optional(number(name, least)) : std::nullopt;
+  }
+
+ private:
+  std::function<char const*(char const*)> const& value_of_;
+};
+
+/// One launcher's words for the same things.
+struct launch_words {
+  char const* by;
+  char const* rank;
+  char const* size;
+  char const* local_rank;
+  char const* local_size;
+};
+
+inline constexpr launch_words words_of_launchers[] = {
+    {"the environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+    {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+    {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
+};
+
+}  // namespace detail
+
+KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_of) {
+  detail::launch_variables const from(value_of);
+  launch found;
+  detail::launch_words const* first = nullptr;
+  bool const is_torchrun = from.has("TORCHELASTIC_RUN_ID");
+  auto const& environment = detail::words_of_launchers[0];
+  auto const& srun = detail::words_of_launchers[3];
+  for (detail::launch_words const& words : detail::words_of_launchers) {
+    if (!from.has(words.size)) {
+      // RANK alone is what a program may have for itself, as SLURM_PROCID is of every batch script.
+      if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
+        throw world_error(
+            "E24",
+            "RANK is set and WORLD_SIZE is not: this rank does not know how many there are. Set WORLD_SIZE, or start "
+            "the program by torchrun.");
+      continue;
+    }
+    bool const starts_others = &words == &srun && first != nullptr && (first != &environment || from.has(first->local_rank));
+    if (first != nullptr && (is_torchrun || starts_others)) continue;
+    int const size = from.number(words.size, 1);
+    if (!from.has(words.rank) && size == 1) continue;
+    if (!from.has(words.rank))
+      throw world_error("E24", std::string(words.size) + " is " + std::to_string(size) + " and " + words.rank +
+                                   " is not set: which of them is this? Set it, or start the program by its launcher.");
+    int const rank = from.number(words.rank, 0);
+    if (rank >= size)
+      throw world_error("E24", std::string(words.rank) + " is " + std::to_string(rank) + " and " + words.size + " " +
+                                   std::to_string(size) + ": ranks count from 0. Set both to what is meant.");
+    if (first == nullptr) {
+      first = &words;
+      found.by = is_torchrun ? "torchrun" : words.by;
+      found.rank = rank;
+      found.size = size;
+      found.local_rank = from.number_if_any(words.local_rank, 0).value_or(0);
+      found.local_size = from.number_if_any(words.local_size, 1);
+      continue;
+    }
+    if (rank == found.rank && size == found.size) continue;
+    bool const is_size = size != found.size;
+    throw world_error(
+        "E24", std::string(is_size ? first->size : first->rank) + " is " + std::to_string(is_size ? found.size : found.rank) +
+                   " and " + (is_size ? words.size : words.rank) + " is " + std::to_string(is_size ? size : rank) +
+                   ": two launchers speak of this process, and not of the same ranks. Unset what the one that did not "
+                   "start it has left.");
+  }
+  found.address = from.text("MASTER_ADDR");
+  if (from.has("MASTER_PORT")) found.port = from.number("MASTER_PORT", 1, 65535);
+  if (found.address.empty() && found.local_size == found.size) found.address = "127.0.0.1";
+  if (is_torchrun) {
+    found.run_id = from.text("TORCHELASTIC_RUN_ID");
+    found.restart = from.number_if_any("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
+    found.store_is_there = from.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    found.error_file = from.text("TORCHELASTIC_ERROR_FILE");
+  }
+  return found;
+}
+
+KEEL_BODY launch launched() {
+  return launched([](char const* name) -> char const* {
+    return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as the whole of LibTorch does
+  });
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>

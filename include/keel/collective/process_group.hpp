@@ -1,0 +1,142 @@
+// A world over a c10d group, that the program has or that keel::join builds.
+//     keel::world_of_ranks world = keel::over(group, 60s);
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+#include <torch/csrc/distributed/c10d/Types.hpp>
+
+#include <chrono>
+#include <exception>
+#include <keel/collective/transport.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/error.hpp>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+namespace detail {
+
+/// What a collective that failed says: of the rank, what it did, what the group said of it, and what another rank has left in the store.
+std::string words_of_failure(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
+                             c10d::Store* store);
+/// For the other ranks; the first one's words stay. Throws what the store throws.
+void leave_words(c10d::Store& store, int rank, std::string const& why);
+
+template <class Group>
+class group_transport final : public transport {
+ public:
+  group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store)
+      : group_(std::move(group)),
+        store_(std::move(store)),
+        rank_(group_->getRank()),
+        size_(group_->getSize()),
+        timeout_(timeout) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::chrono::milliseconds timeout() const override { return timeout_; }
+
+  void all_reduce(at::Tensor& tensor, reduction_kind how) override {
+    wait_for("all_reduce", [&](Group& group) {
+      std::vector<at::Tensor> tensors{tensor};
+      c10d::AllreduceOptions options;
+      options.reduceOp = how == reduction_kind::min   ? c10d::ReduceOp::MIN
+                         : how == reduction_kind::max ? c10d::ReduceOp::MAX
+                                                      : c10d::ReduceOp::SUM;
+      options.timeout = timeout_;
+      return group.allreduce(tensors, options);
+    });
+  }
+  void all_gather(at::Tensor const& mine, at::Tensor& all) override {
+    wait_for("all_gather", [&](Group& group) {
+      std::vector<at::Tensor> inputs{mine};
+      std::vector<std::vector<at::Tensor>> outputs(1);
+      for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
+      c10d::AllgatherOptions options;
+      options.timeout = timeout_;
+      return group.allgather(outputs, inputs, options);
+    });
+  }
+  void broadcast(at::Tensor& tensor, int from) override {
+    wait_for("broadcast", [&](Group& group) {
+      std::vector<at::Tensor> tensors{tensor};
+      c10d::BroadcastOptions options;
+      options.rootRank = from;
+      options.timeout = timeout_;
+      return group.broadcast(tensors, options);
+    });
+  }
+  void all_to_all(at::Tensor const& from, at::Tensor& to) override {
+    wait_for("all_to_all", [&](Group& group) {
+      at::Tensor input = from;
+      std::vector<std::int64_t> equal_parts_of_input, equal_parts_of_output;
+      c10d::AllToAllOptions options;
+      options.timeout = timeout_;
+      return group.alltoall_base(to, input, equal_parts_of_output, equal_parts_of_input, options);
+    });
+  }
+  void barrier() override {
+    wait_for("barrier", [&](Group& group) {
+      c10d::BarrierOptions options;
+      options.timeout = timeout_;
+      return group.barrier(options);
+    });
+  }
+  void abort(std::string const& why) noexcept override {
+    try {
+      if (broken_.empty()) broken_ = "rank " + std::to_string(rank_) + " has given up: " + why;
+      if (store_) leave_words(*store_, rank_, why);
+    } catch (std::exception const&) {
+      // The store may be gone with the rank that served it: the others learn of this end by the closed connection.
+    }
+    // Closes the connections, so that who waits for this rank does not wait for the whole timeout.
+    group_.reset();
+  }
+
+ private:
+  template <class Begin>
+  void wait_for(char const* what, Begin const& begin) {
+    ++number_;
+    if (!broken_.empty() || !group_)
+      throw world_error("E25", "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_ + ".");
+    try {
+      at::NoGradGuard const no_grad;
+      begin(*group_)->wait();
+    } catch (std::exception const& thrown) {
+      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_.get());
+      // A group that has failed once is closed for good; the others are to know at once.
+      group_.reset();
+      throw world_error("E25", broken_);
+    }
+  }
+
+  c10::intrusive_ptr<Group> group_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  int rank_, size_;
+  std::chrono::milliseconds timeout_;
+  std::int64_t number_ = 0;
+  std::string broken_;
+};
+
+}  // namespace detail
+
+/// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
+/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why.
+template <class Group>
+world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
+                    c10::intrusive_ptr<c10d::Store> store = {}) {
+  return world_of_ranks(std::make_shared<detail::group_transport<Group>>(std::move(group), timeout, std::move(store)));
+}
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/process_group.ipp>
+#endif

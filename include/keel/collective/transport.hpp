@@ -1,0 +1,49 @@
+// How bytes come from rank to rank: what a world of several ranks is made of.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace keel {
+
+/// How the ranks' elements become one.
+enum class reduction_kind : unsigned char { sum, min, max };
+
+namespace detail {
+
+/// All ranks make the same calls in the same order. Tensors are dense and contiguous, of the same shape and dtype on all ranks. What
+/// cannot be done any more, because a rank is gone or too late, throws world_error (E25) that names the collective.
+class transport {
+ public:
+  virtual ~transport() = default;
+  transport(transport const&) = delete;
+  transport& operator=(transport const&) = delete;
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  /// For the other ranks, in one collective.
+  virtual std::chrono::milliseconds timeout() const = 0;
+
+  /// In place; float, double, int32, int64 or uint8. Every rank has the same bits then.
+  virtual void all_reduce(at::Tensor& tensor, reduction_kind how) = 0;
+  /// `all` has a first dimension of size(), of what each rank has.
+  virtual void all_gather(at::Tensor const& mine, at::Tensor& all) = 0;
+  virtual void broadcast(at::Tensor& tensor, int from) = 0;
+  /// Both have a first dimension that size() divides: the r-th part of `from` becomes the rank()-th of rank r's `to`.
+  virtual void all_to_all(at::Tensor const& from, at::Tensor& to) = 0;
+  virtual void barrier() = 0;
+  /// Nothing more will come from this rank: the others' collectives throw with these words. Throws nothing.
+  virtual void abort(std::string const& why) noexcept = 0;
+
+ protected:
+  transport() = default;
+};
+
+}  // namespace detail
+
+}  // namespace keel

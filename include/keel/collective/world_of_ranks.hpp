@@ -1,0 +1,105 @@
+// keel::world_of_ranks: the processes that train together, as a value.
+//     keel::world_of_ranks alone;                                   this process; its collectives do nothing
+//     keel::world_of_ranks world = keel::join();                    those of the launcher (collective/join.hpp)
+//     keel::world_of_ranks world = keel::over(group);               a c10d group that the program has
+//     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks of one process, for tests (collective/in_process.hpp)
+// Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <chrono>
+#include <concepts>
+#include <cstdint>
+#include <keel/collective/transport.hpp>
+#include <keel/collective/world.hpp>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+namespace keel {
+
+class world_of_ranks {
+ public:
+  /// This process alone.
+  world_of_ranks() = default;
+  /// Of a transport that the program has written.
+  explicit world_of_ranks(std::shared_ptr<detail::transport> by);
+
+  int rank() const { return of_ == nullptr ? 0 : of_->by->rank(); }
+  int size() const { return of_ == nullptr ? 1 : of_->by->size(); }
+  /// How long a collective waits for the other ranks.
+  std::chrono::milliseconds timeout() const { return of_ == nullptr ? std::chrono::milliseconds(0) : of_->by->timeout(); }
+  /// Collectives so far.
+  std::int64_t collectives() const { return of_ == nullptr ? 0 : of_->count; }
+  /// Of what each of them was, in order: the same on all ranks that did the same.
+  std::uint64_t fingerprint() const { return of_ == nullptr ? 0 : of_->fingerprint; }
+
+  /// The ranks' values as one: a bool, an integer or a floating-point number. A sum and a mean are of doubles, in the order of the ranks,
+  /// and the others exact; a NaN of one rank is everyone's. All ranks call it.
+  template <reduction Reduction, class Value>
+    requires std::is_arithmetic_v<Value>
+  Value combine(Reduction, Value const& mine) const;
+
+  /// The others' collectives throw world_error (E25) with these words, and this rank's do; for one that ends in the middle.
+  void abort(std::string const& why) const noexcept {
+    if (of_ != nullptr) of_->by->abort(why);
+  }
+
+  /// Null for a process alone. Counts a collective, `what` of so many elements.
+  detail::transport* begin(char const* what, std::int64_t elements) const;
+
+ private:
+  struct shared {
+    std::shared_ptr<detail::transport> by;
+    std::int64_t count = 0;
+    std::uint64_t fingerprint = 0;
+  };
+  /// Of all ranks, in their order.
+  std::vector<double> gather(double mine) const;
+  std::vector<std::int64_t> gather(std::int64_t mine) const;
+
+  std::shared_ptr<shared> of_;
+};
+
+template <reduction Reduction, class Value>
+  requires std::is_arithmetic_v<Value>
+Value world_of_ranks::combine(Reduction, Value const& mine) const {
+  if (of_ == nullptr) return mine;
+  constexpr bool adds = std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>;
+  // NaN compares with nothing, so that one rank's would be lost.
+  auto const folded = [](auto const& all) {
+    auto result = all.front();
+    for (auto const one : all) {
+      if (result != result || one != one) {
+        result = result != result ? result : one;
+      } else if constexpr (std::same_as<Reduction, reduce::min>) {
+        if (one < result) result = one;
+      } else {
+        if (one > result) result = one;
+      }
+    }
+    return result;
+  };
+  if constexpr (std::is_integral_v<Value> && !std::same_as<Reduction, reduce::mean>) {
+    auto const all = gather(static_cast<std::int64_t>(mine));
+    if constexpr (!adds) return static_cast<Value>(folded(all));
+    std::int64_t sum = 0;
+    for (std::int64_t const one : all) sum += one;
+    return static_cast<Value>(sum);
+  } else {
+    auto const all = gather(static_cast<double>(mine));
+    if constexpr (!adds) return static_cast<Value>(folded(all));
+    double sum = 0.0;
+    for (double const one : all) sum += one;
+    return static_cast<Value>(std::same_as<Reduction, reduce::mean> ? sum / static_cast<double>(all.size()) : sum);
+  }
+}
+
+}  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/world_of_ranks.ipp>
+#endif

@@ -1,0 +1,223 @@
+// Processes that meet as a launcher's would: what they find when all is well, and what each of them says when one is missing, another, dead
+// or hanging. Each scenario runs this program again, once a rank.
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <chrono>
+#include <map>
+#include <thread>
+
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/join.hpp>
+
+#include "../support.hpp"
+
+extern char** environ;
+
+using namespace keel_test;
+using namespace std::chrono_literals;
+
+namespace {
+
+/// Nobody listens there at this moment.
+int free_port() {
+  int const socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&address), length) == 0);
+  REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0);
+  ::close(socket);
+  return ntohs(address.sin_port);
+}
+
+struct ended {
+  int status = 0;
+  std::string words;
+  double seconds = 0.0;
+};
+
+/// What became of the ranks of a scenario; one that has `stopped` itself is killed when the others have ended.
+std::vector<ended> run_ranks(std::string const& scenario, std::vector<std::map<std::string, std::string>> const& ranks,
+                             int stopped = -1) {
+  scratch_directory const directory;
+  std::string const port = std::to_string(free_port());
+  std::vector<pid_t> processes;
+  auto const began = std::chrono::steady_clock::now();
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    std::map<std::string, std::string> variables{{"RANK", std::to_string(rank)},
+                                                 {"WORLD_SIZE", std::to_string(ranks.size())},
+                                                 {"MASTER_ADDR", "127.0.0.1"},
+                                                 {"MASTER_PORT", port},
+                                                 {"OMP_NUM_THREADS", "1"},
+                                                 {"KEEL_TEST_SCENARIO", scenario},
+                                                 {"KEEL_TEST_WORDS", directory / std::to_string(rank)}};
+    for (auto const& [name, value] : ranks[rank]) variables[name] = value;
+    std::vector<std::string> texts;
+    for (char** one = environ; *one != nullptr; ++one) {
+      std::string const text = *one;
+      if (variables.count(text.substr(0, text.find('='))) == 0) texts.push_back(text);
+    }
+    for (auto const& [name, value] : variables) texts.push_back(name + "=" + value);
+    std::vector<char*> environment;
+    for (std::string& text : texts) environment.push_back(text.data());
+    environment.push_back(nullptr);
+    std::string program = "/proc/self/exe", which = "a rank of a world";
+    char* words[] = {program.data(), which.data(), nullptr};
+    posix_spawn_file_actions_t actions;
+    ::posix_spawn_file_actions_init(&actions);
+    ::posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    pid_t process = 0;
+    REQUIRE(::posix_spawn(&process, program.c_str(), &actions, nullptr, words, environment.data()) == 0);
+    ::posix_spawn_file_actions_destroy(&actions);
+    processes.push_back(process);
+  }
+  std::vector<ended> all(ranks.size());
+  auto const collect = [&](std::size_t rank) {
+    ::waitpid(processes[rank], &all[rank].status, 0);
+    all[rank].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+    all[rank].words = read_file(directory / std::to_string(rank));
+  };
+  // A hang is a failure of the test and not its end.
+  std::atomic<bool> is_over{false};
+  std::thread limit([&] {
+    for (int i = 0; i < 600 && !is_over; ++i) std::this_thread::sleep_for(100ms);
+    if (is_over) return;
+    for (pid_t const process : processes) ::kill(process, SIGKILL);
+  });
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (static_cast<int>(rank) != stopped) collect(rank);
+  }
+  if (stopped >= 0) {
+    ::kill(processes[static_cast<std::size_t>(stopped)], SIGKILL);
+    collect(static_cast<std::size_t>(stopped));
+  }
+  is_over = true;
+  limit.join();
+  return all;
+}
+std::vector<ended> run_ranks(std::string const& scenario, std::size_t count, int stopped = -1) {
+  return run_ranks(scenario, std::vector<std::map<std::string, std::string>>(count), stopped);
+}
+
+bool has(ended const& one, std::string const& part) {
+  UNSCOPED_INFO(one.words << " after " << one.seconds << " s");
+  return one.words.find(part) != std::string::npos;
+}
+
+/// What a rank does in each scenario. What it returns or throws is what it said.
+std::string scenario_of(std::string const& name) {
+  auto const how = keel::launched();
+  // Less would be too little for a process to start on a machine that is busy.
+  auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "port" || name == "other_call" ? 4s : 30s});
+  if (name == "collectives") {
+    for (at::ScalarType const dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kBool}) {
+      at::Tensor const mine = (at::arange(6).view({2, 3}) + world.rank()).to(dtype);
+      at::Tensor sum = mine.clone(), sent = mine.clone();
+      keel::all_reduce(world, sum);
+      keel::broadcast(world, sent, world.size() - 1);
+      at::Tensor const all = keel::all_gather(world, mine);
+      at::Tensor expected = all[0].to(at::kDouble);
+      for (int rank = 1; rank < world.size(); ++rank) expected = expected + all[rank].to(at::kDouble);
+      if (!at::equal(sum, expected.to(dtype)) || !at::equal(all[world.rank()], mine) || !at::equal(sent, all[world.size() - 1]))
+        return std::string("wrong for ") + c10::toString(dtype);
+      at::Tensor const whole = at::cat(std::vector<at::Tensor>(static_cast<std::size_t>(world.size()), mine));
+      at::Tensor const part = keel::reduce_scatter(world, whole);
+      if (!at::equal(part, sum)) return std::string("wrong share for ") + c10::toString(dtype);
+    }
+    keel::barrier(world);
+    return "right: " + std::to_string(world.combine(keel::reduce::sum{}, world.rank())) + " of " + std::to_string(world.size()) + " " +
+           std::to_string(world.fingerprint());
+  }
+  for (int i = 0; i < 3; ++i) keel::barrier(world);
+  if (world.rank() == 1 && name == "gives_up") {
+    world.abort("the disk is full");
+    return "gave up";
+  }
+  if (world.rank() == 1 && name == "killed") ::raise(SIGKILL);
+  if (world.rank() == 0 && name == "first_killed") ::raise(SIGKILL);
+  if (world.rank() == 1 && name == "other_call") keel::barrier(world);
+  if (world.rank() == 1 && name == "stopped") ::raise(SIGSTOP);
+  at::Tensor const one = at::ones({1000});
+  keel::all_reduce(world, one);
+  return "went on";
+}
+
+}  // namespace
+
+TEST_CASE("a rank of a world", "[.]") {
+  std::string words;
+  try {
+    words = scenario_of(std::getenv("KEEL_TEST_SCENARIO"));
+  } catch (keel::error const& thrown) {
+    words = thrown.what();
+  }
+  std::ofstream(std::getenv("KEEL_TEST_WORDS")) << words;
+}
+
+#if __has_include(<gloo/algorithm.h>)
+
+TEST_CASE("processes that a launcher started meet, and their collectives come to what one process computes") {
+  for (std::size_t const count : {1u, 2u, 3u}) {
+    auto const all = run_ranks("collectives", count);
+    for (auto const& one : all) CHECK(has(one, "right: " + std::to_string(count * (count - 1) / 2) + " of " + std::to_string(count)));
+    for (auto const& one : all) CHECK(one.words == all.front().words);
+  }
+}
+
+TEST_CASE("of a rank that gives up the others say why, and of one that is killed or stopped that it is gone, within the timeout") {
+  auto const gave_up = run_ranks("gives_up", 3);
+  CHECK(gave_up[1].words == "gave up");
+  for (std::size_t const rank : {0u, 2u}) {
+    CHECK(has(gave_up[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete all_reduce, its collective number 4"));
+    CHECK(has(gave_up[rank], "rank 1 has given up: the disk is full"));
+    CHECK(gave_up[rank].seconds < 25.0);
+  }
+  auto const killed = run_ranks("killed", 3);
+  for (std::size_t const rank : {0u, 2u}) {
+    CHECK(has(killed[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete all_reduce"));
+    CHECK(has(killed[rank], "rank 1 is gone or hanging"));
+    CHECK(killed[rank].seconds < 25.0);
+  }
+  auto const stopped = run_ranks("stopped", 3, 1);
+  for (std::size_t const rank : {0u, 2u}) {
+    CHECK(has(stopped[rank], "cannot complete all_reduce, its collective number 4"));
+    CHECK(has(stopped[rank], "rank 1 is gone or hanging"));
+  }
+  auto const first = run_ranks("first_killed", 3);
+  for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store is gone, which rank 0 serves"));
+  auto const other = run_ranks("other_call", 3);
+  for (std::size_t const rank : {0u, 2u}) CHECK(has(other[rank], "rank 1 is at barrier, its collective number 4"));
+}
+
+TEST_CASE("ranks that do not come, come twice, are of another world or look in the wrong place are named with both values") {
+  auto const absent = run_ranks("absent", {{{"WORLD_SIZE", "4"}}, {{"WORLD_SIZE", "4"}}});
+  for (auto const& one : absent) CHECK(has(one, "for the ranks 2, 3, which did not come"));
+  auto const sizes = run_ranks("sizes", {{{"WORLD_SIZE", "2"}}, {{"WORLD_SIZE", "3"}}});
+  CHECK(has(sizes[0], "[E24] rank 0 is of 2 ranks"));
+  CHECK(has(sizes[0], "and rank 1 of 3 ranks"));
+  CHECK(has(sizes[1], "[E24] rank 1 is of 3 ranks"));
+  auto const twice = run_ranks("absent", {{{"WORLD_SIZE", "3"}}, {{"WORLD_SIZE", "3"}}, {{"WORLD_SIZE", "3"}, {"RANK", "1"}}});
+  CHECK((has(twice[1], "two processes are rank 1") || has(twice[2], "two processes are rank 1")));
+  auto const place = run_ranks("port", {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}});
+  CHECK(has(place[0], "[E24] rank 1 of 2 cannot meet the others at 127.0.0.1:"));
+  CHECK(place[0].seconds < 20.0);
+  auto const nowhere = run_ranks("port", {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}}});
+  CHECK(has(nowhere[0], "does not say where they meet"));
+}
+
+#else
+
+TEST_CASE("a program without Gloo's headers says so when ranks are to meet") {
+  WARN("SKIPPED: this program was compiled without Gloo's headers, which libgloo-dev has");
+  auto const all = run_ranks("collectives", 2);
+  for (auto const& one : all) CHECK(has(one, "compiled without Gloo's headers"));
+}
+
+#endif
