@@ -12,6 +12,7 @@
 #include <thread>
 
 #include <keel/collective/collectives.hpp>
+#include <keel/collective/in_process.hpp>
 #include <keel/collective/join.hpp>
 
 #include "../support.hpp"
@@ -111,6 +112,29 @@ bool has(ended const& one, std::string const& part) {
   return one.words.find(part) != std::string::npos;
 }
 
+struct replicated : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::nonfinite::skip<5>, keel::clip::global_norm<0.1>> {};
+
+/// 15 updates, of which one has a NaN on the last rank. The sum of the parameters, to the bit.
+std::string train(keel::world_of_ranks const& world, std::string const& name) {
+  at::manual_seed(5);
+  auto const model = make_small(4, 0.0);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::step<replicated> step{*model, optimizer, world};
+  for (std::int64_t i = 0; i < 30; ++i) {
+    auto batch = make_pair_batch(static_cast<std::uint64_t>(i * world.size() + world.rank()));
+    bool const is_last = world.rank() == world.size() - 1;
+    if (is_last && i == 9) batch.first = batch.first * NAN;
+    step(batch, [&](pair_batch const& of) {
+      if (is_last && i == 20 && name == "train_killed") ::raise(SIGKILL);
+      if (is_last && i == 20 && name == "train_throws") throw std::runtime_error("of the program");
+      return mean_squared_error(model)(of);
+    });
+  }
+  std::string words = "trained " + std::to_string(step.updates()) + ", skipped " + std::to_string(step.skipped());
+  for (at::Tensor const& one : model->parameters()) words += " " + nlohmann::json(one.detach().to(at::kDouble).sum().item<double>()).dump();
+  return words;
+}
+
 /// What a rank does in each scenario. What it returns or throws is what it said.
 std::string scenario_of(std::string const& name) {
   auto const how = keel::launched();
@@ -135,6 +159,7 @@ std::string scenario_of(std::string const& name) {
     return "right: " + std::to_string(world.combine(keel::reduce::sum{}, world.rank())) + " of " + std::to_string(world.size()) + " " +
            std::to_string(world.fingerprint());
   }
+  if (name.starts_with("train")) return train(world, name);
   for (int i = 0; i < 3; ++i) keel::barrier(world);
   if (world.rank() == 1 && name == "gives_up") {
     world.abort("the disk is full");
@@ -155,7 +180,7 @@ TEST_CASE("a rank of a world", "[.]") {
   std::string words;
   try {
     words = scenario_of(std::getenv("KEEL_TEST_SCENARIO"));
-  } catch (keel::error const& thrown) {
+  } catch (std::exception const& thrown) {
     words = thrown.what();
   }
   std::ofstream(std::getenv("KEEL_TEST_WORDS")) << words;
@@ -194,6 +219,21 @@ TEST_CASE("of a rank that gives up the others say why, and of one that is killed
   for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store is gone, which rank 0 serves"));
   auto const other = run_ranks("other_call", 3);
   for (std::size_t const rank : {0u, 2u}) CHECK(has(other[rank], "rank 1 is at barrier, its collective number 4"));
+}
+
+TEST_CASE("processes train what ranks of one process do, and one that throws or is killed is named to the others in its update") {
+  std::string expected;
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) { expected = train(world, "train"); });
+  CHECK(expected.find("trained 14, skipped 1") == 0);
+  for (auto const& one : run_ranks("train", 2)) CHECK(one.words == expected);
+  auto const three = run_ranks("train", 3);
+  for (auto const& one : three) CHECK(one.words == three.front().words);
+  CHECK(has(three.front(), "trained 14, skipped 1"));
+  auto const threw = run_ranks("train_throws", 3);
+  CHECK(threw[2].words == "of the program");
+  for (std::size_t const rank : {0u, 1u}) CHECK(has(threw[rank], "[E25] rank 2 threw, and no rank makes this update: of the program"));
+  auto const killed = run_ranks("train_killed", 3);
+  for (std::size_t const rank : {0u, 1u}) CHECK(has(killed[rank], "rank 2 is gone or hanging"));
 }
 
 TEST_CASE("ranks that do not come, come twice, are of another world or look in the wrong place are named with both values") {

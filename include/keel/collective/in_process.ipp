@@ -98,9 +98,12 @@ class rank_threads {
   void call(int rank, rank_call mine) {
     std::unique_lock lock(mutex_);
     one_rank& self = at(rank);
+    // Code that runs while its thread unwinds asks in vain, as it would not run at all.
+    if (self.is_killed) throw rank_killed();
     ++self.calls;
     for (rank_fault const& fault : options_.faults) {
       if (fault.rank != rank || fault.collective != self.calls) continue;
+      self.is_killed = true;
       if (fault.what == rank_fault::kind::hang) {
         self.now = state::hanging;
         give_turn(lock);
@@ -134,7 +137,7 @@ class rank_threads {
 
   void abort(int rank, std::string const& why) {
     std::unique_lock const lock(mutex_);
-    if (broken_.empty()) fail("rank " + std::to_string(rank) + " has given up: " + why);
+    if (broken_.empty() && !at(rank).is_killed) fail("rank " + std::to_string(rank) + " has given up: " + why);
   }
 
  private:
@@ -142,6 +145,7 @@ class rank_threads {
   struct one_rank {
     state now = state::ready;
     bool failed = false;  ///< its collective will not come
+    bool is_killed = false;
     std::int64_t calls = 0;
     std::string ending;
     random_snapshot random;

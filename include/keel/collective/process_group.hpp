@@ -110,9 +110,9 @@ class group_transport final : public transport {
       at::NoGradGuard const no_grad;
       begin(*group_)->wait();
     } catch (std::exception const& thrown) {
-      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_.get());
       // A group that has failed once is closed for good; the others are to know at once.
       group_.reset();
+      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_.get());
       throw world_error("E25", broken_);
     }
   }

@@ -38,6 +38,15 @@ inline std::string who_is_missing(c10d::Store& store, int rank, int size, char c
     }
     if (!missing.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
   } while (!missing.empty() && std::chrono::steady_clock::now() < until);
+  // Rank 0 may serve the store: it does not leave before the others have read there what they need.
+  auto const read = [](int one) { return "keel/read/" + std::to_string(one); };
+  store.set(read(rank), std::vector<std::uint8_t>(1));
+  for (int one = 1; rank == 0 && one < size; ++one) {
+    bool const comes = !theirs[static_cast<std::size_t>(one)].empty();
+    auto const longest = until + std::chrono::seconds(1);
+    while (comes && !store.check({read(one)}) && std::chrono::steady_clock::now() < longest)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   if (!missing.empty()) return missing + (missing.find(',') == std::string::npos ? " is" : " are") + " gone or hanging";
   for (int one = 0; one < size; ++one) {
     std::string const& said = theirs[static_cast<std::size_t>(one)];

@@ -91,6 +91,7 @@
 #include <keel/profile/recorded_profile.ipp>
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
+#include <keel/shard/replication.ipp>
 #include <keel/spike/spike_guard.ipp>
 #include <keel/step/closure_backup.ipp>
 #include <keel/step/device_update.ipp>

@@ -9,8 +9,10 @@
 namespace keel::rule {
 
 struct U04 {
-  KEEL_RULE_TEXT("U04", "", "sharding and replication are not implemented in this version of keel. Fix: keel::shard::none.");
-  static constexpr bool broken(config const& c) { return c.shard.kind != shard::kind::none; }
+  KEEL_RULE_TEXT("U04", "",
+                 "ZeRO, which shards state over the ranks, is not implemented in this version of keel. Fix: "
+                 "keel::shard::replicate, or keel::shard::none.");
+  static constexpr bool broken(config const& c) { return c.shard.kind == shard::kind::zero; }
 };
 struct U08 {
   KEEL_RULE_TEXT("U08", "",
@@ -38,12 +40,23 @@ struct U27 {
       "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
 };
-struct U30 {
-  KEEL_RULE_TEXT("U30", "", "several ranks are not supported in this version of keel. Fix: keel::world::size<1>.");
-  static constexpr bool broken(config const& c) { return c.world.ranks > 1; }
+struct U55 {
+  KEEL_RULE_TEXT("U55", "",
+                 "an out-of-memory ladder does not run on several ranks in this version of keel. Fix: keel::oom::raise.");
+  static constexpr bool broken(config const& c) {
+    return c.shard.kind == shard::kind::replicate && c.oom.kind == oom::kind::ladder;
+  }
 };
 
-using rules_not_implemented = list<U04, U08, U09, U26, U27, U30>;
+using rules_not_implemented = list<U04, U08, U09, U26, U27, U55>;
+
+/// What only a bare step does.
+struct U30 {
+  KEEL_RULE_TEXT("U30", "",
+                 "a trainer does not run on several ranks in this version of keel. Fix: keel::step, or keel::shard::none.");
+  static constexpr bool broken(config const& c) { return c.shard.kind == shard::kind::replicate; }
+};
+using step_only_rules = list<U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {
@@ -275,8 +288,19 @@ struct U51 {
       "owns them and does.");
 };
 
-using call_rules =
-    list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50, U51>;
+struct U56 {
+  KEEL_RULE_TEXT("U56", "",
+                 "this recipe replicates over ranks and gets none. Fix: keel::join() behind the optimizer, of "
+                 "<keel/collective/join.hpp>.");
+};
+struct U57 {
+  KEEL_RULE_TEXT(
+      "U57", "",
+      "this recipe trains on one rank and gets several. Fix: add keel::shard::replicate to it, or leave the world out.");
+};
+
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50,
+                        U51, U56, U57>;
 
 }  // namespace keel::rule
 

@@ -236,6 +236,11 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
 template <>
 class gradients<stage::scaled, accumulation::complete> : public detail::gradients_base<stage::scaled, accumulation::complete> {
  public:
+  /// What the micro-batches' weights count in, and their sum in it.
+  double unit() const { return values_.first_weight; }
+  double weight() const { return values_.total_weight; }
+  /// Other ranks' gradients were added, and all of them weigh so much in this unit.
+  void take_weight(double total) { values_.total_weight = total; }
   /// Divides by the loss scale and by the update's weight.
   gradients<stage::unscaled> unscale() && {
     double const divisor = values_.scale * values_.total_weight;

@@ -3,6 +3,8 @@
 //     keel::step<recipe> step{model, optimizer};
 //     for (auto const& batch : batches) keel::step_outcome outcome = step(batch, loss_of);
 //
+// Of a recipe with keel::shard::replicate one on each rank: keel::step<recipe> step{model, optimizer, keel::join()};
+//
 // With accumulate<N> every Nth call updates. The order of the phases is fixed by the types of gradients.hpp; what each
 // phase does is the recipe's.
 #pragma once
@@ -15,9 +17,11 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <keel/accumulate/declared_batch.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/batch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
@@ -31,6 +35,7 @@
 #include <keel/oom/memory_ladder.hpp>
 #include <keel/recipe/admitted.hpp>
 #include <keel/schedule/lr_schedule.hpp>
+#include <keel/shard/replication.hpp>
 #include <keel/step/closure_update.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
@@ -40,6 +45,7 @@
 #include <keel/step/program_state.hpp>
 #include <keel/step/recipe_context.hpp>
 #include <keel/step/recipe_numbers.hpp>
+#include <keel/step/replicated_update.hpp>
 #include <keel/step/shown_gradients.hpp>
 #include <keel/step/step_environment.hpp>
 #include <keel/step/update_decision.hpp>
@@ -53,6 +59,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 namespace keel {
@@ -66,6 +73,8 @@ class step {
   static_assert(alignof(typename admission::demanded) > 0);
   using recipe = typename admission::recipe;
   using judged = typename detail::judged_at<recipe, door>::type;
+  static constexpr bool replicates = config_of<recipe>.shard.kind == shard::kind::replicate;
+  using world_type = std::conditional_t<replicates, world_of_ranks, typename Environment::world>;
 
  public:
   /// What the recipe is made of; its numbers are recipe_value()'s.
@@ -79,32 +88,56 @@ class step {
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
-      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe) {}
+      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe) {
+    require_world();
+  }
   /// For a recipe that leaves numbers open. Throws recipe_error: E22 that names the numbers which are missing or not of their kind,
   /// and with the rules that they break.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   step(Model& model, Optimizer& optimizer, numbers const& all, std::int64_t updates = 0, Observer observe = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe) {}
+      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe) {
+    require_world();
+  }
   /// With the numbers of another step of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   step(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, std::int64_t updates = 0,
-       Observer observe = {})
+       Observer observe = {}, world_type const& world = {})
       : numbers_(all),
         model_(as_module(model)),
         optimizer_(optimizer),
         engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
         parameters_(collect_parameters(model_, optimizer)),
         context_(std::addressof(model), optimizer, parameters_, detail::judged_value(observe, recipe_value()), updates,
-                 Environment::ranks()),
+                 detail::ranks_of<replicates, Environment>(world)),
         scaler_(recipe_value().loss_scale),
         schedule_(optimizer, recipe_value().schedule, updates, lr_schedule::factor_of<schedule_policy>()),
-        observe_(observe) {
+        observe_(observe),
+        replication_(world) {
     // Only where a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
     require_types_fit<judged, module_of<Model>, Optimizer>();
     detail::require_own_policies_fit<recipe>();
+    if constexpr (replicates) {
+      if (has_closure() && replication_.is_shared())
+        throw error(
+            "E12",
+            "an optimizer with a closure evaluates the loss itself, and ranks agree once an update. Use keel::adamw, adam or "
+            "sgd, or one rank.");
+      replication_.begin(recipe_value(), parameters_, model_, optimizer_);
+    }
   }
+  /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws world_error
+  /// (E24) for ranks with different recipes, models or learning rates.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
+  step(Model& model, Optimizer& optimizer, World const& world, std::int64_t updates = 0, Observer observe = {})
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe, world_for_this(world)) {}
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
+  step(Model& model, Optimizer& optimizer, World const& world, numbers const& all, std::int64_t updates = 0,
+       Observer observe = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe, world_for_this(world)) {}
   /// Rejected (Z08): which of the two would be guarded?
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   step(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step(model, first) {
@@ -155,9 +188,11 @@ class step {
       require_batch_fits<judged, Batch, weighted>();
       context_.template require_data_fits<Batch, weighted>();
       require_declared_rows(numbers_.present().accumulate, batch_traits<Batch>::rows(batch));
+      replication_.begin_call();
       try {
         return take(batch, loss_of);
       } catch (...) {
+        replication_.tell();
         drop_update();
         throw;
       }
@@ -188,15 +223,19 @@ class step {
     return own_backward<step>(*this, rows, tokens == 0 ? rows : tokens);
   }
 
-  /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none.
+  /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none. Of several
+  /// ranks all call it, and it is dropped where one of them has none.
   std::optional<step_outcome> flush() {
     std::optional<step_outcome> last;
+    if (!replication_.all_have(open_)) drop_update();
     if (open_) {
+      replication_.begin_call();
       try {
         require_not_own();
         auto const run_rest = [this] { replay_.run_rest(); };
         last = has_closure() ? advance_with_closure(true, run_rest) : advance(true, run_rest);
       } catch (...) {
+        replication_.tell();
         drop_update();
         throw;
       }
@@ -378,6 +417,7 @@ class step {
 
   friend own_backward<step>;
   friend detail::closure_update<step>;
+  friend detail::replicated_update<step>;
   template <class, class>
   friend class trainer;
   template <class, class>
@@ -425,6 +465,7 @@ class step {
     if (has_closure())
       throw error(
           "E12", "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
+    replication_.begin_call();
     try {
       if (!open_) begin();
       if (!pass_.is_open()) open_update();
@@ -433,6 +474,7 @@ class step {
       pass_.begin_own();
       is_own_open_ = true;
     } catch (...) {
+      replication_.tell();
       drop_update();
       throw;
     }
@@ -446,16 +488,32 @@ class step {
       ++micro_batches_;
       return advance(micro_batches_ == numbers_.present().accumulate.count, [] {});
     } catch (...) {
+      replication_.tell();
       drop_update();
       throw;
     }
   }
   void abandon_own() {
     is_own_open_ = false;
+    replication_.tell(std::make_exception_ptr(error("E12", "a micro-batch of the program's own was not closed")));
     drop_update();
   }
   void require_not_own() const {
     if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
+  }
+
+  /// Rejected (U57): more ranks than the recipe is for.
+  static world_type world_for_this([[maybe_unused]] world_of_ranks const& world) {
+    if constexpr (replicates) {
+      return world;
+    } else {
+      detail::reject_call<rule::U57, Recipe>();
+      return {};
+    }
+  }
+  /// Rejected (U56) where the recipe needs one.
+  static void require_world() {
+    if constexpr (replicates) detail::reject_call<rule::U56, Recipe>();
   }
 
   void take_numbers(config const& present) {
@@ -615,6 +673,7 @@ class step {
     pass_.phases().enter(run_phase::update);
     detail::update_sums const& sums = pass_.sums();
     bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
+    if constexpr (replicates) return detail::replicated_update<step>(*this, first).decide();
     require_declared_update(numbers_.present().accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
     // The update before this one may change the scale, the rate and the limits.
     if (decides_on_device_) {
@@ -646,23 +705,28 @@ class step {
     auto result = pass_.complete().unscale().check();
     // The gradients' norm, for which the host waited, came after it.
     if (losses_stay_on_device_ && !is_finite(read(sums.loss.mean_on_device()))) return found;
+    judge(found, std::move(result));
+    return found;
+  }
+
+  /// The host's verdict on the gradients of a finite loss.
+  void judge(detail::update_decision& found, std::variant<gradients<stage::checked>, nonfinite_gradient> result) {
     if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
       found.skip_reason = bad_gradient;
       found.where = parameters_.names[nonfinite->parameter];
       found.norm = nonfinite->norm;
-      return found;
+      return;
     }
     auto& checked = std::get<gradients<stage::checked>>(result);
     found.norm = checked.norm();
     found.skip_reason =
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
-    if (found.skip_reason) return found;
+    if (found.skip_reason) return;
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
     found.clipped->prepare(optimizer_);
-    return found;
   }
 
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
@@ -816,7 +880,7 @@ class step {
   }
 
   bool can_decide_on_device() const {
-    if constexpr (needs_whole_gradients<clip_policy>) return false;
+    if constexpr (needs_whole_gradients<clip_policy> || replicates) return false;
     // By the time a late result is read, the next forward pass has changed the buffers.
     if constexpr (averages && configured.ema.buffers) return false;
     // The program's state is put back on the host, which then has to know at once.
@@ -853,6 +917,7 @@ class step {
   std::int64_t micro_batches_ = 0;
   update_replay replay_;
   [[no_unique_address]] typename Environment::world world_{};
+  [[no_unique_address]] detail::replication_if<replicates> replication_;
 
   // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
   bool decides_on_device_ = false;

@@ -1,4 +1,4 @@
-// expect: U04 U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U30 U36 U37 U38 U41 U43 U44 U46
+// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U55
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -22,9 +22,9 @@ using times_out = keel::timeout::none;
 using has_grace = keel::timeout::none;
 struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 using computes_on = keel::device::cuda;
-using ranks = keel::world::size<1>;
+using starves = keel::oom::raise;
 #else
-using shards = keel::shard::replicate;
+using shards = keel::shard::zero<1>;
 using watches = keel::health::sft;
 using watches_rewards = keel::health::grpo;
 using looks = keel::batch_guard::check<>;
@@ -39,10 +39,10 @@ using times_out = keel::timeout::set<keel::timeout::hard<10_min>>;
 using has_grace = keel::timeout::set<keel::timeout::grace<60_s>>;
 struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
 using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
-using ranks = keel::world::size<2>;
+using starves = keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
 #endif
 
-void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
+void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer, keel::world_of_ranks const& world) {
   keel::step<keel::recipe<shards>> u04{model, optimizer};
   keel::step<keel::recipe<watches_rewards, aims>> u08{model, optimizer};
   keel::step<keel::recipe<watches>> u41{model, optimizer};
@@ -58,5 +58,5 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<keeps>> u46{model, optimizer};
   keel::step<keel::recipe<times_out>> u26{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};
-  keel::step<keel::recipe<shards, ranks>> u30{model, optimizer};
+  keel::step<keel::recipe<keel::shard::replicate, starves>> u55{model, optimizer, world};
 }

@@ -9,7 +9,7 @@ namespace timeout = keel::timeout;
 namespace fixed {
 
 template <>
-inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::none", keel::shard::none));
+inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::replicate", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
 template <>
 inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::sft", keel::health::sft), FIX("off", keel::health::off));
 template <>
@@ -21,7 +21,10 @@ inline constexpr auto fixes<rule::U26> =
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
-inline constexpr auto fixes<rule::U30> = said(FIX("keel::world::size<1>", keel::world::size<1>));
+inline constexpr auto fixes<rule::U30> =
+    said(FIX_BESIDE("keel::step", "keel::step", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
+template <>
+inline constexpr auto fixes<rule::U55> = said(FIX("keel::oom::raise", keel::shard::replicate, keel::oom::raise));
 
 template <>
 inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),

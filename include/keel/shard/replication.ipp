@@ -1,0 +1,231 @@
+// The bodies of replication.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <keel/collective/collectives.hpp>
+#include <keel/config/describe.hpp>
+#include <keel/core/error.hpp>
+#include <keel/shard/replication.hpp>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+inline constexpr std::int64_t longest_words = 1000;
+/// Of one collective, in bytes: large enough that its latency does not count, small enough that a copy of it does not.
+inline constexpr std::int64_t bucket_bytes = 25 << 20;
+
+/// What rank `from` says, everywhere.
+inline std::string text_of_rank(world_of_ranks const& world, std::string const& mine, int from) {
+  std::int64_t length = static_cast<std::int64_t>(mine.size());
+  at::Tensor size = at::full({1}, length, at::kLong);
+  broadcast(world, size, from);
+  length = size.item<std::int64_t>();
+  at::Tensor text = at::zeros({length}, at::kByte);
+  if (world.rank() == from) std::memcpy(text.data_ptr(), mine.data(), static_cast<std::size_t>(length));
+  broadcast(world, text, from);
+  return {static_cast<char const*>(text.data_ptr()), static_cast<std::size_t>(length)};
+}
+
+/// What must be alike, a line each.
+inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
+                                     torch::optim::Optimizer& optimizer) {
+  config own = recipe;
+  own.run = {};
+  std::string lines = "recipe:\n" + std::string(describe(own).c_str());
+  auto const add = [&](std::string const& name, at::Tensor const& one) {
+    lines += name + " " + c10::toString(one.scalar_type()) + c10::str(one.sizes()) + "\n";
+  };
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) add(parameters.names[i], parameters.tensors[i]);
+  for (auto const& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
+  for (auto const& group : optimizer.param_groups())
+    lines += "learning rate " + std::to_string(group.options().get_lr()) + "\n";
+  return lines;
+}
+
+/// The first line in which they differ, of both.
+inline std::pair<std::string, std::string> first_difference(std::string const& a, std::string const& b) {
+  for (std::size_t at_a = 0, at_b = 0;;) {
+    auto const line = [](std::string const& text, std::size_t& at) {
+      if (at >= text.size()) return std::string("nothing");
+      std::size_t const end = std::min(text.find('\n', at), text.size());
+      std::string const found = text.substr(at, end - at);
+      at = end + 1;
+      return found;
+    };
+    std::string const of_a = line(a, at_a), of_b = line(b, at_b);
+    if (of_a != of_b || (at_a >= a.size() && at_b >= b.size())) return {of_a, of_b};
+  }
+}
+
+KEEL_BODY replication::replication(world_of_ranks world) : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
+
+KEEL_BODY replication::~replication() {
+  if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");
+}
+
+KEEL_BODY void replication::begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
+                                  torch::optim::Optimizer& optimizer) {
+  if (!is_shared()) return;
+  at::NoGradGuard const no_grad;
+  std::string const mine = same_on_all_ranks(recipe, parameters, model, optimizer);
+  std::string const first = text_of_rank(world_, mine, 0);
+  std::int64_t const other = world_.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world_.rank()});
+  if (other >= 0) {
+    std::string const theirs = text_of_rank(world_, mine, static_cast<int>(other));
+    auto const [of_first, of_other] = first_difference(first, theirs);
+    throw world_error(
+        "E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
+                   "\": their updates would not be of the same training. Start the same program with the same options for "
+                   "all ranks.");
+  }
+  for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
+  for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
+}
+
+KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std::string const& threw) {
+  told_ = true;
+  bool const is_nonfinite = mine.nonfinite_on >= 0;
+  std::array<double, 10> const own{threw.empty() ? 0.0 : 1.0,
+                                   is_nonfinite ? 1.0 : 0.0,
+                                   mine.loss,
+                                   mine.loss_weight,
+                                   mine.weight,
+                                   mine.unit,
+                                   static_cast<double>(mine.rows),
+                                   static_cast<double>(mine.tokens),
+                                   static_cast<double>(mine.updates),
+                                   static_cast<double>(mine.without_gradient)};
+  at::Tensor packed = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
+  std::copy(own.begin(), own.end(), packed.data_ptr<double>());
+  at::Tensor const gathered = all_gather(world_, packed);
+  auto const at_place = [&](int rank, std::size_t place) {
+    return gathered.data_ptr<double>()[static_cast<std::size_t>(rank) * own.size() + place];
+  };
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (at_place(rank, 0) == 0.0) continue;
+    std::string const words = text_of_rank(world_, threw.substr(0, longest_words), rank);
+    if (rank == world_.rank()) break;  // its own exception is on its way
+    throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
+  }
+  window_of_ranks all;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (at_place(rank, 8) != at_place(0, 8))
+      throw world_error(
+          "E25", "rank " + std::to_string(rank) + " is at update " + std::to_string(static_cast<long long>(at_place(rank, 8))) +
+                     " and rank 0 at " + std::to_string(static_cast<long long>(at_place(0, 8))) +
+                     ": they are not of the same training any more. Make the same updates on all ranks, or resume all of "
+                     "them from one checkpoint.");
+    if (all.nonfinite_on < 0 && at_place(rank, 1) != 0.0) all.nonfinite_on = rank;
+    if (all.unit == 0.0) all.unit = at_place(rank, 5);
+  }
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    double const relative = at_place(rank, 5) == 0.0 || at_place(rank, 5) == all.unit ? 1.0 : at_place(rank, 5) / all.unit;
+    all.loss += at_place(rank, 2);
+    all.loss_weight += at_place(rank, 3);
+    all.weight += at_place(rank, 4) * relative;
+    all.rows += static_cast<std::int64_t>(at_place(rank, 6));
+    all.tokens += static_cast<std::int64_t>(at_place(rank, 7));
+    all.without_gradient += static_cast<std::int64_t>(at_place(rank, 9));
+  }
+  all.updates = mine.updates;
+  return all;
+}
+
+KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
+  if (is_shared()) return exchange(mine, "");
+  told_ = true;
+  return mine;
+}
+
+KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
+  if (!is_shared() || std::exchange(told_, true)) return;
+  std::string words = "an exception without words";
+  try {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (std::exception const& one) {
+      words = one.what();
+    } catch (...) {  // what it is, its own catcher says
+    }
+    exchange({}, words.empty() ? "an exception without words" : words);
+  } catch (...) {  // the other ranks are gone, or this one is: what it threw is on its way already
+  }
+}
+
+KEEL_BODY bool replication::all_have(bool open_update) const { return world_.combine(reduce::min{}, open_update); }
+
+KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
+  for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
+    at::Tensor const& gradient = parameters.tensors[i].grad();
+    if (gradient.defined() && gradient.layout() != at::kStrided)
+      throw error("E11", "the gradient of " + parameters.names[i] +
+                             " is sparse, and ranks add up dense ones. Use an embedding with sparse = false.");
+  }
+}
+
+KEEL_BODY void replication::sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const {
+  if (!is_shared()) return;
+  at::NoGradGuard const no_grad;
+  auto const& tensors = parameters.tensors;
+  auto const is_wanted = [](at::Tensor const& parameter) { return parameter.requires_grad(); };
+  std::vector<bool> has(tensors.size(), true);
+  if (!all_have_all) {
+    at::Tensor mask = at::zeros({static_cast<std::int64_t>(tensors.size())}, at::kByte);
+    for (std::size_t i = 0; i < tensors.size(); ++i) mask.data_ptr<std::uint8_t>()[i] = tensors[i].grad().defined() ? 1 : 0;
+    all_reduce(world_, mask, reduce::max{});
+    for (std::size_t i = 0; i < tensors.size(); ++i) has[i] = mask.data_ptr<std::uint8_t>()[i] != 0;
+  }
+  // Buckets of one dtype and device, in the order of the parameters, which is the same on all ranks.
+  std::vector<std::size_t> bucket;
+  std::int64_t bytes = 0;
+  auto const flush = [&] {
+    if (bucket.empty()) return;
+    std::vector<at::Tensor> flat;
+    flat.reserve(bucket.size());
+    for (std::size_t const i : bucket) flat.push_back(tensors[i].grad().reshape(-1));
+    at::Tensor all = bucket.size() == 1 ? flat.front().contiguous() : at::cat(flat);
+    if (relative != 1.0) all.mul_(relative);
+    all_reduce(world_, all);
+    std::int64_t begin = 0;
+    for (std::size_t const i : bucket) {
+      at::Tensor const& gradient = tensors[i].grad();
+      gradient.copy_(all.slice(0, begin, begin + gradient.numel()).view(gradient.sizes()));
+      begin += gradient.numel();
+    }
+    bucket.clear();
+    bytes = 0;
+  };
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!has[i] || !is_wanted(tensors[i])) continue;
+    at::Tensor& gradient = tensors[i].mutable_grad();
+    auto const own = tensors[i].scalar_type();
+    auto const dtype = own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
+    if (!gradient.defined()) gradient = at::zeros(tensors[i].sizes(), tensors[i].options().dtype(dtype).requires_grad(false));
+    if (gradient.scalar_type() != dtype) gradient = gradient.to(dtype);
+    bool const fits = bucket.empty() || (tensors[bucket.front()].grad().scalar_type() == dtype &&
+                                         tensors[bucket.front()].device() == tensors[i].device());
+    if (!fits || bytes + static_cast<std::int64_t>(gradient.nbytes()) > bucket_bytes) flush();
+    bucket.push_back(i);
+    bytes += static_cast<std::int64_t>(gradient.nbytes());
+  }
+  flush();
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
