@@ -108,6 +108,10 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
     at.numWorkers = how.size;
     at.waitWorkers = false;
     at.timeout = options.timeout;
+    // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
+    [](auto& later) {
+      if constexpr (requires { later.useLibUV; }) later.useLibUV = false;
+    }(at);
     auto const whole = c10::make_intrusive<c10d::TCPStore>(how.address, at);
     whole->setTimeout(options.timeout);
     store = c10::make_intrusive<c10d::PrefixStore>("keel/" + how.run_id + "/" + std::to_string(how.restart), whole);
