@@ -47,7 +47,7 @@ inline std::string same_for_all(launch const& how) {
 inline void meet(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
   std::string const mine = same_for_all(how);
-  if (store.check({key(how.rank)}))
+  if (store.add("count/" + std::to_string(how.rank), 1) > 1)
     throw world_error("E24", "two processes are rank " + std::to_string(how.rank) + " of this world, which meets at " +
                                  how.address + ":" + std::to_string(how.port) +
                                  ". Start each rank once, or give the second run another MASTER_PORT.");

@@ -91,7 +91,9 @@ class group_transport final : public transport {
   }
   void abort(std::string const& why) noexcept override {
     try {
-      if (broken_.empty()) broken_ = "rank " + std::to_string(rank_) + " has given up: " + why;
+      // Whom another rank's end has brought here does not say that it was the first.
+      if (!broken_.empty()) return;
+      broken_ = "rank " + std::to_string(rank_) + " has given up: " + why;
       if (store_) leave_words(*store_, rank_, why);
     } catch (std::exception const&) {
       // The store may be gone with the rank that served it: the others learn of this end by the closed connection.

@@ -12,45 +12,61 @@
 namespace keel::detail {
 
 inline constexpr char const* words_key = "keel/given_up";
+/// What a rank came to, and that it has read what the others did.
+inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
+inline std::string read_key(int rank) { return "keel/read/" + std::to_string(rank); }
+
+inline void put(c10d::Store& store, std::string const& key, std::string const& words) {
+  store.set(key, std::vector<std::uint8_t>(words.begin(), words.end()));
+}
+/// Empty where nothing is there.
+inline std::string found_at(c10d::Store& store, std::string const& key) {
+  if (!store.check({key})) return "";
+  auto const bytes = store.get(key);
+  return {bytes.begin(), bytes.end()};
+}
+/// Until `is_done` or the time.
+template <class IsDone>
+void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_done) {
+  while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+}
 
 KEEL_BODY void leave_words(c10d::Store& store, int rank, std::string const& why) {
   std::string const words = "rank " + std::to_string(rank) + " has given up: " + why;
   store.compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
+  put(store, failed_key(rank), "its end");
+  put(store, read_key(rank), "yes");
 }
 
-/// Which ranks did not say within a second that this collective failed for them too, or that another did.
-inline std::string who_is_missing(c10d::Store& store, int rank, int size, char const* what, std::int64_t number) {
-  auto const key = [](int one) { return "keel/failed/" + std::to_string(one); };
+/// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
+/// that it failed for them too, or one that is in another.
+inline std::string reason_in(c10d::Store& store, int rank, int size, char const* what, std::int64_t number) {
   std::string const mine = what + (", its collective number " + std::to_string(number));
-  store.set(key(rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
-  std::vector<std::string> theirs(static_cast<std::size_t>(size));
-  auto const until = std::chrono::steady_clock::now() + std::chrono::seconds(1);
-  std::string missing;
-  do {
+  put(store, failed_key(rank), mine);
+  std::vector<std::string> said(static_cast<std::size_t>(size));
+  std::string words, missing;
+  auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
+  wait_until(last, [&] {
+    if (words.empty()) words = found_at(store, words_key);
     missing.clear();
     for (int one = 0; one < size; ++one) {
-      std::string& said = theirs[static_cast<std::size_t>(one)];
-      if (said.empty() && store.check({key(one)})) {
-        auto const bytes = store.get(key(one));
-        said.assign(bytes.begin(), bytes.end());
-      }
-      if (said.empty()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(one);
+      std::string& theirs = said[static_cast<std::size_t>(one)];
+      if (theirs.empty()) theirs = found_at(store, failed_key(one));
+      if (theirs.empty()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(one);
     }
-    if (!missing.empty()) std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  } while (!missing.empty() && std::chrono::steady_clock::now() < until);
+    return missing.empty() || (rank != 0 && !words.empty());
+  });
+  put(store, read_key(rank), "yes");
   // Rank 0 may serve the store: it does not leave before the others have read there what they need.
-  auto const read = [](int one) { return "keel/read/" + std::to_string(one); };
-  store.set(read(rank), std::vector<std::uint8_t>(1));
   for (int one = 1; rank == 0 && one < size; ++one) {
-    bool const comes = !theirs[static_cast<std::size_t>(one)].empty();
-    auto const longest = until + std::chrono::seconds(1);
-    while (comes && !store.check({read(one)}) && std::chrono::steady_clock::now() < longest)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (!said[static_cast<std::size_t>(one)].empty())
+      wait_until(last + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
   }
+  if (!words.empty()) return words;
   if (!missing.empty()) return missing + (missing.find(',') == std::string::npos ? " is" : " are") + " gone or hanging";
   for (int one = 0; one < size; ++one) {
-    std::string const& said = theirs[static_cast<std::size_t>(one)];
-    if (said != mine) return "rank " + std::to_string(one) + " is at " + said;
+    std::string const& theirs = said[static_cast<std::size_t>(one)];
+    if (theirs != mine) return "rank " + std::to_string(one) + " is at " + theirs;
   }
   return "all ranks are there, and the network between them, or one that was too late, is the reason";
 }
@@ -63,14 +79,7 @@ KEEL_BODY std::string words_of_failure(int rank, int size, char const* what, std
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
   std::string left;
   try {
-    if (store != nullptr) {
-      if (store->check({words_key})) {
-        auto const bytes = store->get(words_key);
-        left.assign(bytes.begin(), bytes.end());
-      } else {
-        left = who_is_missing(*store, rank, size, what, number);
-      }
-    }
+    if (store != nullptr) left = reason_in(*store, rank, size, what, number);
   } catch (std::exception const&) {
     // The store is gone with the process that served it, which these words then say.
     left = "the store is gone, which rank 0 serves where no launcher does";
