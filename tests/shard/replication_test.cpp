@@ -6,6 +6,7 @@
 
 #include <keel/collective/in_process.hpp>
 
+#include "../collective/words_of_ranks.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -134,20 +135,6 @@ void compare(std::int64_t updates, std::int64_t bad = -1) {
   }
 }
 
-std::vector<std::string> words_of(int ranks, std::function<void(keel::world_of_ranks)> const& body,
-                                  keel::in_process_options const& options = {}) {
-  std::vector<std::string> all;
-  for (auto const& threw : keel::try_in_process(ranks, body, options)) {
-    std::string words;
-    try {
-      if (threw) std::rethrow_exception(threw);
-    } catch (std::exception const& thrown) {
-      words = thrown.what();
-    }
-    all.push_back(words);
-  }
-  return all;
-}
 bool has(std::string const& words, std::string const& part) {
   UNSCOPED_INFO(words);
   return words.find(part) != std::string::npos;
@@ -208,7 +195,7 @@ TEST_CASE("an exception in the loss, in a batch or behind an open micro-batch of
 
 TEST_CASE("ranks with other recipes, parameters or rates are named with both, and rank 0's parameters are everyone's") {
   struct other : keel::recipe<keel::shard::replicate, keel::clip::global_norm<2.0>> {};
-  for (auto const& words : words_of(3, [](keel::world_of_ranks const& world) {
+  for (auto const& words : words_of_ranks(3, [](keel::world_of_ranks const& world) {
          trained_model one(at::kFloat);
          if (world.rank() == 2) {
            keel::step<other>(*one.model, *one.optimizer, world);
@@ -219,12 +206,12 @@ TEST_CASE("ranks with other recipes, parameters or rates are named with both, an
     CHECK(has(words, "[E24] rank 0 has \"clip"));
     CHECK(has(words, "where rank 2 has \"clip"));
   }
-  for (auto const& words : words_of(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
          trained_model one(at::kFloat, world.rank() == 1 ? 0.02 : 0.01);
          keel::step<plain>(*one.model, *one.optimizer, world);
        }))
     CHECK(has(words, "rank 0 has \"learning rate 0.010000\" where rank 1 has \"learning rate 0.020000\""));
-  for (auto const& words : words_of(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
          trained_model one(world.rank() == 1 ? at::kDouble : at::kFloat);
          keel::step<plain>(*one.model, *one.optimizer, world);
        }))
@@ -308,7 +295,7 @@ TEST_CASE("whatever collective a rank dies or hangs in, the others are told its 
     for (std::int64_t collective = 1;; ++collective) {
       std::vector<std::int64_t> updates(static_cast<std::size_t>(ranks));
       bool was_hit = false;
-      auto const words = words_of(
+      auto const words = words_of_ranks(
           ranks,
           [&](keel::world_of_ranks const& world) {
             trained_model one(at::kFloat);
