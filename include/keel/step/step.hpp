@@ -507,7 +507,7 @@ class step {
     if constexpr (replicates) {
       return world;
     } else {
-      detail::reject_call<rule::U57, Recipe>();
+      if constexpr (!std::same_as<recipe, detail::inert>) detail::reject_call<rule::U57, Recipe>();
       return {};
     }
   }
