@@ -164,8 +164,8 @@ TEST_CASE("parameters of bf16 add up in float32 and stay equal on all ranks") {
 }
 
 TEST_CASE("an exception in the loss, in a batch or behind an open micro-batch of one rank is told to all, who make no update and may go on") {
-  for (std::int64_t const at : {0, 1, 4}) {
-    CAPTURE(at);
+  for (auto const& [at, is_batch] : std::vector<std::pair<std::int64_t, bool>>{{0, false}, {1, false}, {4, false}, {1, true}, {3, true}}) {
+    CAPTURE(at, is_batch);
     std::map<int, std::vector<at::Tensor>> parameters;
     std::map<int, std::string> caught;
     keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
@@ -173,7 +173,9 @@ TEST_CASE("an exception in the loss, in a batch or behind an open micro-batch of
       keel::step<accumulating> step{*one.model, *one.optimizer, world};
       for (std::int64_t i = 0; i < 6; ++i) {
         try {
-          step(make_pair_batch(static_cast<std::uint64_t>(i)), [&](pair_batch const& batch) {
+          auto batch = make_pair_batch(static_cast<std::uint64_t>(i));
+          if (world.rank() == 1 && i == at && is_batch) batch = {batch.first.slice(0, 0, 0), batch.second.slice(0, 0, 0)};
+          step(batch, [&](pair_batch const& batch) {
             if (world.rank() == 1 && i == at) throw std::runtime_error("of the program");
             return mean_squared_error(one.model)(batch);
           });
@@ -186,8 +188,8 @@ TEST_CASE("an exception in the loss, in a batch or behind an open micro-batch of
       parameters[world.rank()] = copies_of(one.model->parameters());
       CHECK(step.updates() == 1);
     });
-    CHECK(caught[1] == "of the program");
-    for (int const rank : {0, 2}) CHECK(has(caught[rank], "[E25] rank 1 threw, and no rank makes this update: of the program"));
+    CHECK(has(caught[1], is_batch ? "[E06] a batch has no rows" : "of the program"));
+    for (int const rank : {0, 2}) CHECK(has(caught[rank], "[E25] rank 1 threw, and no rank makes this update: " + caught[1]));
     CHECK(same_bits(parameters[0], parameters[1]));
     CHECK(same_bits(parameters[0], parameters[2]));
   }

@@ -61,7 +61,7 @@ class replication {
   bool all_have(bool open_update) const;
 
   /// The sum of the gradients of all ranks, each times `relative`, in float32 where they are narrower. A parameter that has one on any rank has
-  /// one on all. Throws error (E11) for a sparse one.
+  /// one on all.
   void sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const;
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);

@@ -11,13 +11,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstring>
 #include <keel/collective/collectives.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/shard/replication.hpp>
-#include <map>
 #include <utility>
 #include <vector>
 

@@ -186,9 +186,18 @@ class step {
     } else {
       constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
       require_batch_fits<judged, Batch, weighted>();
-      context_.template require_data_fits<Batch, weighted>();
-      require_declared_rows(numbers_.present().accumulate, batch_traits<Batch>::rows(batch));
       replication_.begin_call();
+      try {
+        context_.template require_data_fits<Batch, weighted>();
+        require_declared_rows(numbers_.present().accumulate, batch_traits<Batch>::rows(batch));
+      } catch (...) {
+        // On one rank an open update goes on with the next batch; of several all drop theirs.
+        if (replication_.is_shared()) {
+          replication_.tell();
+          drop_update();
+        }
+        throw;
+      }
       try {
         return take(batch, loss_of);
       } catch (...) {
