@@ -158,10 +158,12 @@ KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
       std::rethrow_exception(thrown);
     } catch (std::exception const& one) {
       words = one.what();
-    } catch (...) {  // what it is, its own catcher says
+    } catch (...) {
+      // What it is, its own catcher says.
     }
     exchange({}, words.empty() ? "an exception without words" : words);
-  } catch (...) {  // the other ranks are gone, or this one is: what it threw is on its way already
+  } catch (...) {
+    // The other ranks are gone, or this one is: what it threw is on its way already.
   }
 }
 

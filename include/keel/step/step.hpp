@@ -198,13 +198,7 @@ class step {
         }
         throw;
       }
-      try {
-        return take(batch, loss_of);
-      } catch (...) {
-        replication_.tell();
-        drop_update();
-        throw;
-      }
+      return told_if_it_throws([&] { return take(batch, loss_of); });
     }
     return result::accumulated{0, numbers_.present().accumulate.count};
   }
@@ -239,15 +233,11 @@ class step {
     if (!replication_.all_have(open_)) drop_update();
     if (open_) {
       replication_.begin_call();
-      try {
+      last = told_if_it_throws([&] {
         require_not_own();
         auto const run_rest = [this] { replay_.run_rest(); };
-        last = has_closure() ? advance_with_closure(true, run_rest) : advance(true, run_rest);
-      } catch (...) {
-        replication_.tell();
-        drop_update();
-        throw;
-      }
+        return has_closure() ? advance_with_closure(true, run_rest) : advance(true, run_rest);
+      });
     }
     if (last && last->is<result::gave_up>()) return last;
     if (auto settled = settle()) last = settled;
@@ -435,6 +425,18 @@ class step {
   /// The host waits for it.
   static double read(at::Tensor const& one) { return Environment::host_value(one); }
 
+  /// An exception of `run` drops the update, and is told to the other ranks.
+  template <class Run>
+  std::invoke_result_t<Run const&> told_if_it_throws(Run const& run) {
+    try {
+      return run();
+    } catch (...) {
+      replication_.tell();
+      drop_update();
+      throw;
+    }
+  }
+
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf& loss_of) {
     average_.require_parameters_in_place();
@@ -475,32 +477,24 @@ class step {
       throw error(
           "E12", "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
     replication_.begin_call();
-    try {
+    told_if_it_throws([&] {
       if (!open_) begin();
       if (!pass_.is_open()) open_update();
       trace_.cannot_add("the program runs its backward passes itself");
       observe_(event::micro_batch_begin{begun(), micro_batches_});
       pass_.begin_own();
       is_own_open_ = true;
-    } catch (...) {
-      replication_.tell();
-      drop_update();
-      throw;
-    }
+    });
   }
   step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
-    try {
+    return told_if_it_throws([&] {
       is_own_open_ = false;
       require_declared_rows(numbers_.present().accumulate, rows);
       detail::loss_accumulator const tally = pass_.end_own(loss, rows, tokens);
       tell_end(tally, micro_batches_);
       ++micro_batches_;
       return advance(micro_batches_ == numbers_.present().accumulate.count, [] {});
-    } catch (...) {
-      replication_.tell();
-      drop_update();
-      throw;
-    }
+    });
   }
   void abandon_own() {
     is_own_open_ = false;
