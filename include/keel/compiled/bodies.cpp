@@ -19,6 +19,7 @@
 #include <keel/collective/join.ipp>
 #include <keel/collective/launch.ipp>
 #include <keel/collective/process_group.ipp>
+#include <keel/collective/words_of_rank.ipp>
 #include <keel/collective/world_of_ranks.ipp>
 #include <keel/core/buffers.ipp>
 #include <keel/core/files.ipp>
@@ -113,6 +114,7 @@
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
 #include <keel/trainer/run_log.ipp>
+#include <keel/trainer/run_of_ranks.ipp>
 #include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>

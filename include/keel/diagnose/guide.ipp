@@ -186,7 +186,7 @@ inline constexpr guide_entry all_of_guide[] = {
     {too_slow, "most of a batch is padding", "sequences of very different lengths in one batch",
      "batches of like lengths, packing", "data/padding where keel::batch_guard::padding names the id"},
     {too_slow, "communication takes most of the time", "ranks wait for each other or for the link",
-     "accumulate more, a lower ZeRO stage; look at the link between the devices", "waits for trainers of several ranks (U30)"},
+     "accumulate more, a lower ZeRO stage; look at the link between the devices", "waits for times of each rank"},
     {it_hangs, "training hangs; no progress and no message; NCCL timeout",
      "ranks run different code, have uneven data, or one of them died",
      "look for the first error over the logs of all ranks; the same number of batches on each",

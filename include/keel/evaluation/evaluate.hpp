@@ -81,6 +81,7 @@ using batch_metrics = std::vector<named_mean>;
 /// The means of one evaluation.
 struct evaluation_result {
   std::vector<std::pair<std::string, double>> values;  ///< in the order in which the function gives them
+  std::vector<double> weights = {};                    ///< over which each is a mean, such as rows
 
   bool has(std::string const& name) const {
     return std::any_of(values.begin(), values.end(), [&](auto const& one) { return one.first == name; });
@@ -202,7 +203,10 @@ evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, prec
   if (sums.all().empty())
     throw data_error("E06", "there is nothing to evaluate: the batches are empty. Give evaluate at least one batch.");
   evaluation_result result;
-  for (auto const& [name, tally] : sums.all()) result.values.emplace_back(name, tally.mean());
+  for (auto const& [name, tally] : sums.all()) {
+    result.values.emplace_back(name, tally.mean());
+    result.weights.push_back(tally.weight);
+  }
   return result;
 }
 

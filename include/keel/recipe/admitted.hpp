@@ -13,7 +13,7 @@ struct inert : recipe<> {};
 /// A trainer rejects what this version of keel does not implement.
 struct at_trainer {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::step_only_rules>::type;
+  using rules = rule::rules_not_implemented;
 };
 
 /// A bare step also rejects what only a trainer does.
@@ -25,11 +25,11 @@ struct at_step {
 /// One of several models in a run, and the run itself.
 struct at_part {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules, rule::step_only_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules, rule::one_model_rules>::type;
 };
 struct at_run {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules, rule::step_only_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules, rule::one_model_rules>::type;
 };
 
 /// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may

@@ -50,13 +50,14 @@ struct U55 {
 
 using rules_not_implemented = list<U04, U08, U09, U26, U27, U55>;
 
-/// What only a bare step does.
+/// What only a run with one model does.
 struct U30 {
   KEEL_RULE_TEXT("U30", "",
-                 "a trainer does not run on several ranks in this version of keel. Fix: keel::step, or keel::shard::none.");
+                 "several models in one run do not train on several ranks in this version of keel. Fix: keel::trainer, or "
+                 "keel::shard::none.");
   static constexpr bool broken(config const& c) { return c.shard.kind == shard::kind::replicate; }
 };
-using step_only_rules = list<U30>;
+using one_model_rules = list<U30>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {

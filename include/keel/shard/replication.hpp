@@ -1,7 +1,8 @@
 // shard::replicate: everything everywhere. What the ranks of a step decide together, in one packed collective an update, and the sum of
 // their gradients. No rank takes a branch before a collective by itself: one that throws takes part with what it threw, and so does one
-// whose loss is not finite.
-// Left out: sums that begin while the backward pass runs; they are made at the window's end.
+// whose loss is not finite, whose data has ended, or that was asked to stop or to save.
+// Buffers, such as the statistics of batch normalisation, are rank 0's on all of them, from the end of an update on.
+// Left out: sums that begin while the backward pass runs; they are made at the window's end. Batch statistics over all ranks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -17,6 +18,7 @@
 #include <keel/core/parameters.hpp>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 namespace keel::detail {
 
@@ -31,6 +33,20 @@ struct window_of_ranks {
   std::int64_t updates = 0;           ///< applied and skipped before this one
   std::int64_t without_gradient = 0;  ///< parameters
   int nonfinite_on = -1;              ///< the first rank whose loss is not finite
+  int ended_on = -1;                  ///< the first rank that has no more data
+  std::uint32_t names = 0;            ///< a checksum of those of its losses; of all ranks 0 where they differ
+};
+
+/// What a rank is asked for between updates: by a signal, by its program, or by its clock.
+struct asked_of_ranks {
+  int signal = 0;      ///< that asks for a stop; of several the highest
+  bool stops = false;  ///< the program asks for a stop
+  bool saves = false;
+};
+
+/// Thrown where the data of a rank has ended in the middle of an update of the others, which then drop it. No error: it ends an epoch.
+struct data_ended {
+  int rank;
 };
 
 class replication {
@@ -50,13 +66,27 @@ class replication {
              torch::optim::Optimizer& optimizer);
 
   /// A call of the step begins: if it throws, the other ranks are to know.
-  void begin_call() { told_ = false; }
+  void begin_call() { told_ = all_know_ = false; }
   /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Throws world_error
   /// (E25) where another rank threw, with its words, or is at another update, with both numbers.
   window_of_ranks agree(window_of_ranks const& mine);
+  /// What this rank is asked for, which the others learn at the next agreement.
+  void ask(asked_of_ranks const& mine) { mine_ = mine; }
+  /// What any of them was asked for, as of the last agreement; nothing before the first.
+  asked_of_ranks const& asked() const { return asked_; }
+  void forget_asked() { asked_ = {}; }
+  /// This rank's data has ended: takes part in an agreement of the others, whose update is dropped unless theirs ended too. `updates`: as in
+  /// window_of_ranks.
+  void end_of_data(std::int64_t updates);
   /// This rank's call ends with an exception, in whose handler this is: takes part in the agreement that the others are in, or come to.
   void tell() noexcept { tell(std::current_exception()); }
   void tell(std::exception_ptr const& thrown) noexcept;
+  /// This rank's training ends with an exception outside of a call: unless all of them end by it, their collectives throw its words.
+  void leave(char const* words) noexcept {
+    if (is_shared() && !all_know_) world_.abort(words);
+  }
+  /// The exception that ends the update is one that all ranks threw, and they can go on together.
+  bool all_know() const { return all_know_; }
   /// All ranks: false where one of them has no open update.
   bool all_have(bool open_update) const;
 
@@ -65,12 +95,19 @@ class replication {
   void sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const;
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
+  /// Rank 0's buffers are everyone's.
+  void share_buffers(torch::nn::Module& model) const;
+  /// The ranks' sums of numbers that all of them have, in their order.
+  void sum(std::vector<double>& numbers) const;
 
  private:
   window_of_ranks exchange(window_of_ranks const& mine, std::string const& threw);
 
   world_of_ranks world_;
+  asked_of_ranks mine_;
+  asked_of_ranks asked_;
   bool told_ = true;
+  bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built
 };
 
@@ -83,6 +120,9 @@ struct no_replication {
   static void tell() noexcept {}
   static void tell(std::exception_ptr const& /*thrown*/) noexcept {}
   static bool all_have(bool /*open_update*/) { return true; }
+  static void leave(char const* /*words*/) noexcept {}
+  static bool all_know() { return true; }
+  static world_of_ranks world() { return {}; }
 };
 template <bool Replicates>
 using replication_if = std::conditional_t<Replicates, replication, no_replication>;

@@ -6,16 +6,16 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <keel/collective/collectives.hpp>
+#include <keel/collective/words_of_rank.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/shard/replication.hpp>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -26,18 +26,6 @@ namespace keel::detail {
 inline constexpr std::int64_t longest_words = 1000;
 /// Of one collective, in bytes: large enough that its latency does not count, small enough that a copy of it does not.
 inline constexpr std::int64_t bucket_bytes = 25 << 20;
-
-/// What rank `from` says, everywhere.
-inline std::string text_of_rank(world_of_ranks const& world, std::string const& mine, int from) {
-  std::int64_t length = static_cast<std::int64_t>(mine.size());
-  at::Tensor size = at::full({1}, length, at::kLong);
-  broadcast(world, size, from);
-  length = size.item<std::int64_t>();
-  at::Tensor text = at::zeros({length}, at::kByte);
-  if (world.rank() == from) std::memcpy(text.data_ptr(), mine.data(), static_cast<std::size_t>(length));
-  broadcast(world, text, from);
-  return {static_cast<char const*>(text.data_ptr()), static_cast<std::size_t>(length)};
-}
 
 /// What must be alike, a line each.
 inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
@@ -81,10 +69,10 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   if (!is_shared()) return;
   at::NoGradGuard const no_grad;
   std::string const mine = same_on_all_ranks(recipe, parameters, model, optimizer);
-  std::string const first = text_of_rank(world_, mine, 0);
+  std::string const first = words_of_rank(world_, mine, 0);
   std::int64_t const other = world_.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world_.rank()});
   if (other >= 0) {
-    std::string const theirs = text_of_rank(world_, mine, static_cast<int>(other));
+    std::string const theirs = words_of_rank(world_, mine, static_cast<int>(other));
     auto const [of_first, of_other] = first_difference(first, theirs);
     throw world_error(
         "E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
@@ -95,59 +83,108 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
 }
 
+namespace of_window {
+/// Of a number in what a rank packs.
+enum number : std::size_t {
+  threw,
+  nonfinite,
+  loss,
+  loss_weight,
+  weight,
+  unit,
+  rows,
+  tokens,
+  updates,
+  without_gradient,
+  signal,
+  stops,
+  saves,
+  ended,
+  names,
+  count
+};
+}  // namespace of_window
+
 KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std::string const& threw) {
+  using namespace of_window;
   told_ = true;
-  bool const is_nonfinite = mine.nonfinite_on >= 0;
-  std::array<double, 10> const own{threw.empty() ? 0.0 : 1.0,
-                                   is_nonfinite ? 1.0 : 0.0,
-                                   mine.loss,
-                                   mine.loss_weight,
-                                   mine.weight,
-                                   mine.unit,
-                                   static_cast<double>(mine.rows),
-                                   static_cast<double>(mine.tokens),
-                                   static_cast<double>(mine.updates),
-                                   static_cast<double>(mine.without_gradient)};
-  at::Tensor packed = at::empty({static_cast<std::int64_t>(own.size())}, at::kDouble);
-  std::copy(own.begin(), own.end(), packed.data_ptr<double>());
+  auto const real = [](auto const value) { return static_cast<double>(value); };
+  at::Tensor packed = at::empty({static_cast<std::int64_t>(count)}, at::kDouble);
+  double* const own = packed.data_ptr<double>();
+  own[of_window::threw] = real(!threw.empty());
+  own[nonfinite] = real(mine.nonfinite_on >= 0);
+  own[loss] = mine.loss;
+  own[loss_weight] = mine.loss_weight;
+  own[weight] = mine.weight;
+  own[unit] = mine.unit;
+  own[rows] = real(mine.rows);
+  own[tokens] = real(mine.tokens);
+  own[updates] = real(mine.updates);
+  own[without_gradient] = real(mine.without_gradient);
+  own[signal] = real(mine_.signal);
+  own[stops] = real(mine_.stops);
+  own[saves] = real(mine_.saves);
+  own[ended] = real(mine.ended_on >= 0);
+  own[names] = real(mine.names);
   at::Tensor const gathered = all_gather(world_, packed);
-  auto const at_place = [&](int rank, std::size_t place) {
-    return gathered.data_ptr<double>()[static_cast<std::size_t>(rank) * own.size() + place];
+  auto const of = [&](int rank, of_window::number what) {
+    return gathered.data_ptr<double>()[static_cast<std::size_t>(rank) * count + what];
   };
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (at_place(rank, 0) == 0.0) continue;
-    std::string const words = text_of_rank(world_, threw.substr(0, longest_words), rank);
+    if (of(rank, of_window::threw) == 0.0) continue;
+    std::string const words = words_of_rank(world_, threw.substr(0, longest_words), rank);
+    all_know_ = true;
     if (rank == world_.rank()) break;  // its own exception is on its way
     throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
   }
   window_of_ranks all;
+  asked_ = {};
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (at_place(rank, 8) != at_place(0, 8))
-      throw world_error(
-          "E25", "rank " + std::to_string(rank) + " is at update " + std::to_string(static_cast<long long>(at_place(rank, 8))) +
-                     " and rank 0 at " + std::to_string(static_cast<long long>(at_place(0, 8))) +
-                     ": they are not of the same training any more. Make the same updates on all ranks, or resume all of "
-                     "them from one checkpoint.");
-    if (all.nonfinite_on < 0 && at_place(rank, 1) != 0.0) all.nonfinite_on = rank;
-    if (all.unit == 0.0) all.unit = at_place(rank, 5);
+    if (of(rank, updates) != of(0, updates))
+      throw world_error("E25", "rank " + std::to_string(rank) + " is at update " +
+                                   std::to_string(static_cast<long long>(of(rank, updates))) + " and rank 0 at " +
+                                   std::to_string(static_cast<long long>(of(0, updates))) +
+                                   ": they are not of the same training any more. Make the same updates on all ranks, or "
+                                   "resume all of them from one checkpoint.");
+    if (all.nonfinite_on < 0 && of(rank, nonfinite) != 0.0) all.nonfinite_on = rank;
+    if (all.ended_on < 0 && of(rank, ended) != 0.0) all.ended_on = rank;
+    if (all.unit == 0.0) all.unit = of(rank, unit);
+    asked_.signal = std::max(asked_.signal, static_cast<int>(of(rank, signal)));
+    asked_.stops = asked_.stops || of(rank, stops) != 0.0;
+    asked_.saves = asked_.saves || of(rank, saves) != 0.0;
   }
   for (int rank = 0; rank < world_.size(); ++rank) {
-    double const relative = at_place(rank, 5) == 0.0 || at_place(rank, 5) == all.unit ? 1.0 : at_place(rank, 5) / all.unit;
-    all.loss += at_place(rank, 2);
-    all.loss_weight += at_place(rank, 3);
-    all.weight += at_place(rank, 4) * relative;
-    all.rows += static_cast<std::int64_t>(at_place(rank, 6));
-    all.tokens += static_cast<std::int64_t>(at_place(rank, 7));
-    all.without_gradient += static_cast<std::int64_t>(at_place(rank, 9));
+    double const relative = of(rank, unit) == 0.0 || of(rank, unit) == all.unit ? 1.0 : of(rank, unit) / all.unit;
+    all.loss += of(rank, loss);
+    all.loss_weight += of(rank, loss_weight);
+    all.weight += of(rank, weight) * relative;
+    all.rows += static_cast<std::int64_t>(of(rank, rows));
+    all.tokens += static_cast<std::int64_t>(of(rank, tokens));
+    all.without_gradient += static_cast<std::int64_t>(of(rank, without_gradient));
   }
   all.updates = mine.updates;
+  all.names = mine.names;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (of(rank, names) != own[names]) all.names = 0;
+  }
   return all;
 }
 
 KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
-  if (is_shared()) return exchange(mine, "");
-  told_ = true;
-  return mine;
+  if (!is_shared()) {
+    told_ = true;
+    asked_ = mine_;
+    return mine;
+  }
+  window_of_ranks const all = exchange(mine, "");
+  if (all.ended_on >= 0) throw data_ended{all.ended_on};
+  return all;
+}
+
+KEEL_BODY void replication::end_of_data(std::int64_t updates) {
+  if (!is_shared()) return;
+  begin_call();
+  exchange({.updates = updates, .ended_on = world_.rank()}, "");
 }
 
 KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
@@ -224,6 +261,36 @@ KEEL_BODY void replication::sum_gradients(parameter_list const& parameters, doub
     bytes += static_cast<std::int64_t>(gradient.nbytes());
   }
   flush();
+}
+
+KEEL_BODY void replication::share_buffers(torch::nn::Module& model) const {
+  if (!is_shared()) return;
+  at::NoGradGuard const no_grad;
+  // One collective a dtype: the buffers of batch normalisation are many and small.
+  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
+  for (at::Tensor const& one : model.buffers()) {
+    if (one.defined() && one.layout() == at::kStrided && one.numel() > 0) by_dtype[one.scalar_type()].push_back(one);
+  }
+  for (auto const& [dtype, all] : by_dtype) {
+    std::vector<at::Tensor> flat;
+    flat.reserve(all.size());
+    for (at::Tensor const& one : all) flat.push_back(one.reshape(-1).to(all.front().device()));
+    at::Tensor const whole = at::cat(flat);
+    broadcast(world_, whole, 0);
+    if (world_.rank() == 0) continue;
+    std::int64_t begin = 0;
+    for (at::Tensor const& one : all) {
+      one.copy_(whole.slice(0, begin, begin + one.numel()).view(one.sizes()));
+      begin += one.numel();
+    }
+  }
+}
+
+KEEL_BODY void replication::sum(std::vector<double>& numbers) const {
+  if (!is_shared()) return;
+  at::Tensor const all = at::tensor(numbers, at::kDouble);
+  all_reduce(world_, all);
+  std::copy_n(all.data_ptr<double>(), numbers.size(), numbers.begin());
 }
 
 }  // namespace keel::detail

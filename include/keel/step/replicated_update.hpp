@@ -14,6 +14,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace keel::detail {
 
@@ -34,11 +35,21 @@ class replicated_update {
     if (all.nonfinite_on >= 0 || !std::isfinite(found.loss)) {
       found.skip_reason = reason::nonfinite_loss;
       found.where = sums_.parts.first_nonfinite(Step::read);
-      if (ranks().is_shared() && found.where.empty()) found.where = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
+      if (ranks().is_shared()) {
+        std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
+        if (found.where.empty()) found.where = which;
+        // Only there is anything to be found.
+        if (whole_) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+      }
       return found;
     }
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
     add_up(all);
+    if (all.names != 0 && ranks().is_shared()) {
+      std::vector<double> named = sums_.parts.sums(Step::read, is_sum());
+      ranks().sum(named);
+      found.facts.parts.put(named, is_sum());
+    }
     if (!is_sum()) whole_->take_weight(all.weight);
     step_.judge(found, std::move(*whole_).unscale().check());
     // NOLINTEND(bugprone-unchecked-optional-access)
@@ -50,7 +61,8 @@ class replicated_update {
   bool is_sum() const { return step_.recipe_value().accumulate.sum; }
 
   window_of_ranks agree() {
-    window_of_ranks mine{.rows = sums_.rows, .tokens = sums_.tokens, .updates = step_.updates_ + step_.skipped_};
+    window_of_ranks mine{
+        .rows = sums_.rows, .tokens = sums_.tokens, .updates = step_.updates_ + step_.skipped_, .names = sums_.parts.names()};
     double const loss = sums_.loss.is_on_device() ? Step::read(sums_.loss.mean_on_device()) : sums_.loss.mean();
     mine.loss_weight = is_sum() ? 1.0 : sums_.loss.weight;
     mine.loss = loss * mine.loss_weight;
@@ -73,6 +85,7 @@ class replicated_update {
     try {
       ranks().sum_gradients(step_.parameters_, unit == 0.0 || unit == all.unit ? 1.0 : unit / all.unit,
                             all.without_gradient == 0);
+      ranks().share_buffers(step_.model_);
     } catch (world_error const&) {
       throw;
     } catch (std::exception const& thrown) {

@@ -73,13 +73,13 @@ class step {
   static_assert(alignof(typename admission::demanded) > 0);
   using recipe = typename admission::recipe;
   using judged = typename detail::judged_at<recipe, door>::type;
-  static constexpr bool replicates = config_of<recipe>.shard.kind == shard::kind::replicate;
-  using world_type = std::conditional_t<replicates, world_of_ranks, typename Environment::world>;
 
  public:
   /// What the recipe is made of; its numbers are recipe_value()'s.
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
+  static constexpr bool replicates = configured.shard.kind == shard::kind::replicate;
+  using world_type = std::conditional_t<replicates, world_of_ranks, typename Environment::world>;
   /// What follows model and optimizer: the length of the run.
   using options_type = std::int64_t;
 
@@ -311,6 +311,9 @@ class step {
   /// That model may be gone from here on.
   void forget(torch::nn::Module& other) { trace_.remove(other); }
 
+  /// What it does with the other ranks of a recipe that replicates.
+  auto& ranks() { return replication_; }
+  auto const& ranks() const { return replication_; }
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<step_outcome> settle() {
     if (!pending_) return std::nullopt;
@@ -425,7 +428,7 @@ class step {
   /// The host waits for it.
   static double read(at::Tensor const& one) { return Environment::host_value(one); }
 
-  /// An exception of `run` drops the update, and is told to the other ranks.
+  /// An exception of `run` drops the update, and the other ranks learn of it.
   template <class Run>
   std::invoke_result_t<Run const&> told_if_it_throws(Run const& run) {
     try {

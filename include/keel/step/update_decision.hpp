@@ -51,6 +51,11 @@ class named_sums {
   std::vector<std::pair<std::string, double>> values(read_number read) const;
   /// The first that is not finite, in words; empty where all are.
   std::string first_nonfinite(read_number read) const;
+  /// A checksum of the names; 0 without any.
+  std::uint32_t names() const;
+  /// The sum and the weight of each; and puts them back as they are on several ranks, where `is_sum` says that they are terms.
+  std::vector<double> sums(read_number read, bool is_sum) const;
+  void put(std::vector<double> const& sums, bool is_sum);
 
  private:
   struct one {

@@ -4,6 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <cmath>
+#include <functional>
 #include <keel/step/update_decision.hpp>
 #include <string>
 #include <utility>
@@ -54,6 +55,32 @@ KEEL_BODY std::string named_sums::first_nonfinite(read_number read) const {
     if (!std::isfinite(value)) return "the loss " + name;
   }
   return "";
+}
+
+KEEL_BODY std::uint32_t named_sums::names() const {
+  if (all_.empty()) return 0;
+  std::string together;
+  for (one const& part : all_) together += part.name + '\n';
+  // Never 0, which stands for none.
+  return static_cast<std::uint32_t>(std::hash<std::string>{}(together)) | 1u;
+}
+
+KEEL_BODY std::vector<double> named_sums::sums(read_number read, bool is_sum) const {
+  std::vector<double> all;
+  for (one const& part : all_) {
+    double const weight = is_sum ? 1.0 : part.loss.weight;
+    all.push_back((part.loss.is_on_device() ? read(part.loss.mean_on_device()) : part.loss.mean()) * weight);
+    all.push_back(weight);
+  }
+  return all;
+}
+
+KEEL_BODY void named_sums::put(std::vector<double> const& sums, bool is_sum) {
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    double const weight = is_sum ? 1.0 : sums[2 * i + 1];
+    all_[i].loss = {};
+    all_[i].loss.add(sums[2 * i] / weight, weight);
+  }
 }
 
 KEEL_BODY std::string origin_of(update_sums const& sums) {

@@ -29,6 +29,7 @@
 #include <keel/trainer/registered_state.hpp>
 #include <keel/trainer/rollback_history.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
 #include <memory>
 #include <optional>
 #include <set>
@@ -80,10 +81,11 @@ class checkpoint_manager {
   using files = typename Seams::files;
 
  public:
-  /// All of them outlive this; `directory` is null where the options name none. `new_run_id` is the environment's.
+  /// All of them outlive this; `directory` is null where the options name none. `new_run_id` is the environment's. Of several ranks every one
+  /// has a manager, and calls the same.
   checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
                      run_directory<files>* directory, checkpointed_step& step, run_progress& progress, run_log<files>& log,
-                     hooks& listeners);
+                     hooks& listeners, run_of_ranks ranks = {});
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -124,19 +126,21 @@ class checkpoint_manager {
 
   /// The next boundary saves if its update is applied.
   bool is_save_due(std::int64_t updates);
+  /// Of several ranks: this one was asked for a save, or its clock says that it is time for one.
+  bool wants_save();
 
   /// The run begins: a recipe that rolls back needs something to roll back to.
   void begin();
 
   /// At an update boundary: collects finished saves, rolls back, saves. `updated`: the last update was applied;
-  /// `slowest_update()`: seconds, of an evaluation too. True if the run rolled back and its data continues elsewhere.
-  bool at_boundary(bool updated, bool asked_by_signal, std::function<double()> const& slowest_update);
+  /// `asked`: by a signal, or by any of several ranks; `slowest_update()`: seconds, of an evaluation too. True if the run rolled back and its data continues elsewhere.
+  bool at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
 
   /// The run ends: everything is durable when this returns, or it throws.
   void end();
   /// The run ends with an exception: waits for a save that is under way, and saves what is not saved yet where the recipe says
-  /// so. What it throws is thrown.
-  void save_after(std::exception const& thrown);
+  /// so; `all_know`: all ranks end by it. What it throws is thrown.
+  void save_after(std::exception const& thrown, bool all_know = true);
 
   /// The record of the last update, or its evaluation, is still to come.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
@@ -153,7 +157,11 @@ class checkpoint_manager {
   void restore_random();
 
   /// An evaluation of the recipe gave this value.
-  void evaluated(agreed<double> const& value) { best_wanted_ |= best_.evaluated(value, step_.updates()); }
+  void evaluated(agreed<double> const& value) {
+    bool const is_best = best_.evaluated(value, step_.updates());
+    // A save that failed is known to rank 0 alone.
+    best_wanted_ |= ranks_.first_says([&] { return is_best; });
+  }
   /// An update was applied with this loss.
   void updated(double loss) { best_.updated(loss); }
 
@@ -179,7 +187,9 @@ class checkpoint_manager {
   /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
   static bool is_spoiled(at::Tensor const& buffer);
 
-  bool is_due(std::int64_t updates, bool updated);
+  bool is_due(std::int64_t updates, bool updated) const;
+  /// By updates, epochs or tokens, so that all ranks find the same.
+  bool is_due_by_count(std::int64_t updates, bool updated) const;
 
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
   /// `age`: of the parameters, if they are not of now.
@@ -187,7 +197,7 @@ class checkpoint_manager {
   /// A `scheduled` save is due by the cadence; one that the `program` asks for is kept like it and replaces none; `requested`
   /// are those that a person or a signal asks for, a new best at once, the first of a process under young_daly, which only
   /// measures, and those at the end of a run or on an exception.
-  void save_if_wanted(bool due);
+  void save_if_wanted(bool updated, bool asked);
 
   void note_saved_units();
 
@@ -208,6 +218,12 @@ class checkpoint_manager {
   void warn_of_grace(double slowest_update);
 
   void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
+  /// The random numbers of what was applied; those of a rank that the checkpoint does not know are of no other rank.
+  void restore_loaded_random();
+  /// What a checkpoint of this moment holds, on rank 0 that of all ranks.
+  snapshot content_now(std::optional<std::int64_t> age = {});
+  /// Passes the newest whole checkpoint on; false without one.
+  bool take_newest(std::function<void(snapshot, std::string const&)> const& take);
 
   /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
   /// error (E12) where there is none.
@@ -241,6 +257,8 @@ class checkpoint_manager {
   hooks& hooks_;
   [[no_unique_address]] typename Seams::world world_{};
 
+  run_of_ranks ranks_;
+  bool is_own_ = true;           ///< what was applied last was saved by a rank of this number
   std::optional<bool> resumed_;  ///< nothing: before the search for a checkpoint
   std::atomic<bool> save_requested_{false};
   random_snapshot random_;
@@ -256,13 +274,14 @@ class checkpoint_manager {
   std::string run_id_;         ///< of the checkpoints; empty until the first
   std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail
   bool asked_ = false;         ///< by a file or a signal
+  bool clock_asked_ = false;   ///< the last time that several ranks agreed
   bool best_wanted_ = false;   ///< the last evaluation was the best so far
   double slowest_save_ = 0.0;  ///< seconds until it was durable
   bool warned_ = false;
   bool cannot_look_ = false;
   typename clock::time_point looked_at_{};
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
-  std::unique_ptr<saver<files, clock>> saver_;  ///< last: a save that is under way ends before what it works with
+  std::unique_ptr<saver<files, clock>> saver_;  ///< of rank 0; last: a save that is under way ends before what it works with
 };
 
 }  // namespace detail

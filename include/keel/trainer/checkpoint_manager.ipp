@@ -31,7 +31,7 @@ namespace keel::detail {
 template <class Seams>
 checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
                                               run_directory<files>* directory, checkpointed_step& step, run_progress& progress,
-                                              run_log<files>& log, hooks& listeners)
+                                              run_log<files>& log, hooks& listeners, run_of_ranks ranks)
     : recipe_(recipe),
       options_(options),
       new_run_id_(new_run_id),
@@ -40,10 +40,12 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
       progress_(progress),
       log_(log),
       hooks_(listeners),
+      ranks_(std::move(ranks)),
       best_(recipe.checkpoint, recipe.evaluation),
       late_(std::make_unique<late_parts>()) {
   if (!saves_) return;
   require_saveable(step_);
+  if (!ranks_.writes()) return;
   directory->warn(directory->checkpoints().prepare());
   saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
                                                  [this](save_report const& report) { on_save(report); });
@@ -114,7 +116,7 @@ void checkpoint_manager<Seams>::save() {
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
     // Inside a hook of a save there is no boundary between the two.
-    if (saver_->is_reporting() || is_incomplete_) return request_save();
+    if ((saver_ && saver_->is_reporting()) || is_incomplete_) return request_save();
     if (recipe_.checkpoint.asynchronous) {
       begin_save(save_reason::program);
     } else {
@@ -125,16 +127,23 @@ void checkpoint_manager<Seams>::save() {
 
 template <class Seams>
 void checkpoint_manager<Seams>::wait_for_save() {
-  if (saves_) saver_->wait();
+  if (saver_) saver_->wait();
 }
 
 template <class Seams>
 std::optional<best_saved> checkpoint_manager<Seams>::best() {
   if (!saves_) return std::nullopt;
-  saver_->wait();
-  auto const first = best_.first();
-  if (!first) return std::nullopt;
-  return best_saved{directory_->checkpoints().path_of_update(first->update), first->value, first->update};
+  std::optional<best_saved> found;
+  nlohmann::json const there = ranks_.of_first([&]() -> nlohmann::json {
+    saver_->wait();
+    auto const first = best_.first();
+    if (!first) return nullptr;
+    found = best_saved{directory_->checkpoints().path_of_update(first->update), first->value, first->update};
+    return {{"path", found->path.string()}, {"value", found->value}, {"update", found->update}};
+  });
+  if (!found && !there.is_null())
+    found = best_saved{there.at("path").get<std::string>(), there.at("value"), there.at("update")};
+  return found;
 }
 
 template <class Seams>
@@ -159,9 +168,19 @@ bool checkpoint_manager<Seams>::is_save_due(std::int64_t updates) {
 }
 
 template <class Seams>
+bool checkpoint_manager<Seams>::wants_save() {
+  if (!saves_) return false;
+  if (saver_ && asked_by_file()) asked_ = true;
+  using checkpoint::kind;
+  bool const by_clock = recipe_.checkpoint.kind == kind::every_seconds || recipe_.checkpoint.kind == kind::young_daly;
+  clock_asked_ = saver_ && by_clock && is_due(step_.updates() + 1, true);
+  return clock_asked_ || asked_ || save_requested_.load(std::memory_order_relaxed);
+}
+
+template <class Seams>
 void checkpoint_manager<Seams>::begin() {
   if (saves_) {
-    saver_->cadence().restart();
+    if (saver_) saver_->cadence().restart();
     if (step_.may_roll_back(recipe_)) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
     }
@@ -169,16 +188,16 @@ void checkpoint_manager<Seams>::begin() {
 }
 
 template <class Seams>
-bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked_by_signal, std::function<double()> const& slowest_update) {
+bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
   late_->require_none_waiting();
   try {
-    saver_->poll();
+    if (saver_) saver_->poll();
     config by = recipe_;
     if (auto const request = step_.take_rollback_request(by)) return roll_back(*request, by);
-    asked_ |= asked_by_file() || asked_by_signal;
-    save_if_wanted(is_due(step_.updates(), updated));
-    warn_of_grace(slowest_update());
+    // Several ranks look for the file before they agree.
+    save_if_wanted(updated, asked || (!ranks_.is_shared() && asked_by_file()));
+    if (saver_) warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
     // What cannot be saved cannot be trained on either.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
@@ -190,18 +209,20 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked_by_signal, 
 template <class Seams>
 void checkpoint_manager<Seams>::end() {
   if (saves_) {
-    saver_->wait();
-    if (step_.at_boundary() && progress_.record.attempts != saved_at_) save_now(save_reason::requested);
+    if (saver_) saver_->wait();
+    bool const has_news = ranks_.first_says([this] { return step_.at_boundary() && progress_.record.attempts != saved_at_; });
+    if (has_news) save_now(save_reason::requested);
   }
 }
 
 template <class Seams>
-void checkpoint_manager<Seams>::save_after(std::exception const& thrown) {
+void checkpoint_manager<Seams>::save_after(std::exception const& thrown, bool all_know) {
   if (saves_) {
-    saver_->wait();
+    if (saver_) saver_->wait();
     bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
-    bool const has_news = resumed_ && step_.at_boundary() && progress_.record.attempts != saved_at_;
-    if (recipe_.checkpoint.on_exception && has_news && !is_spoiled) {
+    bool const may_save = resumed_ && step_.at_boundary() && !is_spoiled;
+    if (!recipe_.checkpoint.on_exception || !all_know || !ranks_.all_say(may_save)) return;
+    if (ranks_.first_says([this] { return progress_.record.attempts != saved_at_; })) {
       restore_random();
       save_now(save_reason::requested);
     }
@@ -286,10 +307,24 @@ bool checkpoint_manager<Seams>::is_spoiled(at::Tensor const& buffer) {
 }
 
 template <class Seams>
-bool checkpoint_manager<Seams>::is_due(std::int64_t updates, bool updated) {
+bool checkpoint_manager<Seams>::is_due(std::int64_t updates, bool updated) const {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   std::int64_t const units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
+  if (!saver_)
+    return checkpoint_cadence<clock>(recipe_.checkpoint).is_due(updates, updated, units, progress_.record.saved_units);
   return saver_->cadence().is_due(updates, updated, units, progress_.record.saved_units);
+}
+
+template <class Seams>
+bool checkpoint_manager<Seams>::is_due_by_count(std::int64_t updates, bool updated) const {
+  using checkpoint::kind;
+  auto const by = recipe_.checkpoint.kind;
+  return (by == kind::every_steps || by == kind::every_epochs || by == kind::every_tokens) && is_due(updates, updated);
+}
+
+template <class Seams>
+snapshot checkpoint_manager<Seams>::content_now(std::optional<std::int64_t> age) {
+  return ranks_.gather([&] { return live(age); });
 }
 
 template <class Seams>
@@ -337,25 +372,41 @@ void checkpoint_manager<Seams>::apply_for_replay(snapshot content, std::string c
 }
 
 template <class Seams>
-void checkpoint_manager<Seams>::save_if_wanted(bool due) {
+void checkpoint_manager<Seams>::save_if_wanted(bool updated, bool asked) {
+  bool const here = asked_ || save_requested_.load(std::memory_order_relaxed) || is_due(step_.updates(), updated);
+  // Of several ranks none looks at what only it knows.
+  bool const wanted = ranks_.is_shared() ? is_due_by_count(step_.updates(), updated) : here;
+  if (!wanted && !asked && !best_wanted_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
-  if (!due && !by_program && !asked_ && !best_wanted_) return;
-  // Whoever asked is served when the disk is free.
-  if (saver_->drops_now() && !best_wanted_) {
-    if (due) saver_->drop(step_.updates());
-    if (due) note_saved_units();
-    return;
-  }
-  // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
-  saver_->wait();
+  // Rank 0 has the clock and the disk.
+  enum : int { drops, is_scheduled, is_of_program, is_requested };
+  bool due = false;
+  int const plan = ranks_.of_first([&]() -> nlohmann::json {
+    due = is_due(step_.updates(), updated);
+    // The update for which the time had come was skipped; who else asked, asks again.
+    if (ranks_.is_shared() && clock_asked_ && !here && !best_wanted_) return 2 * drops;
+    // Whoever asked is served when the disk is free.
+    if (saver_->drops_now() && !best_wanted_) {
+      asked_ |= asked;
+      if (due) saver_->drop(step_.updates());
+      return 2 * drops + (due ? 1 : 0);
+    }
+    // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
+    saver_->wait();
+    bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
+    int const why = due && !measures ? is_scheduled : by_program ? is_of_program : is_requested;
+    return 2 * why + (due ? 1 : 0);
+  });
+  due = plan % 2 == 1;
+  if (due) note_saved_units();
+  if (plan / 2 == drops) return;
   step_.settle();
-  bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
   if (due || best_wanted_) best_.judge(world_, step_.updates());
   save_requested_.store(false, std::memory_order_relaxed);
   asked_ = best_wanted_ = false;
-  bool const scheduled = due && !measures;
-  if (due) note_saved_units();
-  begin_save(scheduled ? save_reason::scheduled : by_program ? save_reason::program : save_reason::requested);
+  begin_save(plan / 2 == is_scheduled    ? save_reason::scheduled
+             : plan / 2 == is_of_program ? save_reason::program
+                                         : save_reason::requested);
 }
 
 template <class Seams>
@@ -376,20 +427,29 @@ retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
 template <class Seams>
 void checkpoint_manager<Seams>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
   // What became of the one before decides which is the best.
-  saver_->wait();
+  if (saver_) saver_->wait();
   remember([&] {
-    auto const content = live(age);
-    saver_->save(step_.updates(), content, retention_for(reason), [this] { require_lock(); });
+    auto const content = content_now(age);
+    ranks_.of_first([&] {
+      saver_->save(step_.updates(), content, retention_for(reason), [this] { require_lock(); });
+      return nlohmann::json();
+    });
   });
 }
 
 template <class Seams>
 void checkpoint_manager<Seams>::save_now(save_reason reason) {
-  saver_->wait();
+  if (saver_) saver_->wait();
   remember([&] {
-    require_lock();
-    auto const content = live();
-    saver_->save_now(step_.updates(), content, retention_for(reason));
+    ranks_.of_first([&] {
+      require_lock();
+      return nlohmann::json();
+    });
+    auto const content = content_now();
+    ranks_.of_first([&] {
+      saver_->save_now(step_.updates(), content, retention_for(reason));
+      return nlohmann::json();
+    });
   });
 }
 
@@ -439,6 +499,10 @@ void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
 
 template <class Seams>
 void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, snapshot_use use) {
+  std::int64_t const ranks = ranks_of_checkpoint(content);
+  is_own_ = take_own_part(content, ranks_.rank());
+  if (ranks != ranks_.size() && (use == snapshot_use::resume || use == snapshot_use::roll_back))
+    log_.other_ranks(source, ranks, ranks_.size());
   for (auto const& one : migrations_) {
     if (use == snapshot_use::put_back) break;
     snapshot const before = content;
@@ -462,6 +526,28 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
 }
 
 template <class Seams>
+void checkpoint_manager<Seams>::restore_loaded_random() {
+  random_.restore();
+  if (is_own_) return;
+  separate_random(step_.parameters().device, ranks_.rank());
+}
+
+template <class Seams>
+bool checkpoint_manager<Seams>::take_newest(std::function<void(snapshot, std::string const&)> const& take) {
+  if (!ranks_.is_shared()) return load_newest_whole(directory_->checkpoints(), take, on_damaged());
+  snapshot content;
+  std::string source;
+  auto const find = [&](snapshot& to, std::string& from) {
+    return load_newest_whole(
+        directory_->checkpoints(), [&](snapshot one, std::string const& path) { to = std::move(one), from = path; },
+        on_damaged());
+  };
+  if (!ranks_.share(find, content, source)) return false;
+  take(std::move(content), source);
+  return true;
+}
+
+template <class Seams>
 accepted_changes checkpoint_manager<Seams>::accepted(snapshot_use use) const {
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
@@ -475,11 +561,12 @@ accepted_changes checkpoint_manager<Seams>::accepted(snapshot_use use) const {
 template <class Seams>
 bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
   auto& store = directory_->checkpoints();
-  saver_->wait();
+  if (saver_) saver_->wait();
   rollback_history history;
   run_record newest;
   std::int64_t newest_update = -1;
-  auto const look = [&](snapshot const& content, std::string const& source) {
+  auto const look = [&](snapshot content, std::string const& source) {
+    take_own_part(content, ranks_.rank());
     nlohmann::json const fields = content.state.value("run", nlohmann::json::object());
     nlohmann::json const rollbacks = fields.value("rollbacks", nlohmann::json::object());
     nlohmann::json const record = fields.value("record", nlohmann::json::object());
@@ -489,20 +576,28 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
     newest.visit(counts);
     newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
   };
-  load_newest_whole(store, look, on_damaged());
+  take_newest(look);
   double const rate = step_.highest_rate();
   if (history.was_restarted(update, rate)) return load_newest();
-  auto const all = store.updates();
-  if (std::find(all.begin(), all.end(), update) == all.end()) {
-    std::string there;
-    for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
-    throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
-                           " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
-                           ". Choose one of these, or leave the option out.");
-  }
-  checkpoint_id const id(update, !store.exists(update));
-  apply(store.load(id), store.path_of(id).string());
-  random_.restore();
+  snapshot content;
+  std::string source;
+  auto const find = [&](snapshot& to, std::string& from) {
+    auto const all = store.updates();
+    if (std::find(all.begin(), all.end(), update) == all.end()) {
+      std::string there;
+      for (std::int64_t const one : all) there += (there.empty() ? " There are " : ", ") + std::to_string(one);
+      throw error("E12", "options.resume_at is " + std::to_string(update) + ", and " + store.path_of(update).string() +
+                             " does not exist." + (there.empty() ? " There are no checkpoints" : there) +
+                             ". Choose one of these, or leave the option out.");
+    }
+    checkpoint_id const id(update, !store.exists(update));
+    to = store.load(id);
+    from = store.path_of(id).string();
+    return true;
+  };
+  ranks_.share(find, content, source);
+  apply(std::move(content), source);
+  restore_loaded_random();
   history.restarted_at.push_back(update);
   history.restarted_with.push_back(rate);
   history.before_restart = history.count();
@@ -512,25 +607,37 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
   progress_.record.attempts = std::max(newest.attempts, progress_.record.attempts);
   progress_.record.lines = directory_->metrics().lines();
   progress_.record.rungs = std::max(newest.rungs, progress_.record.rungs);
-  for (checkpoint_id const& one : store.all())
-    if (one > id) store.rename_abandoned(one);
+  ranks_.of_first([&] {
+    checkpoint_id const id(update, !store.exists(update));
+    for (checkpoint_id const& one : store.all())
+      if (one > id) store.rename_abandoned(one);
+    return nlohmann::json();
+  });
   forget_lost_best();
   log_.restarted(newest_update, update, rate, kept);
   begin_save(save_reason::scheduled, age);
-  saver_->wait();
+  if (saver_) saver_->wait();
   return true;
 }
 
 template <class Seams>
 bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory) {
-  detail::require_no_run_directory(directory);
   try {
-    apply(read_checkpoint(directory), directory.string());
+    snapshot content;
+    std::string source;
+    auto const find = [&](snapshot& to, std::string& from) {
+      detail::require_no_run_directory(directory);
+      to = read_checkpoint(directory);
+      from = directory.string();
+      return true;
+    };
+    ranks_.share(find, content, source);
+    apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error(
         "E05", directory.string() + ": its state is not what a run saves (" + thrown.what() + "). Take another checkpoint.");
   }
-  random_.restore();
+  restore_loaded_random();
   run_id_.clear();  // another run begins
   forget_lost_best();
   progress_.record.lines = 0;
@@ -540,19 +647,19 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
                    describe_state(step_.model(), step_.optimizer(), step_.parameters()));
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
-  saver_->wait();
+  if (saver_) saver_->wait();
   return true;
 }
 
 template <class Seams>
 bool checkpoint_manager<Seams>::load_newest() {
-  saver_->wait();
+  if (saver_) saver_->wait();
   auto const apply_one = [&](snapshot content, std::string const& source) {
     apply(std::move(content), source);
     log_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source + in_place_of(options_));
   };
-  if (!load_newest_whole(directory_->checkpoints(), apply_one, on_damaged())) return false;
-  random_.restore();
+  if (!take_newest(apply_one)) return false;
+  restore_loaded_random();
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
@@ -572,7 +679,7 @@ bool checkpoint_manager<Seams>::is_same(snapshot const& a, snapshot const& b) {
 
 template <class Seams>
 bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, config const& by) {
-  saver_->wait();
+  if (saver_) saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
   step_.settle();
   log_.write_rest();
@@ -584,19 +691,34 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, confi
                              ", which is this recipe's limit");
   // Where nothing was saved since the last time, that checkpoint led here already.
   std::optional<std::int64_t> before;
-  if (rollbacks_.attempts() > 0 && newest_scheduled() == rollbacks_.to.back()) before = rollbacks_.to.back();
-  auto found = checkpoint_before(directory_->checkpoints(), attempts - plan.behind, before, on_damaged());
-  if (!found) give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
+  if (rollbacks_.attempts() > 0) {
+    std::int64_t const newest = ranks_.of_first([&] { return nlohmann::json(newest_scheduled()); });
+    if (newest == rollbacks_.to.back()) before = newest;
+  }
+  snapshot content;
+  std::string source;
+  auto const find = [&](snapshot& to, std::string& from) {
+    auto& store = directory_->checkpoints();
+    auto found = checkpoint_before(store, attempts - plan.behind, before, on_damaged());
+    if (!found) return false;
+    to = std::move(found->second);
+    to.state["found_at"] = found->first.update;
+    from = store.path_of(found->first).string();
+    return true;
+  };
+  if (!ranks_.share(find, content, source)) give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
+  auto const found_at = content.state.at("found_at").get<std::int64_t>();
+  content.state.erase("found_at");
 
-  event::rolled_back const event{step_.updates(), found->first.update, rollbacks_.count() + 1, request.why, plan.change};
+  event::rolled_back const event{step_.updates(), found_at, rollbacks_.count() + 1, request.why, plan.change};
   rollback_history history = rollbacks_;
   history.from.push_back(event.from);
   history.to.push_back(event.to);
   data_cursor const here = progress_.cursor;
   run_record const record = progress_.record;
   double const lowered = step_.lowered();
-  apply(found->second, directory_->checkpoints().path_of(found->first).string(), snapshot_use::roll_back);
-  random_.restore();
+  apply(std::move(content), source, snapshot_use::roll_back);
+  restore_loaded_random();
   // What an update that was under way came to is of the run that is left.
   config ignored = recipe_;
   step_.take_rollback_request(ignored);
@@ -622,7 +744,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, confi
   if (plan.change == nonfinite::change::reseed) reseed(step_.parameters().device, event.count);
   log_.rolled_back(event, to_string(plan.change), kept);
   begin_save(save_reason::scheduled, age);
-  saver_->wait();
+  if (saver_) saver_->wait();
   hooks_(event);
   return rewinds_data;
 }
@@ -638,13 +760,14 @@ std::int64_t checkpoint_manager<Seams>::newest_scheduled() {
 
 template <class Seams>
 void checkpoint_manager<Seams>::forget_lost_best() {
-  auto const there = directory_->checkpoints().updates();
+  std::vector<std::int64_t> const there = ranks_.of_first([&] { return nlohmann::json(directory_->checkpoints().updates()); });
   for (std::int64_t const update : best_.forget_all_but(there)) log_.best_lost(update);
 }
 
 template <class Seams>
 void checkpoint_manager<Seams>::reseed(at::DeviceType device, std::int64_t count) {
-  auto const seed = recipe_.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count);
+  auto const seed = recipe_.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count) +
+                    static_cast<std::uint64_t>(ranks_.rank());
   libtorch::seed_random(at::kCPU, seed);
   if (device != at::kCPU) libtorch::seed_random(device, seed);
 }

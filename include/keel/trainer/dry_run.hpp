@@ -117,10 +117,15 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
     for (std::int64_t epoch = 0;; ++epoch) {
       bool any = false;
       bool const enough = with_epoch(batches, epoch, [&](auto at, auto const& end) {
-        for (; at != end; ++at) {
-          any = true;
-          step_outcome const launched = step(*at, std::ref(loss_of));
-          if (!goes_on(step.settle().value_or(launched))) return true;
+        try {
+          for (; at != end; ++at) {
+            any = true;
+            step_outcome const launched = step(*at, std::ref(loss_of));
+            if (!goes_on(step.settle().value_or(launched))) return true;
+          }
+          if constexpr (Step::replicates) step.ranks().end_of_data(step.updates() + step.skipped());
+        } catch (data_ended const&) {
+          // Of another rank; all begin the batches again.
         }
         return false;
       });
@@ -211,6 +216,14 @@ class dry_run {
   }
 
  private:
+  auto world() const {
+    if constexpr (Step::replicates) {
+      return step_.ranks().world();
+    } else {
+      return typename Environment::world{};
+    }
+  }
+
   template <class Train>
   void try_out(Train const& train) {
     deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
@@ -218,8 +231,8 @@ class dry_run {
     // A schedule has written its present rates there.
     auto& groups = step_.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
-    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(),
-                                                              length_);
+    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_,
+                                                              {}, world());
     like_it.ladder().begin_like(step_.ladder());
     like_it.restore_on_skip(registered_);
     train(like_it);

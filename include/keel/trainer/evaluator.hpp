@@ -17,6 +17,7 @@
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -69,8 +70,9 @@ class evaluator {
     };
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
     is_inside_ = true;
-    evaluation_result const result = keel::evaluate<typename Environment::autocast>(
+    evaluation_result result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
+    if constexpr (Step::replicates) combine_over(step_.ranks().world(), result);
     is_inside_ = false;
     double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);

@@ -125,6 +125,14 @@ inline char const* in_place_of(trainer_options const& options) {
                                       : ", in place of options.weights_from, which is for a run that begins";
 }
 
+namespace detail {
+
+/// Rank 0 has the console, the sinks, and the run directory; each other one has a directory in it, `rank-1` and so on, for its events,
+/// its times and its incidents.
+trainer_options options_of_rank(trainer_options options, int rank);
+
+}  // namespace detail
+
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
 void require_sound(trainer_options const& options, bool saves);
 

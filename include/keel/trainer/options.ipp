@@ -57,6 +57,19 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
   }
 }
 
+namespace detail {
+
+KEEL_BODY trainer_options options_of_rank(trainer_options options, int rank) {
+  if (rank == 0) return options;
+  if (!options.run_directory.empty()) options.run_directory /= "rank-" + std::to_string(rank);
+  options.console = nullptr;
+  options.tensorboard = false;
+  options.sinks.clear();
+  return options;
+}
+
+}  // namespace detail
+
 KEEL_BODY void require_work_left(std::int64_t updates, std::int64_t length) {
   if (updates <= length) return;
   throw broken_rule<error, rule::S19>("checkpoint at update " + std::to_string(updates) + ", options.updates " +

@@ -103,6 +103,12 @@ class run_log {
   /// options.resume_at restarted the run; the updates after `to` are abandoned.
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
+  /// Of several ranks: a run, or its part after a resume, begins.
+  void begins_on(std::int64_t update, int rank, int ranks);
+  /// The run goes on from a checkpoint of another number of ranks.
+  void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
+  /// The epoch ends for all ranks, because one has no more data.
+  void data_ended(std::int64_t update, int rank);
   /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
   /// `state`: checksums of what was loaded.
   void resumed(std::int64_t update, nlohmann::ordered_json const& state);

@@ -232,6 +232,30 @@ void run_log<Files>::migrated(std::string const& name, std::string const& source
 }
 
 template <class Files>
+void run_log<Files>::begins_on(std::int64_t update, int rank, int ranks) {
+  console_.notice("trains on " + std::to_string(ranks) + " ranks");
+  if (directory_) directory_->event("ranks", update, {{"rank", rank}, {"ranks", ranks}});
+}
+
+template <class Files>
+void run_log<Files>::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
+  std::string const words = source + " is of " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
+                            " and goes on with " + std::to_string(now) +
+                            ": data stay at their place where an update takes as many rows as before";
+  console_.notice(words);
+  if (directory_) directory_->event("other_ranks", 0, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::data_ended(std::int64_t update, int rank) {
+  std::string const words = "rank " + std::to_string(rank) +
+                            " has no more data in this epoch, so it ends for all, and what the others had taken for the next "
+                            "update is left out";
+  console_.notice("warning: " + words);
+  if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", words}});
+}
+
+template <class Files>
 void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
                                  nlohmann::ordered_json const& state) {
   console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + words);

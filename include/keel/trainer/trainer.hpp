@@ -3,6 +3,9 @@
 //     keel::trainer<recipe> run{model, optimizer, {.run_directory = "run", .updates = 1000}};   then run.fit(batches, loss_of)
 // fit resumes by itself, updates, records, saves, stops on signals, and returns how it ended; step takes one micro-batch in your own
 // loop, which asks should_stop and ends with finish.
+// Of a recipe with keel::shard::replicate one on each rank, with its world behind the optimizer:
+//     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
+// The ranks save, stop, evaluate and end together (run_of_ranks.hpp); rank 0 has the checkpoints, the record and the console.
 // This file has the loop. What the loop is made of: the step (step.hpp), the checkpoints (checkpoint_manager.hpp), the
 // evaluations (evaluator.hpp), what is written down (run_log.hpp), where the run stands (progress.hpp), dry runs (dry_run.hpp).
 #pragma once
@@ -57,25 +60,44 @@ class trainer {
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   using files = typename Environment::files;
   using options_type = trainer_options;
+  using world_type =
+      std::conditional_t<configured.shard.kind == shard::kind::replicate, world_of_ranks, typename Environment::world>;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, trainer_options options = {}, files const& file_system = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system) {}
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system) {
+    step_type::require_world();
+  }
   /// For a recipe that leaves numbers open (keel::given). Throws recipe_error (E22) for numbers that are missing or not of their
   /// kind, and with the rules that they break.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {}, files const& file_system = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system) {}
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system) {
+    step_type::require_world();
+  }
+  /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters, buffers and checkpoints are everyone's. Throws world_error
+  /// (E24) for ranks with different recipes, models or learning rates.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
+  trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {}, files const& file_system = {})
+    requires(!detail::recipe_numbers<recipe>::are_open)
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system,
+                step_type::world_for_this(world)) {}
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
+  trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {},
+          files const& file_system = {})
+    requires(detail::recipe_numbers<recipe>::are_open)
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system,
+                step_type::world_for_this(world)) {}
   /// With the numbers of another trainer of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
-          files const& file_system)
-      : options_(std::move(options)),
-        step_(model, optimizer, all, length_of(options_, all.value().accumulate.count), forward_events{this}),
+          files const& file_system, world_type const& world = {})
+      : options_(detail::options_of_rank(std::move(options), world.rank())),
+        step_(model, optimizer, all, length_of(options_, all.value().accumulate.count), forward_events{this}, world),
         console_(options_.console, options_.mode, options_.console_every),
         directory_(detail::open_directory(options_, saves, file_system)) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
@@ -104,6 +126,11 @@ class trainer {
   /// Rejected (U40). By its references to const it comes second where both constructors take the braces.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model const& model, Optimizer const& optimizer, detail::mistyped_options)
+      : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
+    detail::reject_call<rule::U40, Model>();
+  }
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
+  trainer(Model const& model, Optimizer const& optimizer, World const&, detail::mistyped_options)
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
     detail::reject_call<rule::U40, Model>();
   }
@@ -136,6 +163,7 @@ class trainer {
         outcome const ended = run_epochs(batches, loss_of, listener);
         return end_run(ended);
       } catch (std::exception const& thrown) {
+        step_.ranks().leave(thrown.what());
         observer_.failing(thrown, evaluator_.is_inside());
         drop_open_update();
         record_failure(thrown);
@@ -216,8 +244,13 @@ class trainer {
     return last;
   }
   /// True if a signal, request_stop() or an evaluation of the recipe asks the loop to end, and no update is open.
+  /// Of several ranks all learn of it with the next update, and stop behind the same one.
   template <class Listener>
   bool should_stop(Listener const& signals) const {
+    if constexpr (step_type::replicates) {
+      signal_ = signals.received();
+      return step_.at_boundary() && (asks_to_stop() || ended_early());
+    }
     return step_.at_boundary() && (signals.received() != 0 || stop_requested_.load(std::memory_order_relaxed) || ended_early());
   }
   /// The data has come to its end once. Evaluates and saves where the recipe does so by epochs.
@@ -236,6 +269,11 @@ class trainer {
   /// by request_stop(), or finished. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
   outcome finish(int signal = 0) {
     drop_open_update();
+    if constexpr (step_type::replicates) {
+      // Of a signal that came since the others know nothing.
+      if (step_.ranks().is_shared()) signal = step_.ranks().asked().signal;
+      if (asks_to_stop()) stop_requested_ = true;
+    }
     bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
     step_.settle();
     return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}));
@@ -470,14 +508,17 @@ class trainer {
     if (begun_) return;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!resumed && progress_.record.attempts == 0) {
-      if constexpr (configured.determinism.kind != determinism::kind::off)
-        seed(recipe_value().determinism, step_.parameters().device);
+      seed_generators();
       log_.begin(recipe_value());
     }
     log_.write_recipe(recipe_value());
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
       log_.no_fused_attention(step_.updates());
     if (directory_) log_.weaker_promises(step_.updates());
+    if constexpr (step_type::replicates) {
+      auto const world = step_.ranks().world();
+      if (world.size() > 1) log_.begins_on(step_.updates(), world.rank(), world.size());
+    }
     if (options_.operations_per_token > 0.0) observer_.use_operations(options_.operations_per_token);
     started_ = clock::now();
     step_.phases().restart();
@@ -491,6 +532,18 @@ class trainer {
     if (directory_) observer_.begins(resumed);
     begun_ = true;
     step_.phases().enter(run_phase::data);
+  }
+
+  /// A run begins. Of several ranks each draws other numbers, also where the program seeds all of them alike.
+  void seed_generators() {
+    int const rank = step_.ranks().world().rank();
+    if constexpr (configured.determinism.kind != determinism::kind::off) {
+      determinism::settings settings = recipe_value().determinism;
+      settings.seed = detail::seed_of_rank(settings.seed, rank);
+      seed(settings, step_.parameters().device);
+    } else if (rank > 0) {
+      detail::separate_random(step_.parameters().device, rank);
+    }
   }
 
   template <class Batches, class LossOf, class Listener>
@@ -531,6 +584,7 @@ class trainer {
     auto const finished = [this]() -> outcome { return result::finished{step_.updates()}; };
     auto const begin = [&](std::int64_t position) { hooks_(event::epoch_begin{cursor.epoch, position}); };
     auto const take_one = [&](auto const& batch) -> std::optional<outcome> {
+      if constexpr (step_type::replicates) signal_ = listener.received();
       // By reference: a loss function with state must not begin again with every copy.
       step_outcome const taken = take(batch, std::ref(loss_of));
       if (taken.gave_up()) return *taken.gave_up();
@@ -543,12 +597,28 @@ class trainer {
         if (data_moved_) return finished();
       }
       if (length_reached() || ended_early()) return finished();
-      int const signal = listener.received();
-      if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
+      int signal = 0;
+      if constexpr (step_type::replicates) {
+        signal = step_.ranks().asked().signal;
+        if (!asks_to_stop()) return std::nullopt;
+        step_.ranks().forget_asked();
+        stop_requested_ = false;
+      } else {
+        signal = listener.received();
+        if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
+      }
       step_.settle();
       return result::stopped{signal, step_.updates()};
     };
-    auto ended = detail::walk_epoch(batches, cursor, step_.parameters().device, begin, take_one);
+    std::optional<outcome> ended;
+    try {
+      ended = detail::walk_epoch(batches, cursor, step_.parameters().device, begin, take_one);
+      if constexpr (step_type::replicates) {
+        if (!ended && !data_moved_) step_.ranks().end_of_data(step_.updates() + step_.skipped());
+      }
+    } catch (detail::data_ended const& by) {
+      log_.data_ended(step_.updates(), by.rank);
+    }
     if (std::exchange(data_moved_, false)) return std::nullopt;
     if (ended) return ended;
     end_epoch();
@@ -562,13 +632,27 @@ class trainer {
     before_micro_batch();
     if constexpr (countable_batch<Batch>) begin_console(batch_traits<Batch>::rows(batch), batch_traits<Batch>::tokens(batch));
     return after_micro_batch(cursor_.taking([&] {
-      observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
+      look_at(batch);
       return step_(batch, loss_of);
     }));
+  }
+  template <class Batch>
+  void look_at(Batch const& batch) {
+    step_.ranks().begin_call();
+    try {
+      observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
+    } catch (...) {
+      step_.ranks().tell();
+      throw;
+    }
   }
 
   void before_micro_batch() {
     step_.phases().stop();
+    if constexpr (step_type::replicates) {
+      if (save_signal_.take_request()) checkpoints_.ask();
+      step_.ranks().ask({signal_, stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()});
+    }
     if (!step_.at_boundary()) return;
     observer_.before_update(progress_.record.attempts);
     timer_.begin_update(progress_.cursor.epoch);
@@ -628,7 +712,7 @@ class trainer {
     if ((updated && evaluator_.is_due(step_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
     {
       phase_scope const saving(step_.phases(), run_phase::saving);
-      if (checkpoints_.at_boundary(updated, save_signal_.take_request(), [this] { return slowest_update(); })) move_data();
+      if (checkpoints_.at_boundary(updated, is_save_asked(), [this] { return slowest_update(); })) move_data();
     }
     checkpoints_.note_random();
   }
@@ -643,6 +727,18 @@ class trainer {
       phase_scope const saving(step_.phases(), run_phase::saving);
       if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) move_data();
     }
+  }
+  bool is_save_asked() {
+    if constexpr (step_type::replicates) {
+      return step_.ranks().asked().saves;
+    } else {
+      return save_signal_.take_request();
+    }
+  }
+  /// As the ranks agreed.
+  bool asks_to_stop() const {
+    auto const& asked = step_.ranks().asked();
+    return asked.signal != 0 || asked.stops;
   }
   /// Seconds of an update and the evaluation that may follow it.
   double slowest_update() const { return timer_.slowest() / 1e3 + evaluator_.slowest(); }
@@ -748,7 +844,7 @@ class trainer {
       // What ends the run is the exception that is on its way.
     }
     try {
-      checkpoints_.save_after(thrown);
+      checkpoints_.save_after(thrown, step_.ranks().all_know());
     } catch (std::exception const&) {
       // Its end is an event in the record; older checkpoints are whole.
     }
@@ -769,7 +865,15 @@ class trainer {
   detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_};
   detail::checkpointed<step_type> checkpointed_{step_};
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
-      recipe_value(), options_, &Environment::new_run_id, directory_.get(), checkpointed_, progress_, log_, hooks_};
+      recipe_value(),
+      options_,
+      &Environment::new_run_id,
+      directory_.get(),
+      checkpointed_,
+      progress_,
+      log_,
+      hooks_,
+      detail::run_of_ranks(step_.ranks().world())};
   update_timer<clock> timer_;
   detail::run_observer<recipe, Environment, step_type> observer_{
       step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
@@ -778,6 +882,7 @@ class trainer {
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
+  mutable int signal_ = 0;   ///< that this rank has, of several
   bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};

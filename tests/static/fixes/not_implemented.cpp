@@ -22,7 +22,7 @@ template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
 inline constexpr auto fixes<rule::U30> =
-    said(FIX_BESIDE("keel::step", "keel::step", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
+    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
 template <>
 inline constexpr auto fixes<rule::U55> = said(FIX("keel::oom::raise", keel::shard::replicate, keel::oom::raise));
 

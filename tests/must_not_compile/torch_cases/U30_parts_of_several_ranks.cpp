@@ -3,7 +3,6 @@
 #include <torch/optim/adamw.h>
 
 #include <keel/trainer/part.hpp>
-#include <keel/trainer/trainer.hpp>
 
 #ifdef KEEL_TWIN
 struct mine : keel::recipe<keel::shard::none> {};
@@ -12,7 +11,6 @@ struct mine : keel::recipe<keel::shard::replicate> {};
 #endif
 
 void train(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
-  keel::trainer<mine> alone{model, optimizer, {.updates = 10}};
   keel::run<mine> run;
   keel::run<> other;
   keel::part<mine> one{other, "one", model, optimizer};

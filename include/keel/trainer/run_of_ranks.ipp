@@ -1,0 +1,261 @@
+// The bodies of run_of_ranks.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+
+#include <cstring>
+#include <exception>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/words_of_rank.hpp>
+#include <keel/core/error.hpp>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
+#include <utility>
+#include <vector>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+inline constexpr char const* part_of_ranks = "ranks";
+
+inline std::string prefix_of_rank(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
+
+inline nlohmann::json forms_of(tensor_map const& tensors) {
+  nlohmann::json all = nlohmann::json::array();
+  for (auto const& [name, tensor] : tensors)
+    all.push_back({{"name", name}, {"type", static_cast<int>(tensor.scalar_type())}, {"sizes", tensor.sizes().vec()}});
+  return all;
+}
+
+/// The tensors of rank `from` on all ranks; `forms` is what forms_of says of them there.
+inline tensor_map tensors_of_rank(world_of_ranks const& world, tensor_map const& mine, nlohmann::json const& forms, int from) {
+  tensor_map all;
+  for (nlohmann::json const& form : forms) {
+    auto const name = form.at("name").get<std::string>();
+    at::Tensor one;
+    if (world.rank() == from) {
+      one = mine.at(name).detach().to(at::kCPU).contiguous();
+    } else {
+      one =
+          at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
+    }
+    // As bytes, so that any dtype of a file goes.
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(one.nbytes())}, at::kByte);
+    if (world.rank() == from && one.nbytes() > 0) std::memcpy(bytes.data_ptr(), one.data_ptr(), one.nbytes());
+    broadcast(world, bytes, from);
+    if (world.rank() != from && one.nbytes() > 0) std::memcpy(one.data_ptr(), bytes.data_ptr(), one.nbytes());
+    all.emplace(name, one);
+  }
+  return all;
+}
+
+KEEL_BODY run_of_ranks::run_of_ranks(world_of_ranks world) : world_(std::move(world)) {}
+
+KEEL_BODY nlohmann::json run_of_ranks::of_first(std::function<nlohmann::json()> const& find) const {
+  if (!is_shared()) return find();
+  nlohmann::json found;
+  std::exception_ptr thrown;
+  if (world_.rank() == 0) {
+    try {
+      found["found"] = find();
+    } catch (std::exception const& one) {
+      thrown = std::current_exception();
+      found = {{"threw", std::string(one.what())}};
+    }
+  }
+  auto const replace = nlohmann::json::error_handler_t::replace;
+  std::string const words = words_of_rank(world_, found.dump(-1, ' ', false, replace), 0);
+  if (thrown) std::rethrow_exception(thrown);
+  found = nlohmann::json::parse(words);
+  if (found.contains("threw")) throw world_error("E25", "rank 0 threw: " + found["threw"].get<std::string>());
+  return found["found"];
+}
+
+KEEL_BODY bool run_of_ranks::all_say(bool mine) const { return world_.combine(reduce::min{}, mine); }
+
+KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> const& find, snapshot& content,
+                                   std::string& source) const {
+  if (!is_shared()) return find(content, source);
+  nlohmann::json const found = of_first([&]() -> nlohmann::json {
+    if (!find(content, source)) return nullptr;
+    return {{"source", source},
+            {"state", content.state},
+            {"generation", content.generation},
+            {"run", content.run},
+            {"attempt", content.attempt},
+            {"best", content.best},
+            {"model", forms_of(content.model)},
+            {"optimizer", forms_of(content.optimizer)},
+            {"tensors", forms_of(content.tensors)}};
+  });
+  if (found.is_null()) return false;
+  source = found.at("source").get<std::string>();
+  content.state = found.at("state");
+  content.generation = found.at("generation").get<std::int64_t>();
+  content.run = found.at("run").get<std::string>();
+  content.attempt = found.at("attempt").get<std::int64_t>();
+  content.best = found.at("best").get<std::vector<std::int64_t>>();
+  content.model = tensors_of_rank(world_, content.model, found.at("model"), 0);
+  content.optimizer = tensors_of_rank(world_, content.optimizer, found.at("optimizer"), 0);
+  content.tensors = tensors_of_rank(world_, content.tensors, found.at("tensors"), 0);
+  return true;
+}
+
+KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make) const {
+  if (!is_shared()) return make();
+  snapshot content;
+  std::string text, words;
+  std::exception_ptr thrown;
+  bool is_not_finite = false;
+  try {
+    content = make();
+    text = text_of(content.state);
+  } catch (std::exception const& one) {
+    thrown = std::current_exception();
+    words = one.what();
+    auto const* const nonfinite = dynamic_cast<nonfinite_error const*>(&one);
+    is_not_finite = nonfinite != nullptr && nonfinite->id() == rule::N13::id;
+  }
+  int const bad = world_.combine(reduce::max{}, thrown ? world_.rank() : -1);
+  if (bad >= 0) {
+    bool const of_all = world_.combine(reduce::max{}, is_not_finite);
+    std::string const theirs = words_of_rank(world_, words, bad);
+    if (thrown) std::rethrow_exception(thrown);
+    std::string const sentence = "rank " + std::to_string(bad) + ": " + theirs;
+    if (of_all) throw broken_rule<nonfinite_error, rule::N13>(sentence);
+    throw world_error("E25", sentence);
+  }
+  require_replicas(world_, "the parameter or buffer", content.model);
+  require_replicas(world_, "the optimizer's", content.optimizer);
+  nlohmann::json const first = nlohmann::json::parse(words_of_rank(world_, text, 0));
+  nlohmann::json others = nlohmann::json::array();
+  tensor_map of_others;
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    nlohmann::json own;
+    if (world_.rank() == rank)
+      own = {{"patch", nlohmann::json::diff(first, nlohmann::json::parse(text))}, {"tensors", forms_of(content.tensors)}};
+    nlohmann::json const of_rank = nlohmann::json::parse(words_of_rank(world_, own.dump(), rank));
+    tensor_map const tensors = tensors_of_rank(world_, content.tensors, of_rank.at("tensors"), rank);
+    if (!writes()) continue;
+    others.push_back(of_rank.at("patch"));
+    for (auto const& [name, tensor] : tensors) of_others.emplace(prefix_of_rank(rank) + name, tensor);
+  }
+  if (writes()) {
+    content.state[part_of_ranks] = std::move(others);
+    content.tensors.merge(of_others);
+  }
+  return content;
+}
+
+KEEL_BODY std::int64_t ranks_of_checkpoint(snapshot const& content) {
+  if (!content.state.is_object() || !content.state.contains(part_of_ranks)) return 1;
+  return static_cast<std::int64_t>(content.state.at(part_of_ranks).size()) + 1;
+}
+
+KEEL_BODY bool take_own_part(snapshot& content, int rank) {
+  bool const has_it = rank < ranks_of_checkpoint(content);
+  if (!content.state.is_object() || !content.state.contains(part_of_ranks)) return has_it;
+  nlohmann::json const others = std::move(content.state.at(part_of_ranks));
+  content.state.erase(part_of_ranks);
+  if (has_it && rank > 0) content.state = content.state.patch(others.at(static_cast<std::size_t>(rank) - 1));
+  std::string const own = prefix_of_rank(rank);
+  tensor_map tensors;
+  for (auto& [name, tensor] : content.tensors) {
+    bool const is_of_a_rank = name.starts_with("ranks/");
+    if (has_it && rank > 0) {
+      if (name.starts_with(own)) tensors.emplace(name.substr(own.size()), tensor);
+    } else if (!is_of_a_rank) {
+      tensors.emplace(name, tensor);
+    }
+  }
+  content.tensors = std::move(tensors);
+  return has_it;
+}
+
+/// Of its bits: their sum as integers, which any one of them changes.
+inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
+  at::Tensor const flat = tensor.detach().contiguous().view(-1);
+  switch (flat.element_size()) {
+    case 1:
+      return flat.to(at::kLong).sum().item<std::int64_t>();
+    case 2:
+      return flat.view(at::kShort).sum(at::kLong).item<std::int64_t>();
+    case 4:
+      return flat.view(at::kInt).sum(at::kLong).item<std::int64_t>();
+    case 8:
+      return flat.is_complex() ? at::view_as_real(flat).view(at::kInt).sum(at::kLong).item<std::int64_t>()
+                               : flat.view(at::kLong).sum().item<std::int64_t>();
+    default:
+      return 0;
+  }
+}
+
+KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors) {
+  if (world.size() == 1) return;
+  at::NoGradGuard const no_grad;
+  at::Tensor sums = at::zeros({static_cast<std::int64_t>(tensors.size()) + 1}, at::kLong);
+  auto* value = sums.data_ptr<std::int64_t>();
+  *value++ = static_cast<std::int64_t>(tensors.size());
+  for (auto const& [name, tensor] : tensors) *value++ = sum_of_bits(tensor);
+  if (world.combine(reduce::min{}, sums.numel()) != world.combine(reduce::max{}, sums.numel()))
+    throw world_error("E25",
+                      "the ranks do not have the same tensors any more. Freeze, add and remove the same on all of them.");
+  at::Tensor const all = all_gather(world, sums);
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (all[rank].equal(all[0])) continue;
+    std::int64_t const place = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
+    auto named = tensors.begin();
+    std::advance(named, std::max<std::int64_t>(place - 1, 0));
+    throw world_error("E25",
+                      std::string(what) + " " + named->first + " of rank " + std::to_string(rank) +
+                          " is not rank 0's any more: something changes it beside the updates, or a rank computes "
+                          "otherwise. Resume from the newest checkpoint, which is of before, and look at what writes to it.");
+  }
+}
+
+KEEL_BODY void combine_over(world_of_ranks const& world, evaluation_result& result) {
+  if (world.size() == 1) return;
+  std::string names;
+  for (auto const& [name, value] : result.values) names += (name.empty() ? "loss" : name) + "\n";
+  std::string const first = words_of_rank(world, names, 0);
+  if (int const other = world.combine(reduce::max{}, first == names ? -1 : world.rank()); other >= 0)
+    throw world_error("E25", "rank " + std::to_string(other) +
+                                 " evaluates other values than rank 0. Return the same names in the same order on all ranks.");
+  at::Tensor const sums = at::zeros({2 * static_cast<std::int64_t>(result.values.size())}, at::kDouble);
+  auto* const own = sums.data_ptr<double>();
+  for (std::size_t i = 0; i < result.values.size(); ++i) {
+    own[2 * i] = result.values[i].second * result.weights[i];
+    own[2 * i + 1] = result.weights[i];
+  }
+  all_reduce(world, sums);
+  for (std::size_t i = 0; i < result.values.size(); ++i) {
+    result.values[i].second = own[2 * i] / own[2 * i + 1];
+    result.weights[i] = own[2 * i + 1];
+  }
+}
+
+KEEL_BODY std::uint64_t seed_of_rank(std::uint64_t seed, int rank) {
+  return seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(rank);
+}
+
+KEEL_BODY void separate_random(at::DeviceType device, int rank) {
+  at::Tensor const now = libtorch::random_state(at::kCPU);
+  auto const* const bytes = static_cast<char const*>(now.data_ptr());
+  std::uint64_t const seed = seed_of_rank(XXH3_64bits(bytes, now.nbytes()), rank);
+  libtorch::seed_random(at::kCPU, seed);
+  if (device != at::kCPU) libtorch::seed_random(device, seed);
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
