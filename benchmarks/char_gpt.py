@@ -1,5 +1,6 @@
 # The model of examples/char_gpt in Python's PyTorch, trained as char_gpt.cpp trains it. Prints tokens a second, one a round.
 #     python3 char_gpt.py UPDATES ROUNDS THREADS
+import contextlib
 import ctypes
 import math
 import sys
@@ -9,12 +10,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-updates, rounds, threads = (int(word) for word in sys.argv[1:4])
-torch.set_num_threads(threads)
-libc = ctypes.CDLL(None)
-libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
-libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
-torch.manual_seed(1337)
+def begin(threads):
+    """One process that trains: its threads, its memory, its random numbers."""
+    torch.set_num_threads(threads)
+    libc = ctypes.CDLL(None)
+    libc.mallopt(-3, 1 << 30)  # M_MMAP_THRESHOLD
+    libc.mallopt(-1, 1 << 30)  # M_TRIM_THRESHOLD
+    torch.manual_seed(1337)
+
 
 ROWS, CONTEXT, VOCABULARY, WIDTH, HEADS, LAYERS, DROPOUT = 8, 64, 96, 128, 4, 6, 0.1
 
@@ -58,34 +61,50 @@ class Gpt(nn.Module):
         return self.head(self.norm(x))
 
 
-model = Gpt()
-with torch.no_grad():
-    for name, parameter in model.named_parameters():
-        if parameter.dim() >= 2:
-            writes = "merge" in name or "narrow" in name
-            parameter.normal_(0.0, 0.02 / math.sqrt(2.0 * LAYERS) if writes else 0.02)
-optimizer = torch.optim.AdamW(model.parameters(), 2e-3, betas=(0.9, 0.95), weight_decay=0.1)
-batches = [torch.randint(VOCABULARY, (ROWS, CONTEXT + 1)) for _ in range(16)]
-position = 0
+def make_model():
+    model = Gpt()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                writes = "merge" in name or "narrow" in name
+                parameter.normal_(0.0, 0.02 / math.sqrt(2.0 * LAYERS) if writes else 0.02)
+    return model
 
 
-def run(count):
-    global position
-    for _ in range(count):
-        optimizer.zero_grad(set_to_none=True)
-        for _ in range(2):
-            ids = batches[position % len(batches)]
-            position += 1
-            logits = model(ids[:, :CONTEXT]).flatten(0, 1)
-            loss = F.cross_entropy(logits, ids[:, 1:].reshape(-1)) / 2
-            loss.backward()
-            loss.item()  # what a loop that logs its loss does
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+class Training:
+    """Updates of two micro-batches each; of several ranks only the second one is reduced."""
+
+    def __init__(self, model):
+        self.model = model
+        self.optimizer = torch.optim.AdamW(model.parameters(), 2e-3, betas=(0.9, 0.95), weight_decay=0.1)
+        self.batches = [torch.randint(VOCABULARY, (ROWS, CONTEXT + 1)) for _ in range(16)]
+        self.position = 0
+
+    def backward(self):
+        ids = self.batches[self.position % len(self.batches)]
+        self.position += 1
+        logits = self.model(ids[:, :CONTEXT]).flatten(0, 1)
+        loss = F.cross_entropy(logits, ids[:, 1:].reshape(-1)) / 2
+        loss.backward()
+        loss.item()  # what a loop that logs its loss does
+
+    def run(self, count):
+        alone = getattr(self.model, "no_sync", contextlib.nullcontext)
+        for _ in range(count):
+            self.optimizer.zero_grad(set_to_none=True)
+            with alone():
+                self.backward()
+            self.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
 
 
-run(5)
-for _ in range(rounds):
-    start = time.perf_counter()
-    run(updates)
-    print(f"{2 * ROWS * CONTEXT * updates / (time.perf_counter() - start):.1f}", flush=True)
+if __name__ == "__main__":
+    updates, rounds, threads = (int(word) for word in sys.argv[1:4])
+    begin(threads)
+    training = Training(make_model())
+    training.run(5)
+    for _ in range(rounds):
+        start = time.perf_counter()
+        training.run(updates)
+        print(f"{2 * ROWS * CONTEXT * updates / (time.perf_counter() - start):.1f}", flush=True)

@@ -4,28 +4,36 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <keel/core/out_of_memory.hpp>
+#include <string>
 
 #include "text.hpp"
 #include "train.hpp"
 
 namespace {
 
+/// Of several, this one.
+std::string rank_in_words() {
+  char const* const rank = std::getenv("RANK");
+  return rank == nullptr ? "" : std::string("rank ") + rank + ": ";
+}
+
 int train_and_report(char_gpt::settings const& arguments) {
   try {
     return char_gpt::train(arguments);
   } catch (std::exception const& thrown) {
     // LibTorch's own errors carry the stack of their calls.
-    std::fprintf(stderr, "char_gpt: %s\n", keel::first_line(thrown).c_str());
+    std::fprintf(stderr, "char_gpt: %s%s\n", rank_in_words().c_str(), keel::first_line(thrown).c_str());
     return 1;
   }
 }
 
-int watch(char_gpt::settings const& arguments) {
+int watch(char_gpt::settings arguments) {
+  if (arguments.run_directory.empty()) arguments.run_directory = char_gpt::new_run_directory();
   for (int attempt = 1; attempt <= 5; ++attempt) {
     std::fflush(nullptr);
     pid_t const child = ::fork();
@@ -47,18 +55,13 @@ int watch(char_gpt::settings const& arguments) {
   return 1;
 }
 
-std::string default_run_directory() {
-  auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
-  return "runs/char_gpt-" + std::to_string(seconds) + "-" + std::to_string(::getpid());
-}
-
 }  // namespace
 
 int main(int count, char** words) {
   CLI::App app("Trains a character-level transformer and compares it with a bigram model.");
-  char_gpt::settings arguments{.text = char_gpt::licenses, .run_directory = default_run_directory()};
+  char_gpt::settings arguments{.text = char_gpt::licenses, .run_directory = {}};
   app.add_option("--text", arguments.text, "a file, or a folder whose files are read")->capture_default_str();
-  app.add_option("--run-directory", arguments.run_directory, "where checkpoints and metrics go; one that exists is continued");
+  app.add_option("--run-directory", arguments.run_directory, "where checkpoints and metrics go, one in runs/ unless it is said; one that exists is continued");
   app.add_option("--updates", arguments.updates, "length of the run")->check(CLI::Range(1, 1000000000))->capture_default_str();
   app.add_option("--threads", arguments.threads, "0: one a core")->check(CLI::Range(0, 4096))->capture_default_str();
   app.add_option("--console-every", arguments.console_every, "without a terminal, a line each so many updates")

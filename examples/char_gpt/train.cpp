@@ -2,12 +2,16 @@
 
 #include <ATen/Parallel.h>
 #include <malloc.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <fstream>
 #include <iostream>
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/join.hpp>
 #include <keel/keel.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
@@ -37,7 +41,18 @@ struct recipe : keel::recipe<                                                   
                                       keel::oom::enable_recompute<keel::recompute::non_reentrant>,         //
                                       keel::oom::offload_optimizer, keel::oom::give_up>> {};
 
-static_assert(keel::valid<recipe>);
+/// The same on several ranks: a ladder takes its rungs on one alone.
+struct recipe_of_ranks : keel::recipe<                                                                     //
+                             keel::shard::replicate,                                                       //
+                             keel::precision::fp32,                                                        //
+                             keel::accumulate<2>,                                                          //
+                             keel::clip::global_norm<1.0>,                                                 //
+                             keel::nonfinite::skip<5>,                                                     //
+                             keel::schedule::cosine<keel::schedule::warmup_ratio<0.08>, keel::schedule::min_ratio<0.1>>,  //
+                             keel::checkpoint::every<50_steps, keel::checkpoint::keep<2>>,                 //
+                             keel::determinism::seeded<1337>> {};
+
+static_assert(keel::valid<recipe> && keel::valid<recipe_of_ranks>);
 
 constexpr std::int64_t rows = 8;  // in a micro-batch
 
@@ -143,10 +158,32 @@ std::int64_t peak_of_updates(model_size const& size, at::Tensor const& text, kee
   return budget.peak() - before;
 }
 
-}  // namespace
+/// Of a process alone, or of one rank of several.
+template <class Recipe>
+auto make_trainer(gpt& model, keel::adamw& optimizer, keel::world_of_ranks const& world, keel::trainer_options const& options) {
+  if constexpr (keel::config_of<Recipe>.shard.kind == keel::shard::kind::replicate) {
+    return keel::trainer<Recipe>{model, optimizer, world, options};
+  } else {
+    return keel::trainer<Recipe>{model, optimizer, options};
+  }
+}
 
-int train(settings const& arguments) {
-  at::set_num_threads(arguments.threads > 0 ? arguments.threads : static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+/// All ranks write into one directory, which rank 0 names.
+std::filesystem::path run_directory_of(settings const& arguments, keel::world_of_ranks const& world) {
+  if (!arguments.run_directory.empty()) return arguments.run_directory;
+  std::string const name = new_run_directory();
+  at::Tensor const letters = at::zeros({64}, at::kByte);
+  std::copy(name.begin(), name.end(), letters.data_ptr<std::uint8_t>());
+  keel::broadcast(world, letters);
+  return reinterpret_cast<char const*>(letters.data_ptr<std::uint8_t>());
+}
+
+template <class Recipe>
+int train_by(settings arguments, keel::world_of_ranks const& world, int local_ranks) {
+  bool const speaks = world.rank() == 0;
+  int const cores = static_cast<int>(std::max(1U, std::thread::hardware_concurrency()));
+  at::set_num_threads(arguments.threads > 0 ? arguments.threads : std::max(1, cores / local_ranks));
+  arguments.run_directory = run_directory_of(arguments, world);
 
   // Activations are allocated and freed thousands of times a second; without this glibc gives each back to the kernel.
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
@@ -164,21 +201,24 @@ int train(settings const& arguments) {
     std::printf("an update takes %.1f MiB at most by itself; it gets %.1f MiB, %lld %%\n", mebibytes(peak),
                 mebibytes(peak * arguments.memory_percent / 100), static_cast<long long>(arguments.memory_percent));
   }
-  keel::seed<recipe>();
+  keel::seed<Recipe>();
   gpt model(size);
   keel::adamw optimizer(model->parameters(), optimizer_options());
 
-  keel::trainer<recipe> run{
-      model, optimizer, {.run_directory = arguments.run_directory, .updates = arguments.updates, .console_every = arguments.console_every}};
+  auto run = make_trainer<Recipe>(
+      model, optimizer, world,
+      {.run_directory = arguments.run_directory, .updates = arguments.updates, .console_every = arguments.console_every});
 
   std::int64_t parameters = 0;
   for (auto const& parameter : model->parameters()) parameters += parameter.numel();
-  std::cout << keel::describe<recipe>(keel::shown::set);
-  std::printf("%lld parameters, %lld characters of %lld kinds from %s, %d threads\n\n", static_cast<long long>(parameters),
-              static_cast<long long>(text.size()), static_cast<long long>(letters.size()), arguments.text.c_str(), at::get_num_threads());
+  if (speaks) {
+    std::cout << keel::describe<Recipe>(keel::shown::set);
+    std::printf("%lld parameters, %lld characters of %lld kinds from %s, %d threads\n\n", static_cast<long long>(parameters),
+                static_cast<long long>(text.size()), static_cast<long long>(letters.size()), arguments.text.c_str(), at::get_num_threads());
+  }
 
   fault_plan const faults(arguments);
-  if (faults.active && faults.killed <= keel::config_of<recipe>.checkpoint.interval) {
+  if (faults.active && faults.killed <= keel::config_of<Recipe>.checkpoint.interval) {
     throw keel::error("E12", "--faults would kill the process after update " + std::to_string(faults.killed) +
                                  ", before its first checkpoint, and so again and again. Give it --updates 74 or more.");
   }
@@ -202,7 +242,9 @@ int train(settings const& arguments) {
            ranges::views::transform([&, epoch](std::int64_t position) {
              std::vector<std::int64_t> starts;
              for (std::int64_t row = 0; row < rows; ++row) {
-               auto const drawn = mix(static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(position), static_cast<std::uint64_t>(row));
+               // Each rank has other windows.
+               std::int64_t const place = position * world.size() + world.rank();
+               auto const drawn = mix(static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(place), static_cast<std::uint64_t>(row));
                starts.push_back(static_cast<std::int64_t>(drawn % static_cast<std::uint64_t>(data.train.numel() - size.context)));
              }
              batch made = make_batch(data.train, starts, size.context);
@@ -211,8 +253,10 @@ int train(settings const& arguments) {
            });
   };
   std::int64_t const windows = (data.validation.numel() - 1) / size.context;
-  auto const validation = ranges::views::iota(std::int64_t{0}, (windows + rows - 1) / rows) |
-                          ranges::views::transform([&](std::int64_t index) {
+  std::int64_t const batches = (windows + rows - 1) / rows;
+  std::int64_t const own = (batches - world.rank() + world.size() - 1) / world.size();
+  auto const validation = ranges::views::iota(std::int64_t{0}, own) | ranges::views::transform([&](std::int64_t number) {
+                            std::int64_t const index = number * world.size() + world.rank();
                             std::vector<std::int64_t> starts;
                             for (std::int64_t w = index * rows; w < std::min(windows, (index + 1) * rows); ++w) starts.push_back(w * size.context);
                             return make_batch(data.validation, starts, size.context);
@@ -220,18 +264,34 @@ int train(settings const& arguments) {
 
   keel::outcome const result = run.fit(training, loss_of(model));
   if (auto const* stopped = result.stopped()) {
-    std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", arguments.run_directory.c_str());
+    if (speaks) std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", arguments.run_directory.c_str());
     return 128 + stopped->signal;
   }
   if (result.gave_up()) return 1;
 
   double const loss = run.evaluate(validation, loss_of(model));
+  if (!speaks) return 0;
   double const bigram = bigram_loss(data.train, data.validation, letters.size());
   std::printf("\nA sample:\n%s\n", sample(model, letters, text.substr(text.size() * 9 / 10, 16), 240).c_str());
   if (faults.active) print_survived(arguments.run_directory, faults);
   std::printf("\n  validation loss, nats a character\n  %-38s %.4f\n  %-38s %.4f\n  %s\n", "bigram", bigram, "this transformer", loss,
               loss < bigram ? "The transformer is below the bigram." : "The transformer is not below the bigram yet; give it more --updates.");
   return 0;
+}
+
+}  // namespace
+
+std::string new_run_directory() {
+  auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch()).count();
+  return "runs/char_gpt-" + std::to_string(seconds) + "-" + std::to_string(::getpid());
+}
+
+int train(settings const& arguments) {
+  keel::launch const started = keel::launched();
+  if (started.size == 1) return train_by<recipe>(arguments, {}, 1);
+  if (arguments.faults || arguments.memory_percent > 0)
+    throw keel::error("E12", "--faults and --memory-percent show one process. Leave --ranks, or them, out.");
+  return train_by<recipe_of_ranks>(arguments, keel::join(), started.local_size.value_or(started.size));
 }
 
 }  // namespace char_gpt

@@ -1,0 +1,214 @@
+// What several ranks cost and bring, in processes that this one starts on this machine and that meet by Gloo on loopback:
+//     agree/step          the agreement of two ranks on an update, as a share of a step of 20 ms
+//     replicate/scaling   one process with 2 threads, over two ranks with a thread each, on the same global batch
+//     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
+//     ranks [PYTHON RANKS_PY]
+// All of them wait for a word on their standard input and take turns, so that one trains at a time. One JSON row a line.
+#include <fcntl.h>
+#include <malloc.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ATen/Parallel.h>
+
+#include <cstdlib>
+#include <iostream>
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/join.hpp>
+#include <keel/keel.hpp>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "../examples/char_gpt/model.hpp"
+#include "measure.hpp"
+
+extern char** environ;
+
+namespace {
+
+struct replicated : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>> {};
+
+constexpr std::int64_t rows = 8;  // of a micro-batch on a rank
+constexpr int steps = 4;          // of a turn
+constexpr int turns = 25;
+constexpr int agreements_of_a_turn = 10;
+constexpr char_gpt::model_size size{.vocabulary = 96};
+
+/// Milliseconds by a clock that all processes of this machine share.
+double now() { return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+/// What every process does first: activations are allocated and freed thousands of times a second.
+void begin(int threads) {
+  at::set_num_threads(threads);
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  at::manual_seed(1337);
+}
+
+/// The model of examples/char_gpt and the batches of one process.
+class training {
+ public:
+  /// With the rows of so many ranks.
+  training(keel::world_of_ranks const& world, int ranks)
+      : model_(size),
+        optimizer_(model_->parameters(), torch::optim::AdamWOptions(2e-3).betas({0.9, 0.95}).weight_decay(0.1)),
+        step_{model_, optimizer_, world} {
+    for (int i = 0; i < 16; ++i) batches_.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
+  }
+
+  /// Milliseconds of an update.
+  double turn() {
+    auto const loss_of = [this](at::Tensor const& ids) {
+      at::Tensor const logits = model_->forward(ids.slice(1, 0, size.context)).flatten(0, 1);
+      return at::cross_entropy_loss(logits, ids.slice(1, 1, size.context + 1).reshape({-1}));
+    };
+    return keel_benchmark::milliseconds([&] {
+             for (int i = 0; i < 2 * steps; ++i) step_(batches_[next_++ % batches_.size()], loss_of);
+           }) /
+           steps;
+  }
+
+ private:
+  char_gpt::gpt model_;
+  keel::adamw optimizer_;
+  std::vector<at::Tensor> batches_;
+  std::size_t next_ = 0;
+  keel::step<replicated> step_;
+};
+
+/// One of the ranks: does what it is asked for, and rank 0 says how many milliseconds that took.
+int be_a_rank() {
+  begin(1);
+  keel::world_of_ranks const world = keel::join();
+  training of(world, 1);
+  keel::detail::replication agreeing(world);
+  for (std::string word; std::cin >> word && word != "end";) {
+    double took = 0.0;
+    if (word == "steps") took = of.turn();
+    if (word == "agree") {
+      // From when the last rank has come, by the clock of the machine, until all know.
+      at::Tensor const times = at::empty({agreements_of_a_turn, 2}, at::kDouble);
+      for (int i = 0; i < agreements_of_a_turn; ++i) {
+        for (double const began = now(); now() < began + 20.0;) {
+        }
+        times[i][0] = now();
+        agreeing.begin_call();
+        agreeing.agree({.loss = 1.0, .loss_weight = 1.0, .weight = 1.0});
+        times[i][1] = now();
+      }
+      at::Tensor const all = keel::all_gather(world, times);
+      took = (all.select(2, 1).amax(0) - all.select(2, 0).amax(0)).median().item<double>();
+    }
+    if (world.rank() == 0) std::cout << took << std::endl;
+  }
+  return 0;
+}
+
+int free_port() {
+  int const socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof(address);
+  bool const bound = ::bind(socket, reinterpret_cast<sockaddr*>(&address), length) == 0 &&
+                     ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &length) == 0;
+  ::close(socket);
+  if (!bound) throw std::runtime_error("there is no free port on loopback");
+  return ntohs(address.sin_port);
+}
+
+/// Two processes of one program.
+class pair_of_ranks {
+ public:
+  explicit pair_of_ranks(std::vector<std::string> const& command) {
+    std::string const port = std::to_string(free_port());
+    for (int rank = 0; rank < 2; ++rank) {
+      int in[2], out[2];
+      if (::pipe2(in, O_CLOEXEC) != 0 || ::pipe2(out, O_CLOEXEC) != 0) throw std::runtime_error("there are no pipes");
+      posix_spawn_file_actions_t files;
+      ::posix_spawn_file_actions_init(&files);
+      ::posix_spawn_file_actions_adddup2(&files, in[0], 0);
+      if (rank == 0) ::posix_spawn_file_actions_adddup2(&files, out[1], 1);
+      std::vector<std::string> variables{"RANK=" + std::to_string(rank), "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + port,
+                                         "OMP_NUM_THREADS=1", "OMP_WAIT_POLICY=passive", "KEEL_BENCHMARK_RANK=1"};
+      std::vector<char*> words, environment;
+      for (auto const& one : command) words.push_back(const_cast<char*>(one.c_str()));
+      words.push_back(nullptr);
+      for (char** one = environ; *one != nullptr; ++one) {
+        if (std::string(*one).rfind("OMP_", 0) != 0) environment.push_back(*one);
+      }
+      for (auto& one : variables) environment.push_back(one.data());
+      environment.push_back(nullptr);
+      pid_t process = 0;
+      if (::posix_spawnp(&process, words[0], &files, nullptr, words.data(), environment.data()) != 0)
+        throw std::runtime_error(command.front() + " does not start");
+      ::posix_spawn_file_actions_destroy(&files);
+      ::close(in[0]);
+      ::close(out[1]);
+      processes_.push_back(process);
+      to_.push_back(in[1]);
+      if (rank == 0) from_ = ::fdopen(out[0], "r");
+    }
+  }
+  pair_of_ranks(pair_of_ranks const&) = delete;
+  pair_of_ranks& operator=(pair_of_ranks const&) = delete;
+  ~pair_of_ranks() {
+    for (int const one : to_) ::close(one);
+    for (pid_t const one : processes_) ::waitpid(one, nullptr, 0);
+    if (from_ != nullptr) std::fclose(from_);
+  }
+
+  double ask(std::string const& word) {
+    std::string const line = word + "\n";
+    for (int const one : to_) {
+      if (::write(one, line.data(), line.size()) != static_cast<ssize_t>(line.size())) throw std::runtime_error("a rank is gone");
+    }
+    double found = 0.0;
+    if (std::fscanf(from_, "%lf", &found) != 1) throw std::runtime_error("rank 0 gives no answer");
+    return found;
+  }
+
+ private:
+  std::vector<pid_t> processes_;
+  std::vector<int> to_;
+  std::FILE* from_ = nullptr;
+};
+
+}  // namespace
+
+int main(int count, char** words) {
+  if (std::getenv("KEEL_BENCHMARK_RANK") != nullptr) return be_a_rank();
+  begin(2);
+  ::signal(SIGPIPE, SIG_IGN);
+  training alone({}, 2);
+  pair_of_ranks ours({"/proc/self/exe"});
+  std::unique_ptr<pair_of_ranks> peer;
+  if (count == 3) peer = std::make_unique<pair_of_ranks>(std::vector<std::string>{words[1], words[2]});
+  std::vector<double> agreements, of_alone, of_ours, of_peer;
+  for (int turn = -2; turn < turns; ++turn) {
+    double const agreement = ours.ask("agree"), one = alone.turn(), two = ours.ask("steps");
+    double const theirs = peer ? peer->ask("steps") : 0.0;
+    if (turn < 0) continue;
+    agreements.push_back(agreement);
+    of_alone.push_back(one);
+    of_ours.push_back(two);
+    of_peer.push_back(theirs);
+  }
+  using keel_benchmark::median;
+  std::string const what = "the model of examples/char_gpt, " + std::to_string(4 * rows) + " rows an update in two micro-batches, AdamW, clipped; medians of " + std::to_string(turns) +
+                           " turns of " + std::to_string(steps) + " updates";
+  std::printf("{\"name\": \"agree/step\", \"ours\": %.5f, \"peer\": 20, \"ratio\": %.5f, \"unit\": \"ms\", \"detail\": \"ratio is ours / "
+              "peer, smaller is better: the agreement of two ranks from when both have come until both know, behind 20 ms of work, median of %d turns of %d, over those 20 ms\"}\n",
+              median(agreements), median(agreements) / 20.0, turns, agreements_of_a_turn);
+  keel_benchmark::print_row("replicate/scaling", median(of_ours), median(of_alone),
+                            "ours: 2 ranks with 1 thread each; peer: 1 process with 2 threads, the same global batch; " + what);
+  if (peer)
+    keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
+                              "2 ranks with 1 thread each; peer: DistributedDataParallel of Python's torch; " + what);
+  return 0;
+}
