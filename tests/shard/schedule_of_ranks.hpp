@@ -1,0 +1,151 @@
+// One life of several ranks that a seed draws: how many they are, in which order they run, how long they train, and what happens to one of
+// them where. `schedule_of_ranks(seed)` lives it, and says in words what was not as it must be; empty: all was.
+#pragma once
+
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <keel/collective/in_process.hpp>
+#include <keel/keel.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+namespace keel_test {
+
+struct drawn_schedule {
+  enum class event : unsigned char { nothing, kill, hang, nan, two_nans, exception, out_of_memory, early_end, diverged_count, last };
+  std::uint64_t seed;
+  int ranks;
+  std::int64_t updates;
+  event what;
+  int on;           ///< the rank
+  std::int64_t at;  ///< micro-batch or collective
+  bool accumulates;
+};
+
+inline drawn_schedule draw_schedule(std::uint64_t seed) {
+  std::mt19937_64 draws(seed);
+  auto const below = [&](std::uint64_t most) { return static_cast<std::int64_t>(draws() % most); };
+  drawn_schedule of{};
+  of.seed = seed;
+  // Many ranks are rare: what two do not show, four do.
+  int const kind = static_cast<int>(below(100));
+  of.ranks = static_cast<int>(kind < 60 ? 2 + below(3) : kind < 97 ? 2 + below(7) : 9 + below(56));
+  of.updates = 2 + below(4);
+  of.what = static_cast<drawn_schedule::event>(below(static_cast<std::uint64_t>(drawn_schedule::event::last)));
+  of.on = static_cast<int>(below(static_cast<std::uint64_t>(of.ranks)));
+  of.accumulates = below(2) == 1;
+  of.at = below(static_cast<std::uint64_t>(of.updates) * (of.accumulates ? 2 : 1));
+  return of;
+}
+
+namespace detail {
+
+struct counted_once : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>> {};
+struct counted_twice
+    : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>, keel::accumulate<2>> {};
+
+struct life {
+  std::vector<at::Tensor> parameters;
+  std::int64_t updates = -1, skipped = 0;
+};
+
+template <class Recipe>
+void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
+  using event = drawn_schedule::event;
+  constexpr std::int64_t windows = keel::config_of<Recipe>.accumulate.count;
+  torch::nn::Linear model(2, 1);
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<Recipe> step{model, optimizer, world};
+  std::int64_t batches = of.updates * windows;
+  bool const is_it = world.rank() == of.on;
+  if (is_it && of.what == event::early_end) batches = of.at;
+  for (std::int64_t i = 0; i < batches; ++i) {
+    bool const now = is_it && i == of.at;
+    step(at::full({1 + (world.rank() + i) % 3, 2}, 0.1 * static_cast<double>(world.rank() + 1)), [&](at::Tensor const& x) {
+      if (now && of.what == event::exception) throw std::runtime_error("drawn");
+      if (now && of.what == event::out_of_memory) throw std::bad_alloc();
+      bool const bad = (now && of.what == event::nan) || (i == of.at && of.what == event::two_nans && world.rank() <= 1);
+      return model->forward(x).square().mean() * (bad ? NAN : 1.0);
+    });
+    if (now && of.what == event::diverged_count && i + 1 < batches) {
+      // The program of one rank leaves a whole update out.
+      step.drop_update();
+      i += windows;
+    }
+  }
+  step.flush();
+  mine.updates = step.updates();
+  mine.skipped = step.skipped();
+  for (at::Tensor const& one : model->parameters()) mine.parameters.push_back(one.detach().clone());
+}
+
+inline std::string words_of(std::exception_ptr const& thrown) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (std::exception const& one) {
+    return one.what();
+  }
+}
+
+}  // namespace detail
+
+inline std::string schedule_of_ranks(std::uint64_t seed) {
+  using event = drawn_schedule::event;
+  drawn_schedule const of = draw_schedule(seed);
+  keel::in_process_options options{.seed = seed};
+  // Of a small run so many; one behind the end does not come.
+  std::int64_t const collective = 1 + static_cast<std::int64_t>(seed % 29);
+  if (of.what == event::kill || of.what == event::hang)
+    options.faults = {{of.on, collective, of.what == event::kill ? keel::rank_fault::kind::kill : keel::rank_fault::kind::hang}};
+  std::vector<detail::life> all(static_cast<std::size_t>(of.ranks));
+  auto const thrown = keel::try_in_process(
+      of.ranks,
+      [&](keel::world_of_ranks const& world) {
+        auto& mine = all[static_cast<std::size_t>(world.rank())];
+        of.accumulates ? detail::live<detail::counted_twice>(of, world, mine) : detail::live<detail::counted_once>(of, world, mine);
+      },
+      options);
+  auto const describe = [&](std::string const& what) {
+    return "schedule " + std::to_string(seed) + " (" + std::to_string(of.ranks) + " ranks, event " +
+           std::to_string(static_cast<int>(of.what)) + " on rank " + std::to_string(of.on) + "): " + what;
+  };
+  detail::life const* first = nullptr;
+  int ended = 0, threw = 0;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    bool const is_it = static_cast<int>(rank) == of.on;
+    if (thrown[rank]) {
+      ++threw;
+      std::string const words = detail::words_of(thrown[rank]);
+      // Who was alright names who was not.
+      bool const is_named = words.find("rank " + std::to_string(of.on)) != std::string::npos;
+      if (!is_it && !is_named) return describe("rank " + std::to_string(rank) + " says " + words);
+    }
+    if (all[rank].updates < 0) continue;
+    ++ended;
+    if (first == nullptr) first = &all[rank];
+    if (all[rank].updates != first->updates || all[rank].skipped != first->skipped)
+      return describe("rank " + std::to_string(rank) + " made other updates");
+    for (std::size_t i = 0; i < first->parameters.size(); ++i) {
+      at::Tensor const &a = all[rank].parameters[i], &b = first->parameters[i];
+      if (std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) != 0)
+        return describe("rank " + std::to_string(rank) + " has other parameters");
+    }
+  }
+  if (of.what == event::nothing || of.what == event::nan || of.what == event::two_nans) {
+    if (ended != of.ranks) return describe("not all came to the end");
+    std::int64_t const skips = of.what == event::nothing ? 0 : 1;
+    if (first->skipped != skips || first->updates != of.updates - skips) return describe("other skips than were drawn");
+  } else if ((of.what == event::exception || of.what == event::out_of_memory) && threw != of.ranks) {
+    return describe("not all ended by what one threw");
+  }
+  return "";
+}
+
+}  // namespace keel_test
