@@ -6,28 +6,24 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
+#include <keel/collective/exit_code.hpp>
+#include <keel/collective/launch.hpp>
 #include <keel/core/out_of_memory.hpp>
-#include <string>
 
 #include "text.hpp"
 #include "train.hpp"
 
 namespace {
 
-/// Of several, this one.
-std::string rank_in_words() {
-  char const* const rank = std::getenv("RANK");
-  return rank == nullptr ? "" : std::string("rank ") + rank + ": ";
-}
-
 int train_and_report(char_gpt::settings const& arguments) {
   try {
+    // With the rank in its words, and a code that says to a launcher what happened.
+    if (keel::launched().size > 1) return keel::exit_code_of([&] { return char_gpt::train(arguments); });
     return char_gpt::train(arguments);
   } catch (std::exception const& thrown) {
     // LibTorch's own errors carry the stack of their calls.
-    std::fprintf(stderr, "char_gpt: %s%s\n", rank_in_words().c_str(), keel::first_line(thrown).c_str());
+    std::fprintf(stderr, "char_gpt: %s\n", keel::first_line(thrown).c_str());
     return 1;
   }
 }

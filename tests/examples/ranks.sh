@@ -80,7 +80,7 @@ for rank in 0 1; do
   until_line "$run" 52
   kill -KILL "${processes[$rank]}"
   ended "$((1 - rank))"
-  [ "$code" -ne 0 ] || fail "rank $((1 - rank)) ended well beside one that was killed"
+  [ "$code" -eq 82 ] || fail "rank $((1 - rank)) ended with $code beside one that was killed, and not with 82"
   said "$run-rank-$((1 - rank))" "rank $rank"
   ended "$rank"
   ends_like_the_whole "$run"

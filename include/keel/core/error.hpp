@@ -5,7 +5,8 @@
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 //   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
-//   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks  (E20 and E21 are rules)
+//   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks
+//   E26 ranks that are not of the same training any more  (E20 and E21 are rules)
 #pragma once
 
 #include <stdexcept>

@@ -190,7 +190,7 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"Z14", decided::later, "", "waits for sums of gradients that begin in the backward pass", ""},
     {"Z20", decided::later, "", "waits for sharding (U04): an export will gather", ""},
     {"Z22", decided::never, "",
-     "replicas are compared bit by bit with every save: E25 names the parameter and the rank that drifted",
+     "replicas are compared bit by bit with every save: E26 names the parameter and the rank that drifted",
      "a replica that drifted is found with the next save, by parameter and rank, and the checkpoint before it stays"},
     {"A06", decided::later, "", "no reducer is called in a backward pass: gradients are added up at the window's end", ""},
     {"B09", decided::later, "", "waits for runs of several ranks (U04)", ""},

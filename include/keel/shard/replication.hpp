@@ -68,7 +68,7 @@ class replication {
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = false; }
   /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Throws world_error
-  /// (E25) where another rank threw, with its words, or is at another update, with both numbers.
+  /// where another rank threw, with its words (E25), or is at another update, with both numbers (E26).
   window_of_ranks agree(window_of_ranks const& mine);
   /// What this rank is asked for, which the others learn at the next agreement.
   void ask(asked_of_ranks const& mine) { mine_ = mine; }

@@ -141,7 +141,7 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
   asked_ = {};
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (of(rank, updates) != of(0, updates))
-      throw world_error("E25", "rank " + std::to_string(rank) + " is at update " +
+      throw world_error("E26", "rank " + std::to_string(rank) + " is at update " +
                                    std::to_string(static_cast<long long>(of(rank, updates))) + " and rank 0 at " +
                                    std::to_string(static_cast<long long>(of(0, updates))) +
                                    ": they are not of the same training any more. Make the same updates on all ranks, or "

@@ -47,7 +47,7 @@ class run_of_ranks {
   bool share(std::function<bool(snapshot&, std::string&)> const& find, snapshot& content, std::string& source) const;
 
   /// One checkpoint of what each rank has of it, on rank 0; the others keep what they made. What `make` throws on one of them is thrown by
-  /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E25) that names a parameter, a buffer or a tensor of the
+  /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
   /// optimizer that is not rank 0's.
   snapshot gather(std::function<snapshot()> const& make) const;
 
@@ -60,11 +60,11 @@ bool take_own_part(snapshot& content, int rank);
 /// Of how many ranks a checkpoint is.
 std::int64_t ranks_of_checkpoint(snapshot const& content);
 
-/// All ranks: throws world_error (E25) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
+/// All ranks: throws world_error (E26) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
 /// of what kind they are.
 void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors);
 
-/// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E25) where they evaluate other values.
+/// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E26) where they evaluate other values.
 void combine_over(world_of_ranks const& world, evaluation_result& result);
 
 /// A seed that no other rank has; rank 0 keeps the recipe's.

@@ -208,7 +208,7 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
   *value++ = static_cast<std::int64_t>(tensors.size());
   for (auto const& [name, tensor] : tensors) *value++ = sum_of_bits(tensor);
   if (world.combine(reduce::min{}, sums.numel()) != world.combine(reduce::max{}, sums.numel()))
-    throw world_error("E25",
+    throw world_error("E26",
                       "the ranks do not have the same tensors any more. Freeze, add and remove the same on all of them.");
   at::Tensor const all = all_gather(world, sums);
   for (int rank = 1; rank < world.size(); ++rank) {
@@ -216,7 +216,7 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
     std::int64_t const place = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
     auto named = tensors.begin();
     std::advance(named, std::max<std::int64_t>(place - 1, 0));
-    throw world_error("E25",
+    throw world_error("E26",
                       std::string(what) + " " + named->first + " of rank " + std::to_string(rank) +
                           " is not rank 0's any more: something changes it beside the updates, or a rank computes "
                           "otherwise. Resume from the newest checkpoint, which is of before, and look at what writes to it.");
@@ -229,7 +229,7 @@ KEEL_BODY void combine_over(world_of_ranks const& world, evaluation_result& resu
   for (auto const& [name, value] : result.values) names += (name.empty() ? "loss" : name) + "\n";
   std::string const first = words_of_rank(world, names, 0);
   if (int const other = world.combine(reduce::max{}, first == names ? -1 : world.rank()); other >= 0)
-    throw world_error("E25", "rank " + std::to_string(other) +
+    throw world_error("E26", "rank " + std::to_string(other) +
                                  " evaluates other values than rank 0. Return the same names in the same order on all ranks.");
   at::Tensor const sums = at::zeros({2 * static_cast<std::int64_t>(result.values.size())}, at::kDouble);
   auto* const own = sums.data_ptr<double>();

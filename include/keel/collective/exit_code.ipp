@@ -1,0 +1,75 @@
+// The bodies of exit_code.hpp.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <keel/collective/exit_code.hpp>
+#include <keel/collective/launch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY int exit_code_of(outcome const& ended) {
+  if (auto const* const stopped = ended.stopped()) return stopped->signal == 0 ? exit_code::done : 128 + stopped->signal;
+  return ended.gave_up() != nullptr ? exit_code::out_of_memory : exit_code::done;
+}
+
+KEEL_BODY int exit_code_of(std::exception const& thrown) {
+  auto const is = [&]<class Type>(Type const*) { return dynamic_cast<Type const*>(&thrown) != nullptr; };
+  if (auto const* const of_ranks = dynamic_cast<world_error const*>(&thrown)) {
+    if (of_ranks->id() == "E24") return exit_code::not_met;
+    return of_ranks->id() == "E26" ? exit_code::desynchronised : exit_code::ranks_gone;
+  }
+  if (is(static_cast<nonfinite_error const*>(nullptr)) || is(static_cast<diverged_error const*>(nullptr)))
+    return exit_code::not_finite;
+  if (is(static_cast<file_error const*>(nullptr)) || is(static_cast<checkpoint_error const*>(nullptr)))
+    return exit_code::storage;
+  if (is(static_cast<out_of_memory_error const*>(nullptr)) || is_out_of_memory(thrown)) return exit_code::out_of_memory;
+  return exit_code::failed;
+}
+
+namespace detail {
+
+/// As torch.distributed.elastic reads it.
+inline void write_launcher_error(std::string const& path, std::string const& words) {
+  using namespace std::chrono;
+  auto const seconds = duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
+  nlohmann::json const error = {
+      {"message", {{"message", words}, {"extraInfo", {{"py_callstack", words}, {"timestamp", std::to_string(seconds)}}}}}};
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace detail
+
+KEEL_BODY int exit_code_of(std::function<outcome()> const& body) {
+  return exit_code_of(std::function<int()>([&] { return exit_code_of(body()); }));
+}
+
+KEEL_BODY int exit_code_of(std::function<int()> const& body) {
+  try {
+    return body();
+  } catch (std::exception const& thrown) {
+    std::string words = first_line(thrown);
+    try {
+      launch const started = launched();
+      if (started.size > 1)
+        words = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + words;
+      if (!started.error_file.empty()) detail::write_launcher_error(started.error_file, words);
+    } catch (error const&) {
+      // A launcher whose variables contradict each other: that may be what is being said.
+    }
+    std::fprintf(stderr, "%s\n", words.c_str());
+    return exit_code_of(thrown);
+  }
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>
