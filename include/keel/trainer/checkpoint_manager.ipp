@@ -173,7 +173,7 @@ bool checkpoint_manager<Seams>::wants_save() {
   if (saver_ && asked_by_file()) asked_ = true;
   using checkpoint::kind;
   bool const by_clock = recipe_.checkpoint.kind == kind::every_seconds || recipe_.checkpoint.kind == kind::young_daly;
-  clock_asked_ = saver_ && by_clock && is_due(step_.updates() + 1, true);
+  clock_asked_ = ranks_.is_shared() && saver_ && by_clock && is_due(step_.updates() + 1, true);
   return clock_asked_ || asked_ || save_requested_.load(std::memory_order_relaxed);
 }
 
@@ -384,7 +384,7 @@ void checkpoint_manager<Seams>::save_if_wanted(bool updated, bool asked) {
   int const plan = ranks_.of_first([&]() -> nlohmann::json {
     due = is_due(step_.updates(), updated);
     // The update for which the time had come was skipped; who else asked, asks again.
-    if (ranks_.is_shared() && clock_asked_ && !here && !best_wanted_) return 2 * drops;
+    if (clock_asked_ && !here && !best_wanted_) return 2 * drops;
     // Whoever asked is served when the disk is free.
     if (saver_->drops_now() && !best_wanted_) {
       asked_ |= asked;

@@ -5,7 +5,8 @@
 // loop, which asks should_stop and ends with finish.
 // Of a recipe with keel::shard::replicate one on each rank, with its world behind the optimizer:
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
-// The ranks save, stop, evaluate and end together (run_of_ranks.hpp); rank 0 has the checkpoints, the record and the console.
+// The ranks save, stop, evaluate and end together (run_of_ranks.hpp), so all of them make the same calls; rank 0 has the checkpoints and
+// their events, the record and the console.
 // This file has the loop. What the loop is made of: the step (step.hpp), the checkpoints (checkpoint_manager.hpp), the
 // evaluations (evaluator.hpp), what is written down (run_log.hpp), where the run stands (progress.hpp), dry runs (dry_run.hpp).
 #pragma once
