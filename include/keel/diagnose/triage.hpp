@@ -25,7 +25,9 @@ struct triage_result {
 
 /// Throws file_error (E02) for a directory without a record, neither of updates nor of ranks.
 triage_result triage(std::filesystem::path const& run_directory);
-triage_result triage(run_history const& history, std::vector<rank_record> const& ranks = {});
+/// `ends`: the words with which ranks of it failed.
+triage_result triage(run_history const& history, std::vector<rank_record> const& ranks = {},
+                     std::vector<std::string> const& ends = {});
 
 /// For a terminal.
 std::string to_text(triage_result const& found);

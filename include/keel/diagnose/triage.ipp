@@ -18,7 +18,8 @@
 
 namespace keel {
 
-KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_record> const& ranks) {
+KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_record> const& ranks,
+                               std::vector<std::string> const& ends) {
   triage_result found;
   found.updates = history.updates;
   auto const add = [&](std::vector<triage_finding> const& all) {
@@ -40,6 +41,7 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
   auto const memory = detail::triage_of_memory(history);
   auto const resume = detail::triage_of_resume(history);
   add(detail::triage_of_ranks(ranks));
+  add(detail::triage_of_ends(ends));
   add(nonfinite);
   add(memory);
   add(resume);
@@ -75,7 +77,7 @@ KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
   posix_files files;
   // Ranks that did not meet have no record of updates.
   if (!ranks.empty() && !files.exists(run_directory / "metrics.jsonl")) return triage(run_history{}, ranks);
-  return triage(read_run_history(run_directory), ranks);
+  return triage(read_run_history(run_directory), ranks, detail::ends_of_ranks(run_directory));
 }
 
 KEEL_BODY std::string to_text(triage_result const& found) {

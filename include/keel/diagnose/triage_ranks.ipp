@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <keel/core/files.hpp>
+#include <keel/diagnose/curve_values.hpp>
+#include <keel/diagnose/run_history.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
 #include <keel/metrics/console.hpp>
 #include <set>
@@ -153,6 +156,43 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     }
   }
   return found;
+}
+
+KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> const& ends) {
+  std::vector<triage_finding> found;
+  for (std::string const& words : ends) {
+    auto const has = [&](char const* part) { return words.find(part) != std::string::npos; };
+    // One that threw says itself why.
+    if (has("[E26]")) {
+      found.push_back({has("is not rank 0's") ? trouble::ranks_drift : trouble::collective_mismatch, 0.95, {words}});
+    } else if (has("[E25]") && !has("has given up") && !has("threw")) {
+      if (has("gone") || has("does not come") || has("too late")) {
+        found.push_back({trouble::dead_rank, 0.95, {words}});
+      } else if (has(" is at ") || has("has ended")) {
+        found.push_back({trouble::collective_mismatch, 0.95, {words}});
+      }
+    }
+  }
+  return found;
+}
+
+/// The message of the failure with which a run directory's events end; empty where they do not.
+KEEL_BODY std::string end_in(std::filesystem::path const& directory) {
+  posix_files files;
+  if (!files.exists(directory / "events.jsonl")) return "";
+  std::string message;
+  for (run_event const& event : read_run_history(directory).events) {
+    if (event.name == "failed") message = text_of(event, "message");
+    if (event.name == "started" || event.name == "resumed" || event.name == "finished") message.clear();
+  }
+  return message;
+}
+
+KEEL_BODY std::vector<std::string> ends_of_ranks(std::filesystem::path const& run_directory) {
+  std::vector<std::string> ends{end_in(run_directory)};
+  for (int rank = 1; std::filesystem::is_directory(run_directory / ("rank-" + std::to_string(rank))); ++rank)
+    ends.push_back(end_in(run_directory / ("rank-" + std::to_string(rank))));
+  return ends;
 }
 
 }  // namespace keel::detail

@@ -1,0 +1,71 @@
+// What a triage says of the run directory of several ranks, one of which really died, hung, drifted or made other updates.
+#include <keel/collective/in_process.hpp>
+#include <keel/diagnose/triage.hpp>
+
+#include "../collective/words_of_ranks.hpp"
+#include "../support.hpp"
+
+using namespace keel_test;
+using namespace keel::literals;
+
+namespace {
+
+struct saving : keel::recipe<keel::shard::replicate, keel::checkpoint::every<2_steps, keel::checkpoint::synchronous>> {};
+
+/// Three ranks that train twelve updates in this directory, `spoil(rank, update, model)` behind each.
+void train(std::filesystem::path const& directory, std::vector<keel::rank_fault> const& faults,
+           std::function<void(int, std::int64_t, small_module&)> const& spoil = {}) {
+  words_of_ranks(
+      3,
+      [&](keel::world_of_ranks const& world) {
+        auto const model = make_small(3);
+        keel::adamw optimizer(model->parameters(), 0.01);
+        keel::trainer<saving> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = 12, .tensorboard = false})};
+        run.on([&](keel::event::update_end const& event) {
+          if (spoil) spoil(world.rank(), event.update, *model);
+        });
+        std::vector<pair_batch> batches;
+        for (std::uint64_t i = 0; i < 4; ++i) batches.push_back(make_pair_batch(10 * i + static_cast<std::uint64_t>(world.rank())));
+        run.fit(batches, mean_squared_error(model));
+      },
+      {.seed = 3, .faults = faults});
+}
+
+void is_named(std::filesystem::path const& directory, keel::trouble cause, std::string const& rank) {
+  auto const found = keel::triage(directory);
+  INFO(keel::to_text(found));
+  for (auto const& one : keel::detail::ends_of_ranks(directory)) UNSCOPED_INFO("ended: " << one);
+  REQUIRE(!found.findings.empty());
+  CHECK(found.findings.front().cause == cause);
+  CHECK(keel::to_text(found).find(rank) != std::string::npos);
+}
+
+}  // namespace
+
+TEST_CASE("a rank that died or hangs, be it rank 0 or another, is named by the triage of the run directory") {
+  for (int const rank : {0, 1, 2}) {
+    for (auto const how : {keel::rank_fault::kind::kill, keel::rank_fault::kind::hang}) {
+      scratch_directory const directory;
+      train(directory, {{rank, 60, how}});
+      is_named(directory, keel::trouble::dead_rank, "rank " + std::to_string(rank));
+    }
+  }
+}
+
+TEST_CASE("a rank that drifted, and the parameter, are named by the triage of the run directory") {
+  scratch_directory const directory;
+  train(directory, {}, [](int rank, std::int64_t update, small_module& model) {
+    at::NoGradGuard const no_grad;
+    if (rank == 2 && update == 5) model.first->bias[1] += 1e-3;
+  });
+  is_named(directory, keel::trouble::ranks_drift, "first.bias of rank 2");
+}
+
+TEST_CASE("ranks that ended well, or were started again and went on, are no trouble") {
+  scratch_directory const directory;
+  train(directory, {{1, 60, keel::rank_fault::kind::kill}});
+  train(directory, {});
+  auto const found = keel::triage(directory.path());
+  INFO(keel::to_text(found));
+  for (auto const& one : found.findings) CHECK(one.cause != keel::trouble::dead_rank);
+}
