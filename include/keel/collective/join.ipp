@@ -43,6 +43,22 @@ inline std::string same_for_all(launch const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
+/// This rank ends because another one differs. Rank 0 may serve the store: it stays until the others have read there what differs, two
+/// seconds at most.
+inline void leave_last(c10d::Store& store, launch const& how) {
+  auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
+  try {
+    if (how.rank != 0) return store.set(key(how.rank), std::vector<std::uint8_t>{1});
+    auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(2);
+    for (int rank = 1; rank < how.size; ++rank) {
+      auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(last - std::chrono::steady_clock::now());
+      store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
+    }
+  } catch (std::exception const&) {
+    // Who does not come to read it, ends for another reason, and says so.
+  }
+}
+
 /// Until every rank has said that it is here. Throws world_error (E24).
 inline void meet(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
@@ -76,9 +92,11 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
                                    ", which did not come. Look at what they said, and start all of them again.");
     }
     std::string const theirs(bytes.begin(), bytes.end());
-    if (theirs != mine)
+    if (theirs != mine) {
+      leave_last(store, how);
       throw world_error("E24", "rank " + std::to_string(how.rank) + " is of " + mine + ", and rank " + std::to_string(rank) +
                                    " of " + theirs + ". Start the same program for all ranks.");
+    }
   }
 }
 
