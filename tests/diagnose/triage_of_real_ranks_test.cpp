@@ -1,6 +1,7 @@
 // What a triage says of the run directory of several ranks, one of which really died, hung, drifted or made other updates.
 #include <keel/collective/in_process.hpp>
 #include <keel/diagnose/triage.hpp>
+#include <keel/diagnose/triage_ranks.hpp>
 
 #include "../collective/words_of_ranks.hpp"
 #include "../support.hpp"
