@@ -104,6 +104,7 @@ TEST_CASE("in a loop of the program a signal for one rank stops all behind the s
       }
       auto const ended = run.finish(signals.received());
       if (signal_at > 0) CHECK(ended.stopped() != nullptr);
+      CHECK(!run.should_stop(fake_signal()));
       all[static_cast<std::size_t>(world.rank())] = {run.updates(), copies_of(of.model->parameters())};
     });
     return all;

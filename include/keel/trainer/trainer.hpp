@@ -833,6 +833,11 @@ class trainer {
     begun_ = false;
     ended_ = true;
     stop_requested_ = false;
+    if constexpr (step_type::replicates) {
+      // What asked this loop to end does not ask the next one.
+      signal_ = 0;
+      step_.ranks().forget_asked();
+    }
     return ended;
   }
 
