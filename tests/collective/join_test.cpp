@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 
 #include <chrono>
+#include <filesystem>
 #include <map>
+#include <set>
 #include <thread>
 
 #include <keel/collective/collectives.hpp>
@@ -108,7 +110,7 @@ std::vector<ended> run_ranks(std::string const& scenario, std::size_t count, int
 }
 
 bool has(ended const& one, std::string const& part) {
-  UNSCOPED_INFO(one.words << " after " << one.seconds << " s");
+  UNSCOPED_INFO(one.words << " after " << one.seconds << " s, status " << one.status);
   return one.words.find(part) != std::string::npos;
 }
 
@@ -135,11 +137,31 @@ std::string train(keel::world_of_ranks const& world, std::string const& name) {
   return words;
 }
 
+/// Of this process, besides those of `known`, that the signal would end it in; all threads into `known`.
+int threads_without_mask(std::set<std::string>& known, int signal) {
+  int without = 0;
+  for (auto const& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (!known.insert(task.path().filename()).second) continue;
+    std::string const status = read_file(task.path() / "status");
+    auto const blocked = std::stoull(status.substr(status.find("SigBlk:") + 7), nullptr, 16);
+    without += (blocked >> (signal - 1) & 1) == 0 ? 1 : 0;
+  }
+  return without;
+}
+
 /// What a rank does in each scenario. What it returns or throws is what it said.
 std::string scenario_of(std::string const& name) {
   auto const how = keel::launched();
+  std::set<std::string> threads;
+  int const before = threads_without_mask(threads, SIGPIPE);
   // Less would be too little for a process to start on a machine that is busy.
   auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "port" || name == "other_call" ? 4s : 30s});
+  if (name == "threads") {
+    keel::barrier(world);
+    std::size_t const known = threads.size();
+    int const after = threads_without_mask(threads, SIGPIPE);
+    return std::to_string(before) + " before, " + std::to_string(after) + " more of " + (threads.size() > known ? "several" : "none");
+  }
   if (name == "collectives") {
     for (at::ScalarType const dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kBool}) {
       at::Tensor const mine = (at::arange(6).view({2, 3}) + world.rank()).to(dtype);
@@ -219,6 +241,13 @@ TEST_CASE("of a rank that gives up the others say why, and of one that is killed
   for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store is gone, which rank 0 serves"));
   auto const other = run_ranks("other_call", 3);
   for (std::size_t const rank : {0u, 2u}) CHECK(has(other[rank], "rank 1 is at barrier, its collective number 4"));
+}
+
+TEST_CASE("SIGPIPE, which a write to a killed rank raises, ends no thread of a world, and the program's threads take it as before") {
+  for (auto const& one : run_ranks("threads", 2)) {
+    CHECK(has(one, " before, 0 more of several"));
+    CHECK_FALSE(has(one, "0 before"));
+  }
 }
 
 TEST_CASE("processes train what ranks of one process do, and one that throws or is killed is named to the others in its update") {

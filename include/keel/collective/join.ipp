@@ -20,6 +20,9 @@
 #endif
 #endif
 
+#include <signal.h>
+#include <time.h>
+
 #include <cstdint>
 #include <cstdlib>
 #include <keel/collective/join.hpp>
@@ -100,6 +103,28 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
   }
 }
 
+/// Threads that begin in its lifetime are not ended by SIGPIPE. Gloo writes to a rank that was killed as to any other, and without this the
+/// ranks that are left would die of it, without a word. What this thread itself was sent in the meantime is dropped.
+class no_broken_pipes {
+ public:
+  no_broken_pipes() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  no_broken_pipes(no_broken_pipes const&) = delete;
+  no_broken_pipes& operator=(no_broken_pipes const&) = delete;
+  ~no_broken_pipes() {
+    timespec const at_once{};
+    bool const is_first = sigismember(&before_, SIGPIPE) == 0;
+    while (is_first && ::sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) continue;
+    ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+
+ private:
+  sigset_t pipe_{}, before_{};
+};
+
 inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) {
   // NOLINTNEXTLINE(concurrency-mt-unsafe): as the whole of LibTorch does
   if (char const* const name = std::getenv("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::createDeviceForInterface(name);
@@ -117,6 +142,7 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
         "E24", how.by + " started " + std::to_string(how.size) +
                    " ranks and does not say where they meet. Set MASTER_ADDR to the machine of rank 0, and MASTER_PORT to a "
                    "free port there.");
+  detail::no_broken_pipes const in_new_threads;
   auto const place = how.address + ":" + std::to_string(how.port);
   c10::intrusive_ptr<c10d::Store> store;
   try {

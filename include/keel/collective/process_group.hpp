@@ -130,7 +130,8 @@ class group_transport final : public transport {
 }  // namespace detail
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
-/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why.
+/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why. The threads of a
+/// Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {
