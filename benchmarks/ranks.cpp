@@ -1,6 +1,8 @@
 // What several ranks cost and bring, in processes that this one starts on this machine and that meet by Gloo on loopback:
 //     agree/step          the agreement of two ranks on an update, as a share of a step of 20 ms
 //     replicate/scaling   one process with 2 threads, over two ranks with a thread each, on the same global batch
+//     zero1/memory        bytes of the optimizer's state on a rank with shard::zero<1>, over its share of 8 bytes a parameter
+//     zero1/step          an update of shard::replicate, over one of zero<1>, which sends the parameters once more
 //     replicate/peer      Python's DistributedDataParallel on two ranks, over ours: same model, batches, optimizer; its program is ranks.py
 //     ranks [PYTHON RANKS_PY]
 // All of them wait for a word on their standard input and take turns, so that one trains at a time. One JSON row a line.
@@ -31,7 +33,8 @@ extern char** environ;
 
 namespace {
 
-struct replicated : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>> {};
+template <class Shard>
+struct recipe : keel::recipe<Shard, keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>> {};
 
 constexpr std::int64_t rows = 8;  // of a micro-batch on a rank
 constexpr int steps = 4;          // of a turn
@@ -51,6 +54,7 @@ void begin(int threads) {
 }
 
 /// The model of examples/char_gpt and the batches of one process.
+template <class Shard>
 class training {
  public:
   /// With the rows of so many ranks.
@@ -61,6 +65,16 @@ class training {
     for (int i = 0; i < 16; ++i) batches_.push_back(at::randint(size.vocabulary, {ranks * rows, size.context + 1}));
   }
 
+  /// Of the optimizer's state here, over an equal share of Adam's two moments in fp32.
+  double bytes_over_formula(int ranks) {
+    double bytes = 0.0, elements = 0.0;
+    for (auto const& [key, held] : optimizer_.state()) {
+      auto const& one = static_cast<torch::optim::AdamWParamState const&>(*held);
+      bytes += static_cast<double>(one.exp_avg().nbytes() + one.exp_avg_sq().nbytes());
+    }
+    for (at::Tensor const& one : model_->parameters()) elements += static_cast<double>(one.numel());
+    return bytes / (8.0 * elements / ranks);
+  }
   /// Milliseconds of an update.
   double turn() {
     auto const loss_of = [this](at::Tensor const& ids) {
@@ -78,18 +92,21 @@ class training {
   keel::adamw optimizer_;
   std::vector<at::Tensor> batches_;
   std::size_t next_ = 0;
-  keel::step<replicated> step_;
+  keel::step<recipe<Shard>> step_;
 };
 
 /// One of the ranks: does what it is asked for, and rank 0 says how many milliseconds that took.
 int be_a_rank() {
   begin(1);
   keel::world_of_ranks const world = keel::join();
-  training of(world, 1);
+  training<keel::shard::replicate> of(world, 1);
+  training<keel::shard::zero<1>> in_shares(world, 1);
   keel::detail::replication agreeing(world);
   for (std::string word; std::cin >> word && word != "end";) {
     double took = 0.0;
     if (word == "steps") took = of.turn();
+    if (word == "shares") took = in_shares.turn();
+    if (word == "bytes") took = world.combine(keel::reduce::max{}, in_shares.bytes_over_formula(world.size()));
     if (word == "agree") {
       // From when the last rank has come, by the clock of the machine, until all know.
       at::Tensor const times = at::empty({agreements_of_a_turn, 2}, at::kDouble);
@@ -185,18 +202,19 @@ int main(int count, char** words) {
   if (std::getenv("KEEL_BENCHMARK_RANK") != nullptr) return be_a_rank();
   begin(2);
   ::signal(SIGPIPE, SIG_IGN);
-  training alone({}, 2);
+  training<keel::shard::replicate> alone({}, 2);
   pair_of_ranks ours({"/proc/self/exe"});
   std::unique_ptr<pair_of_ranks> peer;
   if (count == 3) peer = std::make_unique<pair_of_ranks>(std::vector<std::string>{words[1], words[2]});
-  std::vector<double> agreements, of_alone, of_ours, of_peer;
+  std::vector<double> agreements, of_alone, of_ours, of_shares, of_peer;
   for (int turn = -2; turn < turns; ++turn) {
-    double const agreement = ours.ask("agree"), one = alone.turn(), two = ours.ask("steps");
+    double const agreement = ours.ask("agree"), one = alone.turn(), two = ours.ask("steps"), shared = ours.ask("shares");
     double const theirs = peer ? peer->ask("steps") : 0.0;
     if (turn < 0) continue;
     agreements.push_back(agreement);
     of_alone.push_back(one);
     of_ours.push_back(two);
+    of_shares.push_back(shared);
     of_peer.push_back(theirs);
   }
   using keel_benchmark::median;
@@ -207,6 +225,11 @@ int main(int count, char** words) {
               median(agreements), median(agreements) / 20.0, turns, agreements_of_a_turn);
   keel_benchmark::print_row("replicate/scaling", median(of_ours), median(of_alone),
                             "ours: 2 ranks with 1 thread each; peer: 1 process with 2 threads, the same global batch; " + what);
+  double const bytes = ours.ask("bytes");
+  std::printf("{\"name\": \"zero1/memory\", \"ours\": %.5f, \"peer\": 1, \"ratio\": %.5f, \"unit\": \"shares\", \"detail\": \"ratio is ours / "
+              "peer, smaller is better: bytes of AdamW's state on the rank with most, of 2 ranks, over half of 8 bytes a parameter\"}\n",
+              bytes, bytes);
+  keel_benchmark::print_row("zero1/step", median(of_shares), median(of_ours), "ours: zero<1>; peer: replicate, both on 2 ranks with 1 thread each; " + what);
   if (peer)
     keel_benchmark::print_row("replicate/peer", median(of_ours), median(of_peer),
                               "2 ranks with 1 thread each; peer: DistributedDataParallel of Python's torch; " + what);

@@ -7,6 +7,7 @@ namespace {
 struct plain : keel::recipe<keel::accumulate<2>> {};
 struct one_batch : keel::recipe<> {};
 struct recomputing : keel::recipe<keel::accumulate<2>, keel::recompute::non_reentrant, keel::ema<0.99>> {};
+struct sharing : keel::recipe<keel::shard::zero<1>> {};
 struct offloading : keel::recipe<keel::accumulate<2>, keel::recompute::reentrant, keel::offload::optimizer> {};
 
 /// What two updates take at most, beside what was there before.
@@ -64,6 +65,10 @@ TEST_CASE("an estimate names each part, grows with the rows alone where it shoul
   for (auto const& one : model->parameters()) CHECK_FALSE(one.grad().defined());
   CHECK(eight.parameters == sixteen.parameters);
   CHECK(eight.optimizer == 2 * eight.gradients);
+  auto const ids_of_eight = some_ids(1, 8);
+  auto const of_rank = keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model), {.ranks = 4});
+  CHECK(std::abs(of_rank.optimizer - eight.optimizer / 4) < 256);
+  CHECK(keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model)).optimizer == eight.optimizer);
   REQUIRE(eight.units.size() == 2);
   CHECK(eight.units[0] == eight.units[1]);
   CHECK(static_cast<double>(sixteen.activations) == Approx(2.0 * static_cast<double>(eight.activations)).epsilon(0.05));

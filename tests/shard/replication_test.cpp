@@ -292,7 +292,7 @@ TEST_CASE("the program's own backward passes are added up over the ranks, and on
   CHECK(has(caught[0], "rank 1 threw, and no rank makes this update: [E12] a micro-batch of the program's own was not closed"));
 }
 
-TEST_CASE("whatever collective a rank dies or hangs in, the others are told its number and go no further") {
+TEST_CASE("whatever collective a rank dies or hangs in, the others learn its number and go no further") {
   for (int const ranks : {2, 3}) {
     for (std::int64_t collective = 1;; ++collective) {
       std::vector<std::int64_t> updates(static_cast<std::size_t>(ranks));

@@ -27,6 +27,7 @@ struct drawn_schedule {
   int on;           ///< the rank
   std::int64_t at;  ///< micro-batch or collective
   bool accumulates;
+  bool in_shares;  ///< the optimizer's state
 };
 
 inline drawn_schedule draw_schedule(std::uint64_t seed) {
@@ -42,14 +43,16 @@ inline drawn_schedule draw_schedule(std::uint64_t seed) {
   of.on = static_cast<int>(below(static_cast<std::uint64_t>(of.ranks)));
   of.accumulates = below(2) == 1;
   of.at = below(static_cast<std::uint64_t>(of.updates) * (of.accumulates ? 2 : 1));
+  of.in_shares = below(2) == 1;
   return of;
 }
 
 namespace detail {
 
-struct counted_once : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>> {};
-struct counted_twice
-    : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>, keel::accumulate<2>> {};
+template <class Shard>
+struct counted_once : keel::recipe<Shard, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>> {};
+template <class Shard>
+struct counted_twice : keel::recipe<Shard, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>, keel::accumulate<2>> {};
 
 struct life {
   std::vector<at::Tensor> parameters;
@@ -109,7 +112,12 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
       of.ranks,
       [&](keel::world_of_ranks const& world) {
         auto& mine = all[static_cast<std::size_t>(world.rank())];
-        of.accumulates ? detail::live<detail::counted_twice>(of, world, mine) : detail::live<detail::counted_once>(of, world, mine);
+        using keel::shard::replicate, keel::shard::zero;
+        if (of.in_shares) {
+          of.accumulates ? detail::live<detail::counted_twice<zero<1>>>(of, world, mine) : detail::live<detail::counted_once<zero<1>>>(of, world, mine);
+        } else {
+          of.accumulates ? detail::live<detail::counted_twice<replicate>>(of, world, mine) : detail::live<detail::counted_once<replicate>>(of, world, mine);
+        }
       },
       options);
   auto const describe = [&](std::string const& what) {

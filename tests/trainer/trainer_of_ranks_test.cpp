@@ -18,13 +18,17 @@ namespace {
 
 using keel::checkpoint::every;
 
-struct saving : keel::recipe<keel::shard::replicate, every<2_steps, keel::checkpoint::synchronous>, keel::nonfinite::skip<5>,
-                             keel::clip::global_norm<0.5>, keel::ema<0.9>> {};
+template <class Shard>
+struct saving_of : keel::recipe<Shard, every<2_steps, keel::checkpoint::synchronous>, keel::nonfinite::skip<5>,
+                                keel::clip::global_norm<0.5>, keel::ema<0.9>> {};
+using saving = saving_of<keel::shard::replicate>;
+using saving_shares = saving_of<keel::shard::zero<1>>;
 struct asynchronous : keel::recipe<keel::shard::replicate, every<3_steps>, keel::accumulate<2>> {};
 struct at_the_end : keel::recipe<keel::shard::replicate, every<1000_steps, keel::checkpoint::synchronous>> {};
-struct returning : keel::recipe<keel::shard::replicate, every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<6>>, keel::nonfinite::rollback<2>> {};
+struct shares_at_the_end : keel::recipe<keel::shard::zero<1>, every<1000_steps, keel::checkpoint::synchronous>> {};
+struct returning : keel::recipe<keel::shard::zero<1>, every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<6>>, keel::nonfinite::rollback<2>> {};
 struct judged : keel::recipe<keel::shard::replicate, every<1000_steps, keel::checkpoint::synchronous>, keel::evaluation::every<2_steps>> {};
-struct unsaved : keel::recipe<keel::shard::replicate> {};
+struct unsaved : keel::recipe<keel::shard::zero<1>> {};
 
 constexpr std::int64_t rows = 48;
 
@@ -135,14 +139,15 @@ TEST_CASE("a run of two or three ranks that one of them stops after any update e
     for (std::int64_t at = 1; at < 9; ++at) {
       scratch_directory const cut;
       int const asks = static_cast<int>(at) % ranks;
-      auto const first = train_ranks<saving>(ranks, cut, 9, 0.3, [&](int rank, std::int64_t update) { return rank == asks && update == at; });
+      auto const stop = [&](int rank, std::int64_t update) { return rank == asks && update == at; };
+      auto const first = at % 2 == 0 ? train_ranks<saving>(ranks, cut, 9, 0.3, stop) : train_ranks<saving_shares>(ranks, cut, 9, 0.3, stop);
       for (auto const& one : first) {
         CHECK((one.stopped || at == 8));
         CHECK(one.updates == first.front().updates);
         CHECK(one.updates <= at + 1);
       }
       INFO(ranks << " ranks, stopped after update " << at);
-      CHECK(same(train_ranks<saving>(ranks, cut, 9, 0.3), expected));
+      CHECK(same(at % 2 == 0 ? train_ranks<saving>(ranks, cut, 9, 0.3) : train_ranks<saving_shares>(ranks, cut, 9, 0.3), expected));
     }
   }
 }
@@ -179,6 +184,7 @@ TEST_CASE("a rank that is killed or hangs in every third collective of a run lea
   sweep(saving(), 2);
   sweep(asynchronous(), 2);
   sweep(saving(), 3);
+  sweep(saving_shares(), 3);
   at::set_num_threads(threads);
 }
 
@@ -191,12 +197,35 @@ TEST_CASE("a run of four ranks goes on with one, two and three, and of one with 
     }
     return all.front().updates == 8;
   };
-  for (auto const& [before, after] : std::vector<std::pair<int, int>>{{4, 1}, {4, 2}, {4, 3}, {1, 4}, {2, 4}}) {
-    scratch_directory const cut;
-    train_ranks<at_the_end>(before, cut, 8, 0.0, [](int, std::int64_t update) { return update == 4; }, at::kDouble);
-    INFO(before << " ranks and then " << after);
-    CHECK(is_near(train_ranks<at_the_end>(after, cut, 8, 0.0, {}, at::kDouble)));
-    CHECK(events_of(cut, "other_ranks").size() == 1);
+  auto const go_on = [&](auto recipe) {
+    using tried = decltype(recipe);
+    for (auto const& [before, after] : std::vector<std::pair<int, int>>{{4, 1}, {4, 2}, {4, 3}, {1, 4}, {2, 4}}) {
+      scratch_directory const cut;
+      train_ranks<tried>(before, cut, 8, 0.0, [](int, std::int64_t update) { return update == 4; }, at::kDouble);
+      INFO(before << " ranks and then " << after);
+      CHECK(is_near(train_ranks<tried>(after, cut, 8, 0.0, {}, at::kDouble)));
+      CHECK(events_of(cut, "other_ranks").size() == 1);
+    }
+  };
+  go_on(at_the_end());
+  go_on(shares_at_the_end());
+}
+
+TEST_CASE("a run with its optimizer in shares goes on as replicas, and the other way about, with the same bits") {
+  for (int const ranks : {2, 3}) {
+    scratch_directory const whole, of_replicas, of_shares;
+    auto const expected = train_ranks<saving>(ranks, whole, 9, 0.3);
+    auto const first_five = [](int, std::int64_t update) { return update == 5; };
+    train_ranks<saving>(ranks, of_replicas, 9, 0.3, first_five);
+    train_ranks<saving_shares>(ranks, of_shares, 9, 0.3, first_five);
+    // Byte by byte: who reads it does not see what the run has in shares.
+    for (char const* const file : {"model.safetensors", "optimizer.safetensors"}) {
+      auto const in = [&](std::filesystem::path const& root) { return read_file(root / "checkpoints/step-000000006" / file); };
+      CHECK(in(of_replicas) == in(of_shares));
+      CHECK(!in(of_shares).empty());
+    }
+    CHECK(same(train_ranks<saving_shares>(ranks, of_replicas, 9, 0.3), expected));
+    CHECK(same(train_ranks<saving>(ranks, of_shares, 9, 0.3), expected));
   }
 }
 

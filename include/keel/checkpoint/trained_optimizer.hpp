@@ -11,12 +11,17 @@
 
 namespace keel {
 
+namespace detail {
+class optimizer_shares;
+}
+
 /// With the recipe that it is updated by.
 struct trained_optimizer {
   std::string name;  ///< of the run's part; empty where the run is one model
   torch::optim::Optimizer* optimizer;
   parameter_list const* parameters;  ///< by their names in the checkpoint's model
   config value;
+  detail::optimizer_shares* shares = nullptr;  ///< of its state, where each of several ranks has some
 };
 
 }  // namespace keel

@@ -43,6 +43,8 @@ struct estimate_options {
   /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
   /// momentum.
   int state_per_parameter = 2;
+  /// Among which keel::shard::zero<1> shares them; 0: as many as keel::world::size says, or one.
+  int ranks = 0;
 };
 
 /// In bytes.
@@ -208,6 +210,9 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   breakdown result;
   result.state_per_parameter = options.state_per_parameter;
   at::DeviceType device = at::kCPU;
+  std::int64_t const declared = configured.world.declared ? configured.world.ranks : 1;
+  std::int64_t const ranks =
+      configured.shard.stage >= 1 ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
   for (at::Tensor const& one : module.parameters()) {
     device = one.device().type();
     auto const bytes = static_cast<std::int64_t>(one.nbytes());
@@ -219,7 +224,8 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
     // Summed up in fp32 once there is a second micro-batch.
     result.gradients += narrow && configured.accumulate.count > 1 ? wide : bytes;
     bool const offloaded = configured.offload.kind == offload::kind::optimizer;
-    if (!offloaded) result.optimizer += options.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
+    std::int64_t const state = options.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
+    if (!offloaded) result.optimizer += (state + ranks - 1) / ranks;
     if (configured.ema.decay > 0.0) result.average += std::max(wide, bytes);
   }
   for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());

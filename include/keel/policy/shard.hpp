@@ -1,7 +1,9 @@
 // shard: what each rank of a data-parallel run holds.
 //   none         the default: one process.
 //   replicate    everything everywhere, gradients averaged.
-//   zero<1>      optimizer state in shares; zero<2> gradients too; zero<3> parameters too (Rajbhandari et al. 2020, "ZeRO").
+//   zero<1>      the optimizer's state in shares: with AdamW in fp32, 8 bytes a parameter over all ranks and not on each. The bits are
+//                replicate's, and each update sends the parameters once more.
+//   zero<2>      gradients in shares too; zero<3> parameters too (Rajbhandari et al. 2020, "ZeRO"). Not built yet (U04).
 // Left out: tensor, pipeline and expert parallelism; they change the model, not the run.
 #pragma once
 
@@ -20,6 +22,9 @@ struct settings {
   int stage = 0;  ///< of ZeRO, 1 to 3
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
+
+/// Ranks train one model, each with its own rows.
+constexpr bool is_of_ranks(settings const& s) { return s.kind != kind::none; }
 
 struct none : fills<slot::shard> {
   static constexpr settings configured{};

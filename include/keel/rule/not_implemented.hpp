@@ -10,9 +10,9 @@ namespace keel::rule {
 
 struct U04 {
   KEEL_RULE_TEXT("U04", "",
-                 "ZeRO, which shards state over the ranks, is not implemented in this version of keel. Fix: "
-                 "keel::shard::replicate, or keel::shard::none.");
-  static constexpr bool broken(config const& c) { return c.shard.kind == shard::kind::zero; }
+                 "ZeRO-2 and 3, which shard gradients and parameters, are not implemented in this version of keel. Fix: "
+                 "keel::shard::zero<1>, or keel::shard::replicate.");
+  static constexpr bool broken(config const& c) { return c.shard.stage >= 2; }
 };
 struct U08 {
   KEEL_RULE_TEXT("U08", "",
@@ -43,9 +43,7 @@ struct U27 {
 struct U55 {
   KEEL_RULE_TEXT("U55", "",
                  "an out-of-memory ladder does not run on several ranks in this version of keel. Fix: keel::oom::raise.");
-  static constexpr bool broken(config const& c) {
-    return c.shard.kind == shard::kind::replicate && c.oom.kind == oom::kind::ladder;
-  }
+  static constexpr bool broken(config const& c) { return shard::is_of_ranks(c.shard) && c.oom.kind == oom::kind::ladder; }
 };
 
 using rules_not_implemented = list<U04, U08, U09, U26, U27, U55>;
@@ -55,7 +53,7 @@ struct U30 {
   KEEL_RULE_TEXT("U30", "",
                  "several models in one run do not train on several ranks in this version of keel. Fix: keel::trainer, or "
                  "keel::shard::none.");
-  static constexpr bool broken(config const& c) { return c.shard.kind == shard::kind::replicate; }
+  static constexpr bool broken(config const& c) { return shard::is_of_ranks(c.shard); }
 };
 using one_model_rules = list<U30>;
 

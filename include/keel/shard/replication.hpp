@@ -1,5 +1,5 @@
-// shard::replicate: everything everywhere. What the ranks of a step decide together, in one packed collective an update, and the sum of
-// their gradients. No rank takes a branch before a collective by itself: one that throws takes part with what it threw, and so does one
+// shard::replicate: everything everywhere, and shard::zero<1>, where optimizer_shares.hpp cuts the optimizer's state. What the ranks of a
+// step decide together, in one packed collective an update, and the sum of their gradients. No rank takes a branch before a collective by itself: one that throws takes part with what it threw, and so does one
 // whose loss is not finite, whose data has ended, or that was asked to stop or to save.
 // Buffers, such as the statistics of batch normalisation, are rank 0's on all of them, from the end of an update on.
 // Left out: sums that begin while the backward pass runs; they are made at the window's end. Batch statistics over all ranks.
@@ -16,6 +16,8 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/optimizer_shares.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -61,14 +63,15 @@ class replication {
   bool is_shared() const { return world_.size() > 1; }
 
   /// All ranks, before the first update: rank 0's parameters and buffers are everyone's. Throws world_error (E24) on every rank for one
-  /// with another recipe, other parameters or other learning rates, and says both.
+  /// with another recipe, other parameters or other learning rates, and says both; error (E12) for an optimizer with a closure; of
+  /// shard::zero<1> what optimizer_shares throws. Model, optimizer and parameters outlive this.
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-             torch::optim::Optimizer& optimizer);
+             torch::optim::Optimizer& optimizer, bool has_closure);
 
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = false; }
   /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Throws world_error
-  /// where another rank threw, with its words (E25), or is at another update, with both numbers (E26).
+  /// where another rank threw, with its words (E25), or is at another update or has other learning rates, with both (E26).
   window_of_ranks agree(window_of_ranks const& mine);
   /// What this rank is asked for, which the others learn at the next agreement.
   void ask(asked_of_ranks const& mine) { mine_ = mine; }
@@ -95,6 +98,44 @@ class replication {
   void sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const;
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
+  /// Of shard::zero<1>; null: the optimizer's state is whole.
+  optimizer_shares* shares() { return shares_ ? &*shares_ : nullptr; }
+  void parameters_changed() {
+    if (shares_) shares_->parameters_changed();
+  }
+  void require_own_state() const {
+    if (shares_) shares_->require_own_state();
+  }
+  /// The optimizer has its shares in the places of its parameters; `run` touches their state.
+  template <class Run>
+  void inside(Run const& run) {
+    optimizer_shares::inside const shares(this->shares());
+    run();
+  }
+  template <class Run>
+  void inside_with_gradients(Run const& run) {
+    optimizer_shares::inside const shares(this->shares(), optimizer_shares::inside::gradients::with);
+    run();
+  }
+  /// An update of the parameters, after which each rank has the shares of the others. Where `run` throws, they learn it at once.
+  template <class Run>
+  void update(Run const& run) {
+    told_before_shares(run);
+    if (shares_) shares_->gather_parameters();
+  }
+  /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
+  template <class Run>
+  void told_before_shares(Run const& run) {
+    try {
+      run();
+    } catch (std::exception const& thrown) {
+      if (shares_) world_.abort(thrown.what());
+      throw;
+    } catch (...) {
+      if (shares_) world_.abort("an exception without words");
+      throw;
+    }
+  }
   /// Rank 0's buffers are everyone's.
   void share_buffers(torch::nn::Module& model) const;
   /// The ranks' sums of numbers that all of them have, in their order.
@@ -102,8 +143,11 @@ class replication {
 
  private:
   window_of_ranks exchange(window_of_ranks const& mine, std::string const& threw);
+  std::vector<double> rates_of_groups() const;
 
   world_of_ranks world_;
+  torch::optim::Optimizer* optimizer_ = nullptr;
+  std::optional<optimizer_shares> shares_;
   asked_of_ranks mine_;
   asked_of_ranks asked_;
   bool told_ = true;
@@ -122,6 +166,21 @@ struct no_replication {
   static bool all_have(bool /*open_update*/) { return true; }
   static void leave(char const* /*words*/) noexcept {}
   static bool all_know() { return true; }
+  static optimizer_shares* shares() { return nullptr; }
+  static void parameters_changed() {}
+  static void require_own_state() {}
+  template <class Run>
+  static void inside(Run const& run) {
+    run();
+  }
+  template <class Run>
+  static void inside_with_gradients(Run const& run) {
+    run();
+  }
+  template <class Run>
+  static void update(Run const& run) {
+    run();
+  }
   static world_of_ranks world() { return {}; }
 };
 template <bool Replicates>

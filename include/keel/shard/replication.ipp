@@ -14,6 +14,7 @@
 #include <keel/collective/words_of_rank.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
+#include <keel/shard/buckets.hpp>
 #include <keel/shard/replication.hpp>
 #include <map>
 #include <utility>
@@ -24,8 +25,6 @@
 namespace keel::detail {
 
 inline constexpr std::int64_t longest_words = 1000;
-/// Of one collective, in bytes: large enough that its latency does not count, small enough that a copy of it does not.
-inline constexpr std::int64_t bucket_bytes = 25 << 20;
 
 /// What must be alike, a line each.
 inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
@@ -65,8 +64,14 @@ KEEL_BODY replication::~replication() {
 }
 
 KEEL_BODY void replication::begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-                                  torch::optim::Optimizer& optimizer) {
+                                  torch::optim::Optimizer& optimizer, bool has_closure) {
+  optimizer_ = &optimizer;
   if (!is_shared()) return;
+  if (has_closure)
+    throw error(
+        "E12",
+        "an optimizer with a closure evaluates the loss itself, and ranks agree once an update. Use keel::adamw, adam or "
+        "sgd, or one rank.");
   at::NoGradGuard const no_grad;
   std::string const mine = same_on_all_ranks(recipe, parameters, model, optimizer);
   std::string const first = words_of_rank(world_, mine, 0);
@@ -81,6 +86,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   }
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
+  if (recipe.shard.stage == 1) shares_.emplace(world_, optimizer, parameters);
 }
 
 namespace of_window {
@@ -101,9 +107,16 @@ enum number : std::size_t {
   saves,
   ended,
   names,
+  rates,
   count
 };
 }  // namespace of_window
+
+KEEL_BODY std::vector<double> replication::rates_of_groups() const {
+  std::vector<double> all;
+  for (auto const& group : optimizer_->param_groups()) all.push_back(group.options().get_lr());
+  return all;
+}
 
 KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std::string const& threw) {
   using namespace of_window;
@@ -126,6 +139,9 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
   own[saves] = real(mine_.saves);
   own[ended] = real(mine.ended_on >= 0);
   own[names] = real(mine.names);
+  std::vector<double> const all_rates = rates_of_groups();
+  own[of_window::rates] = 0.0;
+  for (std::size_t i = 0; i < all_rates.size(); ++i) own[of_window::rates] += all_rates[i] * static_cast<double>(i + 1);
   at::Tensor const gathered = all_gather(world_, packed);
   auto const of = [&](int rank, of_window::number what) {
     return gathered.data_ptr<double>()[static_cast<std::size_t>(rank) * count + what];
@@ -146,6 +162,13 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
                                    std::to_string(static_cast<long long>(of(0, updates))) +
                                    ": they are not of the same training any more. Make the same updates on all ranks, or "
                                    "resume all of them from one checkpoint.");
+    if (of(rank, of_window::rates) != of(0, of_window::rates)) {
+      std::string const text = c10::str(c10::Join(", ", all_rates));
+      std::string const first = words_of_rank(world_, text, 0);
+      throw world_error("E26", "rank " + std::to_string(rank) + " has the learning rates " + words_of_rank(world_, text, rank) +
+                                   " and rank 0 " + first +
+                                   ": something changes them on some ranks alone. Set the same on all.");
+    }
     if (all.nonfinite_on < 0 && of(rank, nonfinite) != 0.0) all.nonfinite_on = rank;
     if (all.ended_on < 0 && of(rank, ended) != 0.0) all.ended_on = rank;
     if (all.unit == 0.0) all.unit = of(rank, unit);
@@ -227,40 +250,31 @@ KEEL_BODY void replication::sum_gradients(parameter_list const& parameters, doub
     all_reduce(world_, mask, reduce::max{});
     for (std::size_t i = 0; i < tensors.size(); ++i) has[i] = mask.data_ptr<std::uint8_t>()[i] != 0;
   }
-  // Buckets of one dtype and device, in the order of the parameters, which is the same on all ranks.
-  std::vector<std::size_t> bucket;
-  std::int64_t bytes = 0;
-  auto const flush = [&] {
-    if (bucket.empty()) return;
-    std::vector<at::Tensor> flat;
-    flat.reserve(bucket.size());
-    for (std::size_t const i : bucket) flat.push_back(tensors[i].grad().reshape(-1));
-    at::Tensor all = bucket.size() == 1 ? flat.front().contiguous() : at::cat(flat);
-    if (relative != 1.0) all.mul_(relative);
-    all_reduce(world_, all);
-    std::int64_t begin = 0;
-    for (std::size_t const i : bucket) {
-      at::Tensor const& gradient = tensors[i].grad();
-      gradient.copy_(all.slice(0, begin, begin + gradient.numel()).view(gradient.sizes()));
-      begin += gradient.numel();
-    }
-    bucket.clear();
-    bytes = 0;
-  };
+  std::vector<std::size_t> summed;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!has[i] || !is_wanted(tensors[i])) continue;
+    summed.push_back(i);
     at::Tensor& gradient = tensors[i].mutable_grad();
     auto const own = tensors[i].scalar_type();
     auto const dtype = own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
     if (!gradient.defined()) gradient = at::zeros(tensors[i].sizes(), tensors[i].options().dtype(dtype).requires_grad(false));
     if (gradient.scalar_type() != dtype) gradient = gradient.to(dtype);
-    bool const fits = bucket.empty() || (tensors[bucket.front()].grad().scalar_type() == dtype &&
-                                         tensors[bucket.front()].device() == tensors[i].device());
-    if (!fits || bytes + static_cast<std::int64_t>(gradient.nbytes()) > bucket_bytes) flush();
-    bucket.push_back(i);
-    bytes += static_cast<std::int64_t>(gradient.nbytes());
   }
-  flush();
+  auto const gradient_of = [&](std::size_t i) -> at::Tensor const& { return tensors[i].grad(); };
+  for_each_bucket(summed, gradient_of, [&](std::vector<std::size_t> const& bucket) {
+    std::vector<at::Tensor> flat;
+    flat.reserve(bucket.size());
+    for (std::size_t const i : bucket) flat.push_back(gradient_of(i).reshape(-1));
+    at::Tensor all = bucket.size() == 1 ? flat.front().contiguous() : at::cat(flat);
+    if (relative != 1.0) all.mul_(relative);
+    all_reduce(world_, all);
+    std::int64_t begin = 0;
+    for (std::size_t const i : bucket) {
+      at::Tensor const& gradient = gradient_of(i);
+      gradient.copy_(all.slice(0, begin, begin + gradient.numel()).view(gradient.sizes()));
+      begin += gradient.numel();
+    }
+  });
 }
 
 KEEL_BODY void replication::share_buffers(torch::nn::Module& model) const {

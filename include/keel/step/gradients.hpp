@@ -143,6 +143,8 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   bool clipped() const { return values_.clipped; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { values_.write(); }
+  /// Writes them as this optimizer's step reads them: for an update engine, as they are. step does it where it was not done.
+  void write_for(torch::optim::Optimizer& optimizer);
   /// What an update engine allocates, while nothing has changed yet; step does it where it was not done.
   void prepare(torch::optim::Optimizer& optimizer);
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;

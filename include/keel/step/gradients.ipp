@@ -142,13 +142,18 @@ KEEL_BODY void gradients<stage::clipped>::prepare(torch::optim::Optimizer& optim
   if (engine_ != nullptr) engine_->prepare();
 }
 
+KEEL_BODY void gradients<stage::clipped>::write_for(torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<update_engine*>(&optimizer) != nullptr) return;
+  values_.write();
+  values_.narrow();
+}
+
 KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim::Optimizer& optimizer) && {
   if (engine_ == nullptr) prepare(optimizer);
   if (engine_ != nullptr) {
     engine_->update_with(values_.factor);
   } else {
-    values_.write();
-    values_.narrow();
+    write_for(optimizer);
     optimizer.step();
   }
   return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));

@@ -51,7 +51,10 @@ class replicated_update {
       found.facts.parts.put(named, is_sum());
     }
     if (!is_sum()) whole_->take_weight(all.weight);
-    step_.judge(found, std::move(*whole_).unscale().check());
+    ranks().told_before_shares([&] {
+      step_.judge(found, std::move(*whole_).unscale().check());
+      if (found.clipped) found.clipped->write_for(step_.optimizer_);
+    });
     // NOLINTEND(bugprone-unchecked-optional-access)
     return found;
   }

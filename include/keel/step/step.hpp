@@ -78,7 +78,7 @@ class step {
   /// What the recipe is made of; its numbers are recipe_value()'s.
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
-  static constexpr bool replicates = configured.shard.kind == shard::kind::replicate;
+  static constexpr bool replicates = shard::is_of_ranks(configured.shard);
   using world_type = std::conditional_t<replicates, world_of_ranks, typename Environment::world>;
   /// What follows model and optimizer: the length of the run.
   using options_type = std::int64_t;
@@ -118,14 +118,7 @@ class step {
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
     require_types_fit<judged, module_of<Model>, Optimizer>();
     detail::require_own_policies_fit<recipe>();
-    if constexpr (replicates) {
-      if (has_closure() && replication_.is_shared())
-        throw error(
-            "E12",
-            "an optimizer with a closure evaluates the loss itself, and ranks agree once an update. Use keel::adamw, adam or "
-            "sgd, or one rank.");
-      replication_.begin(recipe_value(), parameters_, model_, optimizer_);
-    }
+    if constexpr (replicates) replication_.begin(recipe_value(), parameters_, model_, optimizer_, has_closure());
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws world_error
   /// (E24) for ranks with different recipes, models or learning rates.
@@ -256,6 +249,7 @@ class step {
     schedule_.add_group(rate);
     pass_.parameters_changed();
     average_.add(parameters_, before);
+    replication_.parameters_changed();
     ++unfrozen_groups_;
   }
   /// The reverse for the optimizer's last group, as a rollback to before it needs; false where no group was unfrozen.
@@ -266,6 +260,7 @@ class step {
     schedule_.remove_last_group();
     pass_.parameters_changed();
     average_.remove_last(count);
+    replication_.parameters_changed();
     return true;
   }
 
@@ -295,7 +290,7 @@ class step {
     } const ends{*this};
     if (open_) dropped_at_ = pass_.memory().interrupted();
     clear_gradients(parameters_.tensors);
-    if (engine_ != nullptr) engine_->forget_prepared();
+    if (engine_ != nullptr) replication_.inside([&] { engine_->forget_prepared(); });
     settled_.reset();
     pass_.drop();
   }
@@ -549,9 +544,10 @@ class step {
     require_same_groups(parameters_, optimizer_);
     require_training_mode();
     repeated_.require_none(optimizer_);
+    replication_.require_own_state();
     repeated_.forget();
     if constexpr (has_ladder) relieve_allocator();
-    detail::name_out_of_memory(begun(), [&] { ladder_.prepare(); });
+    detail::name_out_of_memory(begun(), [&] { replication_.inside([&] { ladder_.prepare(); }); });
     trace_.begin(pending_.has_value());
     open_ = true;
     dropped_at_.reset();
@@ -732,7 +728,7 @@ class step {
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
-    found.clipped->prepare(optimizer_);
+    replication_.inside_with_gradients([&] { found.clipped->prepare(optimizer_); });
   }
 
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
@@ -756,10 +752,12 @@ class step {
       return skip(found.facts, found.skip_reason.value_or(bad_gradient), found.where, found.loss, found.norm);
     }
     bool const was_clipped = found.clipped->clipped();
-    begin_update(found.facts);
-    std::swap(clip_state_, next_clip_state_);
-    half_updated_ = true;
-    step_optimizer([&] { std::move(*found.clipped).step(optimizer_); });
+    replication_.update([&] {
+      begin_update(found.facts);
+      std::swap(clip_state_, next_clip_state_);
+      half_updated_ = true;
+      step_optimizer([&] { replication_.inside_with_gradients([&] { std::move(*found.clipped).step(optimizer_); }); });
+    });
     pass_.layers().after_update(updates_ + 1);
     repeated_.take(optimizer_, parameters_);
     return accept(found.facts, found.loss, found.norm, was_clipped);
@@ -854,6 +852,7 @@ class step {
         return pass_.forward_again(batch, begin, end, units, ladder_.relief());
       };
       replay_settings const settings{facts.loss_scale, ladder_.relief().pieces, ladder_.relief().length, pass_.registered()};
+      detail::optimizer_shares::inside const shares(replication_.shares());
       traced_update const traced = trace_.look(is_before, forward, settings);
       observe_(event::incident{updates_, why, where, loss, norm, facts.loss_scale, traced, trace_.kept(is_before), settings});
       return to_sentence(traced.origin);

@@ -194,6 +194,8 @@ class checkpoint_manager {
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
   /// `age`: of the parameters, if they are not of now.
   snapshot live(std::optional<std::int64_t> age = {});
+  /// For the record; of an optimizer in shares those of this rank.
+  nlohmann::ordered_json described_state();
   /// A `scheduled` save is due by the cadence; one that the `program` asks for is kept like it and replaces none; `requested`
   /// are those that a person or a signal asks for, a new best at once, the first of a process under young_daly, which only
   /// measures, and those at the end of a run or on an exception.

@@ -324,7 +324,8 @@ bool checkpoint_manager<Seams>::is_due_by_count(std::int64_t updates, bool updat
 
 template <class Seams>
 snapshot checkpoint_manager<Seams>::content_now(std::optional<std::int64_t> age) {
-  return ranks_.gather([&] { return live(age); });
+  std::vector<trained_optimizer> const trained = step_.trained(recipe_);
+  return ranks_.gather([&] { return live(age); }, ranks_.is_shared() ? trained.front().shares : nullptr);
 }
 
 template <class Seams>
@@ -348,6 +349,12 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
       throw broken_rule<nonfinite_error, rule::N13>("the buffer " + item.key() + " is not finite");
   }
   return content;
+}
+
+template <class Seams>
+nlohmann::ordered_json checkpoint_manager<Seams>::described_state() {
+  optimizer_shares::inside const shares(step_.trained(recipe_).front().shares);
+  return describe_state(step_.model(), step_.optimizer(), step_.parameters());
 }
 
 template <class Seams>
@@ -643,8 +650,7 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
-  log_.begins_with(directory, step_.updates(), in_place_of(options_),
-                   describe_state(step_.model(), step_.optimizer(), step_.parameters()));
+  log_.begins_with(directory, step_.updates(), in_place_of(options_), described_state());
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
   if (saver_) saver_->wait();
@@ -663,7 +669,7 @@ bool checkpoint_manager<Seams>::load_newest() {
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
-  log_.resumed(step_.updates(), describe_state(step_.model(), step_.optimizer(), step_.parameters()));
+  log_.resumed(step_.updates(), described_state());
   return true;
 }
 

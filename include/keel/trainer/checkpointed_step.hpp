@@ -74,7 +74,7 @@ class checkpointed final : public checkpointed_step {
   parameter_list const& parameters() override { return step_.parameters(); }
   run_facts const& facts() override { return step_.facts(); }
   std::vector<trained_optimizer> trained(config const& present) override {
-    return {{"", &step_.optimizer(), &step_.parameters(), present}};
+    return {{"", &step_.optimizer(), &step_.parameters(), present, step_.ranks().shares()}};
   }
   void unfreeze(std::string const& /*part*/, std::vector<at::Tensor> const& which, double rate) override {
     step_.unfreeze(which, rate);

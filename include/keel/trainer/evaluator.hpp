@@ -72,7 +72,7 @@ class evaluator {
     is_inside_ = true;
     evaluation_result result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
-    if constexpr (configured.shard.kind == shard::kind::replicate) combine_over(step_.ranks().world(), result);
+    if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), result);
     is_inside_ = false;
     double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);

@@ -20,6 +20,7 @@
 #include <keel/json/load_config.hpp>
 #include <keel/json/write_config.hpp>
 #include <keel/lora/lora.hpp>
+#include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/words_of_0_1.hpp>
 #include <set>
@@ -96,6 +97,8 @@ inline attention_kind kernel_of(attention_settings const& policy, config const& 
 template <class Slot>
 bool comes_to_the_same(typename Slot::settings before, typename Slot::settings now, config const& value) {
   if constexpr (std::is_same_v<Slot, slot::attention>) return kernel_of(before, value) == kernel_of(now, value);
+  // Where the optimizer's state lies.
+  if constexpr (std::is_same_v<Slot, slot::shard>) return shard::is_of_ranks(before) && shard::is_of_ranks(now);
   if constexpr (std::is_same_v<Slot, slot::schedule>) {
     for (schedule::settings* one : {&before, &now}) {
       if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0)
@@ -116,6 +119,11 @@ bool has_words(std::string const& before, config const& value) {
       other.attention.kind = kind;
       if (before == words_of_0_1<Slot>(other)) return kernel_of(other.attention, value) == kernel_of(value.attention, value);
     }
+  }
+  if constexpr (std::is_same_v<Slot, slot::shard>) {
+    config other = value;
+    other.shard = shard::replicate::configured;
+    return shard::is_of_ranks(value.shard) && before == words_of_0_1<Slot>(other);
   }
   // Its first checkpoints do not name custom policies.
   if constexpr (requires { (value.*place<Slot>).own; }) {
@@ -289,7 +297,8 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
 
 }  // namespace detail
 
-/// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies.
+/// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies; those of an optimizer whose state is in shares
+/// are this rank's shares.
 inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
                               std::vector<state_part> const& parts) {
   snapshot content;
@@ -309,6 +318,7 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
   for (trained_optimizer const& one : trained) {
     auto& object = one.name.empty() ? content.state["optimizer"] : content.state["optimizers"][one.name];
     tensor_map tensors;
+    detail::optimizer_shares::inside const shares(one.shares);
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
     // Two optimizers may have had the same parameters, one after the other.
     for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.name.empty() ? name : one.name + ":" + name, tensor);
@@ -374,6 +384,8 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     std::string const prefix = one.name.empty() ? "" : one.name + ":";
     for (auto const& [name, tensor] : content.optimizer)
       if (name.starts_with(prefix)) tensors.emplace(name.substr(prefix.size()), tensor);
+    if (one.shares != nullptr) one.shares->cut(tensors, source);
+    detail::optimizer_shares::inside const shares(one.shares);
     load_optimizer(*one.optimizer, *one.parameters, object, tensors, one.name.empty() ? source : source + ", part " + one.name);
   }
   load_model(model, content.model, source);

@@ -67,6 +67,7 @@ class run_observer {
 
   /// The first update of a run, or after a resume, is next.
   void begins(bool resumed) {
+    optimizer_shares::inside const shares(step_.ranks().shares());
     auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
     if (resumed && description.is_object())
       description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
@@ -169,6 +170,11 @@ class run_observer {
       try {
         random_snapshot const now = random_snapshot::take(step_.parameters().device);
         snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
+        // A share of the moments is of no use to a replay, which makes no update.
+        if (step_.ranks().shares() != nullptr) {
+          content.optimizer.clear();
+          content.state["optimizer"]["state"] = nlohmann::json::object();
+        }
         add_incident(content, event, description);
         written = write_incident(directory->files(), directory->root(), attempts + 1, step_.recipe_value().incident.most,
                                  content, description);

@@ -23,6 +23,8 @@ struct snapshot;
 
 namespace detail {
 
+class optimizer_shares;
+
 /// All functions but the first ones are called by all ranks, and throw world_error (E25) where one of them is gone.
 class run_of_ranks {
  public:
@@ -48,8 +50,8 @@ class run_of_ranks {
 
   /// One checkpoint of what each rank has of it, on rank 0; the others keep what they made. What `make` throws on one of them is thrown by
   /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
-  /// optimizer that is not rank 0's.
-  snapshot gather(std::function<snapshot()> const& make) const;
+  /// optimizer that is not rank 0's. `shares`: the optimizer's state is in them, and becomes whole.
+  snapshot gather(std::function<snapshot()> const& make, optimizer_shares const* shares) const;
 
  private:
   world_of_ranks world_;

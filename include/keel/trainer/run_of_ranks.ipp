@@ -17,6 +17,7 @@
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/rule/nonfinite.hpp>
+#include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/run_of_ranks.hpp>
 #include <utility>
 #include <vector>
@@ -110,7 +111,7 @@ KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> 
   return true;
 }
 
-KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make) const {
+KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, optimizer_shares const* shares) const {
   if (!is_shared()) return make();
   snapshot content;
   std::string text, words;
@@ -135,7 +136,11 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make) c
     throw world_error("E25", sentence);
   }
   require_replicas(world_, "the parameter or buffer", content.model);
-  require_replicas(world_, "the optimizer's", content.optimizer);
+  if (shares != nullptr) {
+    shares->make_whole(content.optimizer);
+  } else {
+    require_replicas(world_, "the optimizer's", content.optimizer);
+  }
   nlohmann::json const first = nlohmann::json::parse(words_of_rank(world_, text, 0));
   nlohmann::json others = nlohmann::json::array();
   tensor_map of_others;

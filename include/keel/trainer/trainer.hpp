@@ -61,8 +61,7 @@ class trainer {
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   using files = typename Environment::files;
   using options_type = trainer_options;
-  using world_type =
-      std::conditional_t<configured.shard.kind == shard::kind::replicate, world_of_ranks, typename Environment::world>;
+  using world_type = std::conditional_t<shard::is_of_ranks(configured.shard), world_of_ranks, typename Environment::world>;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.

@@ -24,7 +24,7 @@ struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 using computes_on = keel::device::cuda;
 using starves = keel::oom::raise;
 #else
-using shards = keel::shard::zero<1>;
+using shards = keel::shard::zero<2>;
 using watches = keel::health::sft;
 using watches_rewards = keel::health::grpo;
 using looks = keel::batch_guard::check<>;

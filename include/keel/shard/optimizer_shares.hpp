@@ -1,0 +1,96 @@
+// shard::zero<1>: of every parameter each rank has a share, and of the optimizer's state only what belongs to its shares (Rajbhandari et al.
+// 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", the stage Pos). A rank updates its shares, and gets the
+// others' from their ranks. Parameters and gradients are whole on all ranks, so that norms, clipping, averages and evaluations are those of
+// shard::replicate, and an optimizer that works on each element by itself comes to the same bits.
+// The optimizer has its own parameters at all times but inside of an update, where views of the shares take their places.
+// Left out: state that is whole on one rank and absent on another, which cuts nothing where one parameter is most of a model.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <keel/checkpoint/tensor_map.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/parameters.hpp>
+#include <string>
+#include <vector>
+
+namespace keel::detail {
+
+/// Elements of a tensor in the order in which they lie in memory.
+struct range_of_elements {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+
+/// The share of a rank in the `index`-th parameter, of so many elements. Shares end at whole cache lines, so that vector loops round every
+/// element as they do in the whole, and which rank gets what does not come out even changes from parameter to parameter.
+range_of_elements share_of(std::int64_t elements, std::size_t index, int rank, int size);
+
+class optimizer_shares {
+ public:
+  /// Of several ranks. State that the optimizer has is cut; all of them outlive this. Throws error (E11) for a parameter that does not lie
+  /// in memory without holes, and for state of another step's shares; S05 for state that keel does not know.
+  optimizer_shares(world_of_ranks world, torch::optim::Optimizer& optimizer, parameter_list const& parameters);
+  optimizer_shares(optimizer_shares const&) = delete;
+  optimizer_shares& operator=(optimizer_shares const&) = delete;
+  /// The state of shares goes with them: a share is of no use without the others.
+  ~optimizer_shares();
+
+  /// While it lives the optimizer has the shares in the places of its parameters. Without shares it does nothing.
+  class inside {
+   public:
+    enum class gradients : bool { without, with };
+    explicit inside(optimizer_shares* shares, gradients which = gradients::without);
+    inside(inside const&) = delete;
+    inside& operator=(inside const&) = delete;
+    ~inside();
+
+   private:
+    optimizer_shares* shares_;
+  };
+
+  /// The optimizer has other groups now.
+  void parameters_changed();
+  /// All ranks, after an update: each gets the shares of the others.
+  void gather_parameters();
+  /// Throws interference_error (E19) where the optimizer has made state of whole parameters.
+  void require_own_state() const;
+
+  // Checkpoints, whose tensors are whole.
+  /// All ranks: what save_optimizer found inside becomes whole on rank 0, and goes on the others. Throws world_error (E26) where they found
+  /// other tensors.
+  void make_whole(tensor_map& tensors) const;
+  /// What load_optimizer is to find inside. Throws checkpoint_error (E05) for a tensor of another shape than its parameter's.
+  void cut(tensor_map& tensors, std::string const& source) const;
+
+ private:
+  struct share {
+    at::Tensor parameter;
+    at::Tensor piece;  ///< a view of the parameter's memory, of one dimension
+    range_of_elements range;
+  };
+
+  share make_share(at::Tensor const& parameter, std::size_t index) const;
+  void forget(share const& one);
+  /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
+  share const* share_of_tensor(std::string const& name) const;
+  void swap();
+  void set_gradients();
+
+  world_of_ranks world_;
+  torch::optim::Optimizer& optimizer_;
+  parameter_list const& parameters_;
+  std::vector<share> shares_;                   ///< in the order of the parameters
+  std::vector<std::vector<at::Tensor>> aside_;  ///< a group: the pieces, or the parameters while they are inside
+  int depth_ = 0;
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/shard/optimizer_shares.ipp>
+#endif

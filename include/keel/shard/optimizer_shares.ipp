@@ -1,0 +1,247 @@
+// The bodies of optimizer_shares.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/words_of_rank.hpp>
+#include <keel/core/error.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/optimizer/engine.hpp>
+#include <keel/shard/buckets.hpp>
+#include <keel/shard/optimizer_shares.hpp>
+#include <unordered_set>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+inline constexpr std::int64_t elements_of_line = 64;
+
+/// The elements in the order in which those of `like` lie in memory: a view where the tensor lies the same, or else of a copy.
+inline at::Tensor in_memory_order(at::Tensor const& tensor, at::Tensor const& like) {
+  at::Tensor same = tensor;
+  if (tensor.strides() != like.strides())
+    same = at::empty_strided(like.sizes(), like.strides(), tensor.options().requires_grad(false)).copy_(tensor);
+  return same.as_strided({same.numel()}, {1}, same.storage_offset());
+}
+
+KEEL_BODY range_of_elements share_of(std::int64_t elements, std::size_t index, int rank, int size) {
+  std::int64_t const lines = (elements + elements_of_line - 1) / elements_of_line;
+  std::int64_t const part = (rank + static_cast<std::int64_t>(index % static_cast<std::size_t>(size))) % size;
+  auto const begin_of = [&](std::int64_t at) { return std::min(elements, lines * at / size * elements_of_line); };
+  return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+}
+
+KEEL_BODY optimizer_shares::optimizer_shares(world_of_ranks world, torch::optim::Optimizer& optimizer,
+                                             parameter_list const& parameters)
+    : world_(std::move(world)), optimizer_(optimizer), parameters_(parameters) {
+  at::NoGradGuard const no_grad;
+  std::unordered_set<void const*> known;
+  auto* const engine = dynamic_cast<update_engine*>(&optimizer);
+  bool has_state = !optimizer.state().empty();
+  for (at::Tensor const& one : parameters.tensors) {
+    known.insert(one.unsafeGetTensorImpl());
+    has_state = has_state || (engine != nullptr && engine->master_of(one).defined());
+  }
+  std::size_t of_these = 0;
+  for (at::Tensor const& one : parameters.tensors) of_these += optimizer.state().count(libtorch::state_key(one));
+  if (of_these != optimizer.state().size())
+    throw error("E11",
+                "the optimizer has state of tensors that are not its parameters, as of the shares of another step with "
+                "keel::shard::zero<1> that still lives. Let that one end before the next is built.");
+  nlohmann::json values;
+  tensor_map tensors;
+  if (has_state) save_optimizer(optimizer, parameters, values, tensors);
+  parameters_changed();
+  if (!has_state) return;
+  cut(tensors, "the optimizer's state");
+  inside const shares(this);
+  load_optimizer(optimizer, parameters, values, tensors, "the optimizer's state");
+}
+
+KEEL_BODY optimizer_shares::~optimizer_shares() {
+  for (share const& one : shares_) forget(one);
+}
+
+KEEL_BODY optimizer_shares::share optimizer_shares::make_share(at::Tensor const& parameter, std::size_t index) const {
+  if (!parameter.is_non_overlapping_and_dense())
+    throw error("E11",
+                "parameter " + parameters_.names[index] +
+                    " lies in memory with holes, and keel::shard::zero<1> cuts memory. Make it with .contiguous(), or use "
+                    "keel::shard::replicate.");
+  range_of_elements const range = share_of(parameter.numel(), index, world_.rank(), world_.size());
+  at::Tensor const flat = in_memory_order(parameter.detach(), parameter);
+  return {parameter, flat.narrow(0, range.begin, range.count), range};
+}
+
+KEEL_BODY void optimizer_shares::forget(share const& one) {
+  optimizer_.state().erase(libtorch::state_key(one.piece));
+  if (auto* const engine = dynamic_cast<update_engine*>(&optimizer_);
+      engine != nullptr && engine->master_of(one.piece).defined())
+    engine->set_master(one.piece, at::Tensor());
+}
+
+KEEL_BODY void optimizer_shares::parameters_changed() {
+  at::NoGradGuard const no_grad;
+  std::vector<share> before = std::exchange(shares_, {});
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    auto const found = std::find_if(before.begin(), before.end(),
+                                    [&](share const& one) { return one.parameter.is_same(parameters_.tensors[i]); });
+    // A group is added behind the others, so that a parameter keeps its place, and with it its share.
+    shares_.push_back(found == before.end() ? make_share(parameters_.tensors[i], i) : *found);
+    if (found != before.end()) before.erase(found);
+  }
+  for (share const& one : before) forget(one);
+  aside_.clear();
+  std::size_t index = 0;
+  for (auto const& group : optimizer_.param_groups()) {
+    std::vector<at::Tensor>& pieces = aside_.emplace_back();
+    for (std::size_t i = 0; i < group.params().size(); ++i) pieces.push_back(shares_[index++].piece);
+  }
+}
+
+KEEL_BODY void optimizer_shares::swap() {
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) std::swap(groups[i].params(), aside_[i]);
+}
+
+KEEL_BODY void optimizer_shares::set_gradients() {
+  at::NoGradGuard const no_grad;
+  for (share& one : shares_) {
+    at::Tensor const mine = in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
+    // Something gave the parameter other memory.
+    if (one.range.count > 0 && one.piece.data_ptr() != mine.data_ptr()) one.piece.set_data(mine);
+    at::Tensor const& gradient = one.parameter.grad();
+    one.piece.mutable_grad() = gradient.defined()
+                                   ? in_memory_order(gradient, one.parameter).narrow(0, one.range.begin, one.range.count)
+                                   : at::Tensor();
+  }
+}
+
+KEEL_BODY optimizer_shares::inside::inside(optimizer_shares* shares, gradients which) : shares_(shares) {
+  if (shares_ == nullptr) return;
+  if (which == gradients::with) shares_->set_gradients();
+  if (shares_->depth_++ == 0) shares_->swap();
+}
+
+KEEL_BODY optimizer_shares::inside::~inside() {
+  if (shares_ == nullptr || --shares_->depth_ > 0) return;
+  shares_->swap();
+  // They hold the memory of whole gradients.
+  for (share& one : shares_->shares_) one.piece.mutable_grad() = at::Tensor();
+}
+
+KEEL_BODY void optimizer_shares::gather_parameters() {
+  at::NoGradGuard const no_grad;
+  std::vector<std::size_t> updated;
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    if (shares_[i].parameter.grad().defined()) updated.push_back(i);
+  }
+  int const size = world_.size();
+  auto const range_of = [&](std::size_t i, int rank) { return share_of(shares_[i].parameter.numel(), i, rank, size); };
+  auto const parameter_of = [&](std::size_t i) -> at::Tensor const& { return shares_[i].parameter; };
+  for_each_bucket(updated, parameter_of, [&](std::vector<std::size_t> const& bucket) {
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < size; ++rank) {
+      std::int64_t length = 0;
+      for (std::size_t const i : bucket) length += range_of(i, rank).count;
+      longest = std::max(longest, length);
+    }
+    at::Tensor const mine = at::zeros({longest}, parameter_of(bucket.front()).options().requires_grad(false));
+    std::int64_t at = 0;
+    for (std::size_t const i : bucket) {
+      mine.narrow(0, at, shares_[i].range.count).copy_(shares_[i].piece);
+      at += shares_[i].range.count;
+    }
+    at::Tensor const all = all_gather(world_, mine);
+    for (int rank = 0; rank < size; ++rank) {
+      if (rank == world_.rank()) continue;
+      at = 0;
+      for (std::size_t const i : bucket) {
+        auto const [begin, count] = range_of(i, rank);
+        // Past autograd, which counts one change: the copies in fp32 of narrow shares are not behind.
+        at::Tensor const whole = in_memory_order(parameter_of(i).variable_data(), parameter_of(i));
+        whole.narrow(0, begin, count).copy_(all[rank].narrow(0, at, count));
+        at += count;
+      }
+    }
+  });
+  // That change the optimizer has counted where it has a share.
+  for (std::size_t const i : updated) {
+    if (shares_[i].range.count == 0) parameter_of(i).unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+KEEL_BODY void optimizer_shares::require_own_state() const {
+  auto const& state = optimizer_.state();
+  for (std::size_t i = 0; i < shares_.size(); ++i) {
+    if (state.count(libtorch::state_key(shares_[i].parameter)) == 0) continue;
+    throw interference_error("E19",
+                             "the optimizer has state of the whole of " + parameters_.names[i] +
+                                 ", where this rank has a share: optimizer.step() or loading was called beside the step. "
+                                 "Remove that call, and start from a checkpoint, or from parameters that you kept.");
+  }
+}
+
+KEEL_BODY optimizer_shares::share const* optimizer_shares::share_of_tensor(std::string const& name) const {
+  std::string const parameter = name.substr(0, name.rfind('.'));
+  auto const found = std::find(parameters_.names.begin(), parameters_.names.end(), parameter);
+  return found == parameters_.names.end() ? nullptr : &shares_[static_cast<std::size_t>(found - parameters_.names.begin())];
+}
+
+KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
+  at::NoGradGuard const no_grad;
+  std::string names;
+  for (auto const& [name, tensor] : tensors) names += name + "\n";
+  if (!world_.combine(reduce::min{}, words_of_rank(world_, names, 0) == names))
+    throw world_error(
+        "E26",
+        "the ranks do not have the same state of the optimizer any more. Freeze, add and remove the same parameters "
+        "on all of them.");
+  for (auto& [name, tensor] : tensors) {
+    share const* const one = share_of_tensor(name);
+    if (one == nullptr || tensor.dim() == 0) continue;
+    auto const range_of = [&](int rank) {
+      return share_of(one->parameter.numel(), static_cast<std::size_t>(one - shares_.data()), rank, world_.size());
+    };
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(rank).count);
+    at::Tensor const mine = at::zeros({longest}, tensor.options());
+    mine.narrow(0, 0, tensor.numel()).copy_(tensor);
+    at::Tensor const all = all_gather(world_, mine);
+    if (world_.rank() != 0) continue;
+    tensor = at::empty_strided(one->parameter.sizes(), one->parameter.strides(), tensor.options());
+    at::Tensor const flat = in_memory_order(tensor, one->parameter);
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      auto const [begin, count] = range_of(rank);
+      flat.narrow(0, begin, count).copy_(all[rank].narrow(0, 0, count));
+    }
+  }
+  if (world_.rank() != 0) tensors.clear();
+}
+
+KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, std::string const& source) const {
+  at::NoGradGuard const no_grad;
+  for (auto& [name, tensor] : tensors) {
+    share const* const one = share_of_tensor(name);
+    if (one == nullptr || tensor.dim() == 0) continue;
+    bool const is_cut = tensor.dim() == 1 && tensor.numel() == one->range.count;
+    if (tensor.sizes() == one->parameter.sizes()) {
+      tensor = in_memory_order(tensor, one->parameter).narrow(0, one->range.begin, one->range.count).clone();
+    } else if (!is_cut) {
+      throw checkpoint_error("E05", source + ": " + name + " has another shape than its parameter. Take an older checkpoint.");
+    }
+  }
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
