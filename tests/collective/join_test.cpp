@@ -155,7 +155,7 @@ std::string scenario_of(std::string const& name) {
   std::set<std::string> threads;
   int const before = threads_without_mask(threads, SIGPIPE);
   // Less would be too little for a process to start on a machine that is busy.
-  auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "port" || name == "other_call" ? 4s : 30s});
+  auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "first_stopped" || name == "port" || name == "other_call" ? 4s : 30s});
   if (name == "threads") {
     keel::barrier(world);
     std::size_t const known = threads.size();
@@ -191,6 +191,7 @@ std::string scenario_of(std::string const& name) {
   if (world.rank() == 0 && name == "first_killed") ::raise(SIGKILL);
   if (world.rank() == 1 && name == "other_call") keel::barrier(world);
   if (world.rank() == 1 && name == "stopped") ::raise(SIGSTOP);
+  if (world.rank() == 0 && name == "first_stopped") ::raise(SIGSTOP);
   at::Tensor const one = at::ones({1000});
   keel::all_reduce(world, one);
   return "went on";
@@ -238,7 +239,13 @@ TEST_CASE("of a rank that gives up the others say why, and of one that is killed
     CHECK(has(stopped[rank], "rank 1 is gone or hanging"));
   }
   auto const first = run_ranks("first_killed", 3);
-  for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store is gone, which rank 0 serves"));
+  for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging"));
+  auto const first_stopped = run_ranks("first_stopped", 3, 0);
+  for (std::size_t const rank : {1u, 2u}) {
+    CHECK(has(first_stopped[rank], "cannot complete all_reduce, its collective number 4"));
+    CHECK(has(first_stopped[rank], "rank 0 is gone or hanging"));
+    CHECK(first_stopped[rank].seconds < 25.0);
+  }
   auto const other = run_ranks("other_call", 3);
   for (std::size_t const rank : {0u, 2u}) CHECK(has(other[rank], "rank 1 is at barrier, its collective number 4"));
 }

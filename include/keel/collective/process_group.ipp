@@ -43,6 +43,8 @@ KEEL_BODY void leave_words(c10d::Store& store, int rank, std::string const& why)
 inline std::string reason_in(c10d::Store& store, int rank, int size, char const* what, std::int64_t number) {
   std::string const mine = what + (", its collective number " + std::to_string(number));
   put(store, failed_key(rank), mine);
+  // It may be served by the rank that hangs. A wait limits what comes after it too, which a TCPStore does not limit by itself.
+  store.wait({failed_key(rank)}, std::chrono::seconds(1));
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string words, missing;
   auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -81,8 +83,7 @@ KEEL_BODY std::string words_of_failure(int rank, int size, char const* what, std
   try {
     if (store != nullptr) left = reason_in(*store, rank, size, what, number);
   } catch (std::exception const&) {
-    // The store is gone with the process that served it, which these words then say.
-    left = "the store is gone, which rank 0 serves where no launcher does";
+    left = "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
   return "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
          ", its collective number " + std::to_string(number) + ": " +
