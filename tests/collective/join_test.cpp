@@ -22,6 +22,7 @@
 extern char** environ;
 
 using namespace keel_test;
+using namespace keel::literals;
 using namespace std::chrono_literals;
 
 namespace {
@@ -137,6 +138,21 @@ std::string train(keel::world_of_ranks const& world, std::string const& name) {
   return words;
 }
 
+struct watched : keel::recipe<keel::shard::replicate, keel::timeout::set<keel::timeout::hard<2_s>>> {};
+
+/// A trainer whose last rank does not come out of its loss.
+std::string hang(keel::world_of_ranks const& world) {
+  auto const model = make_small(4, 0.0);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<watched> run{*model, optimizer, world, quiet({.updates = 10})};
+  std::vector<pair_batch> const batches(10, make_pair_batch(1));
+  run.fit(batches, [&](pair_batch const& batch) {
+    if (run.updates() == 3 && world.rank() == world.size() - 1) std::this_thread::sleep_for(60s);
+    return mean_squared_error(model)(batch);
+  });
+  return "went on";
+}
+
 /// Of this process, besides those of `known`, that the signal would end it in; all threads into `known`.
 int threads_without_mask(std::set<std::string>& known, int signal) {
   int without = 0;
@@ -181,6 +197,7 @@ std::string scenario_of(std::string const& name) {
     return "right: " + std::to_string(world.combine(keel::reduce::sum{}, world.rank())) + " of " + std::to_string(world.size()) + " " +
            std::to_string(world.fingerprint());
   }
+  if (name == "trainer_hangs") return hang(world);
   if (name.starts_with("train")) return train(world, name);
   for (int i = 0; i < 3; ++i) keel::barrier(world);
   if (world.rank() == 1 && name == "gives_up") {
@@ -270,6 +287,17 @@ TEST_CASE("processes train what ranks of one process do, and one that throws or 
   for (std::size_t const rank : {0u, 1u}) CHECK(has(threw[rank], "[E25] rank 2 threw, and no rank makes this update: of the program"));
   auto const killed = run_ranks("train_killed", 3);
   for (std::size_t const rank : {0u, 1u}) CHECK(has(killed[rank], "rank 2 is gone or hanging"));
+}
+
+TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others end with its words long before their collectives would") {
+  auto const all = run_ranks("trainer_hangs", 3);
+  for (std::size_t const rank : {0u, 1u}) {
+    CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete all_gather"));
+    CHECK(has(all[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s): the run is in the "
+                         "forward pass behind update 3."));
+    CHECK(all[rank].seconds < 15.0);
+  }
+  CHECK(WEXITSTATUS(all[2].status) == 87);
 }
 
 TEST_CASE("ranks that do not come, come twice, are of another world or look in the wrong place are named with both values") {

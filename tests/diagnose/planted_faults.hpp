@@ -503,6 +503,14 @@ inline std::vector<incident> incidents() {
       }
       write_ranks(of.directory, ranks);
     });
+    // Of the process itself, or of another rank that left its words.
+    add(trouble::no_progress, "a process that hangs", {kind::classifier}, 1, [which](plan of) {
+      write_ranks(of.directory, sound_ranks(12, of.seed));
+      std::string const words = "[E27] rank 2 of 4: nothing has ended for 300 s (keel::timeout::hard is 300 s): the run is in an evaluation";
+      std::string const by_another = "[E25] rank 0 of 4 cannot complete all_gather, its collective number 61: rank 2 has given up: " + words;
+      nlohmann::json const failed{{"event", "failed"}, {"update", 12}, {"time", 1.79e9 + 300.0}, {"message", which == 0 ? words : by_another}};
+      std::ofstream(of.directory / "events.jsonl") << nlohmann::json{{"event", "started"}, {"update", 0}, {"time", 1.79e9}}.dump() << "\n" << failed.dump() << "\n";
+    });
     add(trouble::rendezvous, "a rank that does not find the others", {kind::classifier}, 1, [which](plan of) {
       std::vector<std::vector<nlohmann::json>> ranks(which == 0 ? 4 : 3);
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <functional>
 #include <keel/core/outcome.hpp>
+#include <string>
 
 namespace keel {
 
@@ -21,7 +22,8 @@ inline constexpr int ranks_gone =
 inline constexpr int desynchronised = 83;  ///< the ranks are not of the same training any more (E26): start all again
 inline constexpr int storage = 84;         ///< a file, a directory or a checkpoint (E01 to E05, E17)
 inline constexpr int out_of_memory = 85;
-inline constexpr int not_met = 86;  ///< the ranks did not find each other, or are of different runs (E24)
+inline constexpr int not_met = 86;      ///< the ranks did not find each other, or are of different runs (E24)
+inline constexpr int no_progress = 87;  ///< it hung, and keel::timeout::hard or first_update ended it (E27): start it again
 }  // namespace exit_code
 
 /// Of how a run ended; a stop that the program asked for is done.
@@ -31,6 +33,11 @@ int exit_code_of(std::exception const& thrown);
 /// Calls `body`, and returns what its outcome, or the exception that it threw, comes to; or the code that it returns.
 int exit_code_of(std::function<outcome()> const& body);
 int exit_code_of(std::function<int()> const& body);
+
+namespace detail {
+/// Where the launcher that started this process looks for them, if there is one.
+void write_launcher_error(std::string const& words);
+}  // namespace detail
 
 }  // namespace keel
 

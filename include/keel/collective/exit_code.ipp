@@ -36,8 +36,15 @@ KEEL_BODY int exit_code_of(std::exception const& thrown) {
 
 namespace detail {
 
-/// As torch.distributed.elastic reads it.
-inline void write_launcher_error(std::string const& path, std::string const& words) {
+KEEL_BODY void write_launcher_error(std::string const& words) {
+  std::string path;
+  try {
+    path = launched().error_file;
+  } catch (error const&) {
+    // Its variables contradict each other: that may be what is being said.
+  }
+  if (path.empty()) return;
+  // As torch.distributed.elastic reads it.
   using namespace std::chrono;
   auto const seconds = duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
   nlohmann::json const error = {
@@ -61,10 +68,10 @@ KEEL_BODY int exit_code_of(std::function<int()> const& body) {
       launch const started = launched();
       if (started.size > 1)
         words = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + words;
-      if (!started.error_file.empty()) detail::write_launcher_error(started.error_file, words);
     } catch (error const&) {
       // A launcher whose variables contradict each other: that may be what is being said.
     }
+    detail::write_launcher_error(words);
     std::fprintf(stderr, "%s\n", words.c_str());
     return exit_code_of(thrown);
   }

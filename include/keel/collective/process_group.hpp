@@ -89,6 +89,14 @@ class group_transport final : public transport {
       return group.barrier(options);
     });
   }
+  void leave_last_words(std::string const& why) noexcept override {
+    try {
+      if (store_) leave_words(*store_, rank_, why);
+    } catch (std::exception const&) {
+      // The store is gone, and with it who would read them.
+    }
+  }
+  void limit(std::chrono::milliseconds longest) override { timeout_ = std::min(timeout_, longest); }
   void abort(std::string const& why) noexcept override {
     try {
       // Whom another rank's end has brought here does not say that it was the first.

@@ -39,6 +39,10 @@ class transport {
   virtual void barrier() = 0;
   /// Nothing more will come from this rank: the others' collectives throw with these words. Throws nothing.
   virtual void abort(std::string const& why) noexcept = 0;
+  /// The same from another thread, in the last moment of a process whose own one hangs: leaves the words, and nothing else.
+  virtual void leave_last_words(std::string const& /*why*/) noexcept {}
+  /// No collective waits longer than this for the others.
+  virtual void limit(std::chrono::milliseconds /*longest*/) {}
 
  protected:
   transport() = default;

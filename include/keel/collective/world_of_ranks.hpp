@@ -48,6 +48,15 @@ class world_of_ranks {
     if (of_ != nullptr) of_->by->abort(why);
   }
 
+  /// From another thread, in the last moment of a process whose own one hangs: the others' collectives throw these words.
+  void leave_last_words(std::string const& why) const noexcept {
+    if (of_ != nullptr) of_->by->leave_last_words(why);
+  }
+  /// No collective waits longer than this for the others, nor than it would have.
+  void limit(std::chrono::milliseconds longest) const {
+    if (of_ != nullptr) of_->by->limit(longest);
+  }
+
   /// Null for a process alone. Counts a collective, `what` of so many elements.
   detail::transport* begin(char const* what, std::int64_t elements) const;
 

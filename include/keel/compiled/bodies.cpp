@@ -105,6 +105,8 @@
 #include <keel/step/taken_batch.ipp>
 #include <keel/step/update_decision.ipp>
 #include <keel/step/update_trace.ipp>
+#include <keel/timeout/run_watch.ipp>
+#include <keel/timeout/thread_stacks.ipp>
 #include <keel/trainer/checkpoint_manager.ipp>
 #include <keel/trainer/checkpointed_step.ipp>
 #include <keel/trainer/environment.hpp>

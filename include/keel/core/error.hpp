@@ -6,7 +6,7 @@
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 //   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
 //   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks
-//   E26 ranks that are not of the same training any more  (E20 and E21 are rules)
+//   E26 ranks that are not of the same training any more     E27 no progress  (E20 and E21 are rules)
 #pragma once
 
 #include <stdexcept>

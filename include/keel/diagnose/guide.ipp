@@ -190,7 +190,8 @@ inline constexpr guide_entry all_of_guide[] = {
     {it_hangs, "training hangs; no progress and no message; NCCL timeout",
      "ranks run different code, have uneven data, or one of them died",
      "look for the first error over the logs of all ranks; the same number of batches on each",
-     "a collective that cannot be completed is error E25, which names the rank that is gone or hanging within the timeout"},
+     "a collective that cannot be completed is error E25, which names the rank that is gone or hanging within the timeout; "
+     "keel::timeout::hard ends a process that hangs, with the stacks of its threads (E27)"},
     {it_hangs, "collective mismatch; a liveness probe finds another sum",
      "one rank took another branch, as a skip that it decided alone", "decide together",
      "a branch before a collective takes agreed<bool>; a raw one does not compile (S17, Y01)"},

@@ -75,8 +75,9 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
 KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
   auto const ranks = read_rank_records(run_directory);
   posix_files files;
-  // Ranks that did not meet have no record of updates.
-  if (!ranks.empty() && !files.exists(run_directory / "metrics.jsonl")) return triage(run_history{}, ranks);
+  // Ranks that did not meet have no record of a run.
+  bool const has_record = files.exists(run_directory / "metrics.jsonl") || files.exists(run_directory / "events.jsonl");
+  if (!ranks.empty() && !has_record) return triage(run_history{}, ranks);
   return triage(read_run_history(run_directory), ranks, detail::ends_of_ranks(run_directory));
 }
 

@@ -163,7 +163,9 @@ KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> co
   for (std::string const& words : ends) {
     auto const has = [&](char const* part) { return words.find(part) != std::string::npos; };
     // One that threw says itself why.
-    if (has("[E26]")) {
+    if (has("[E27]")) {
+      found.push_back({trouble::no_progress, 0.97, {words}});
+    } else if (has("[E26]")) {
       found.push_back({has("is not rank 0's") ? trouble::ranks_drift : trouble::collective_mismatch, 0.95, {words}});
     } else if (has("[E25]") && !has("has given up") && !has("threw")) {
       if (has("gone") || has("does not come") || has("too late")) {

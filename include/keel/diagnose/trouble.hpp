@@ -53,6 +53,7 @@ enum class trouble : unsigned char {
   collective_mismatch,
   uneven_data,
   dead_rank,
+  no_progress,
   rendezvous,
   optimizer_not_resumed,
   schedule_not_resumed,

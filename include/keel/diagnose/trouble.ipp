@@ -91,6 +91,10 @@ inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::dead_rank, trouble_family::hang, "a rank is dead",
      "ranks/RANK.jsonl: a rank failed or fell silent while others wait",
      "the first error over all ranks' logs; memory of that rank's machine; keel::timeout"},
+    {trouble::no_progress, trouble_family::hang, "a process hangs",
+     "event failed with E27, of one rank or another; no_progress.txt, the stacks of its threads",
+     "what the training thread waits for in no_progress.txt: a lock, a disk, a loader's worker; start it again from its newest "
+     "checkpoint"},
     {trouble::rendezvous, trouble_family::hang, "the ranks do not meet", "ranks/RANK.jsonl: joining without joined",
      "address and port; the world size; a port that is blocked"},
     {trouble::optimizer_not_resumed, trouble_family::not_resumed, "optimizer not resumed",

@@ -102,7 +102,8 @@ struct evaluation_memory {
   std::int64_t pieces = 1;  ///< into which each batch is cut from the beginning
   bool may_cut = false;     ///< and into more where memory runs out
   attention_kind attention = attention_kind::automatic;
-  std::function<void()> make_room = {};  ///< called where memory runs out first, if there is anything that can be spared
+  std::function<void()> make_room = {};   ///< called where memory runs out first, if there is anything that can be spared
+  std::function<void()> each_batch = {};  ///< called before each
 };
 
 namespace detail {
@@ -196,6 +197,7 @@ evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, prec
   detail::mean_accumulators sums;
   detail::with_epoch(batches, 0, [&](auto at, auto const& end) {
     for (std::int64_t seen = 0; at != end && (most == 0 || seen < most); ++at, ++seen) {
+      if (memory.each_batch) memory.each_batch();
       auto&& batch = *at;
       sums.add(detail::evaluate_batch<Autocast>(batch, metrics_of, device, precision, memory));
     }

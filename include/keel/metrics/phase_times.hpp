@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <optional>
@@ -71,6 +72,7 @@ class phase_clock {
     auto const now = Clock::now();
     close(now);
     now_ = next;
+    shown_.store(static_cast<int>(next), std::memory_order_relaxed);
     since_ = now;
     if (listener_ != nullptr) listener_->phase_began(next);
   }
@@ -89,6 +91,11 @@ class phase_clock {
     return std::exchange(times_, {});
   }
   std::optional<run_phase> now() const { return now_; }
+  /// The same for another thread.
+  std::optional<run_phase> shown() const {
+    int const which = shown_.load(std::memory_order_relaxed);
+    return which < 0 ? std::nullopt : std::optional(static_cast<run_phase>(which));
+  }
   /// Outlives this, or is taken away with nullptr.
   void listen(phase_listener* listener) { listener_ = listener; }
 
@@ -140,10 +147,12 @@ class phase_clock {
     add(*now_, now);
     run_phase const ended = *now_;
     now_.reset();
+    shown_.store(-1, std::memory_order_relaxed);
     if (listener_ != nullptr) listener_->phase_ended(ended);
   }
 
   std::optional<run_phase> now_;
+  std::atomic<int> shown_{-1};
   time_point since_{};
   time_point taken_ = Clock::now();
   phase_times times_;

@@ -1,12 +1,13 @@
 // timeout: how long the parts of a run may take before keel acts.
 //   none       the default: nothing is watched.
-//   set<..>    soft<D> (a slow rank is reported), hard<D> (the run is restarted), collective<D> (a collective gives up; the
-//              barrier of a restart), first_update<D> (how long the first update may take: set-up, compilation),
+//   set<..>    soft<D> (a run that stays where it is so long says so), hard<D> (its process ends, and says where each thread was),
+//              first_update<D> (in the place of both before the first update, which sets up and compiles), collective<D> (a
+//              collective gives up and names who did not come),
 //              heartbeat<Interval, Limit> (how often a rank says that it lives, and when its silence counts),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
-// In this version a trainer measures its updates and saves against grace, and H04 the declared ones; the others are judged, and
-// rejected by it (U26).
+// A trainer watches them (timeout/run_watch.hpp) and measures its updates and saves against grace, and H04 the declared ones. A
+// heartbeat is judged, and rejected by it (U26).
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 

@@ -19,7 +19,7 @@ struct at_trainer {
 /// A bare step also rejects what only a trainer does.
 struct at_step {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules, rule::watched_rules>::type;
 };
 
 /// One of several models in a run, and the run itself.
@@ -29,7 +29,8 @@ struct at_part {
 };
 struct at_run {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules, rule::one_model_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules, rule::one_model_rules,
+                                              rule::watched_rules>::type;
 };
 
 /// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may

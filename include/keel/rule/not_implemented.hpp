@@ -26,13 +26,11 @@ struct U09 {
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
 struct U26 {
-  KEEL_RULE_TEXT("U26", "",
-                 "of the timeouts only grace, longest_update and longest_save work in this version. Fix: remove the others.");
-  static constexpr bool broken(config const& c) {
-    timeout::settings const built{
-        .grace = c.timeout.grace, .longest_update = c.timeout.longest_update, .longest_save = c.timeout.longest_save};
-    return !(c.timeout == built);
-  }
+  KEEL_RULE_TEXT(
+      "U26", "",
+      "a heartbeat between ranks is not implemented in this version of keel. Fix: keel::timeout::collective<10_min>, "
+      "which names a silent rank, and hard.");
+  static constexpr bool broken(config const& c) { return c.timeout.heartbeat_interval > 0 || c.timeout.heartbeat_limit > 0; }
 };
 struct U27 {
   KEEL_RULE_TEXT(
@@ -55,7 +53,17 @@ struct U30 {
                  "keel::shard::none.");
   static constexpr bool broken(config const& c) { return shard::is_of_ranks(c.shard); }
 };
+struct U58 {
+  KEEL_RULE_TEXT("U58", "",
+                 "only a trainer of one model watches how long its run takes. Fix: keel::trainer, or remove soft, hard, "
+                 "first_update and force_exit.");
+  static constexpr bool broken(config const& c) {
+    auto const& t = c.timeout;
+    return t.soft > 0 || t.hard > 0 || t.first_update > 0 || t.force_exit > 0;
+  }
+};
 using one_model_rules = list<U30>;
+using watched_rules = list<U58>;
 
 /// What only a trainer does; a bare step would ignore it.
 struct U13 {

@@ -73,6 +73,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
         "an optimizer with a closure evaluates the loss itself, and ranks agree once an update. Use keel::adamw, adam or "
         "sgd, or one rank.");
   at::NoGradGuard const no_grad;
+  if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
   std::string const mine = same_on_all_ranks(recipe, parameters, model, optimizer);
   std::string const first = words_of_rank(world_, mine, 0);
   std::int64_t const other = world_.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world_.rank()});

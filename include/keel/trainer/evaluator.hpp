@@ -68,7 +68,7 @@ class evaluator {
     auto const make_room = [this] {
       if (step_.at_boundary()) clear_gradients(step_.parameters().tensors);
     };
-    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room};
+    evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room, each_batch_};
     is_inside_ = true;
     evaluation_result result = keel::evaluate<typename Environment::autocast>(
         step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
@@ -129,6 +129,8 @@ class evaluator {
       return false;
     }
   }
+  /// Calls it before each batch of an evaluation.
+  void before_each_batch(std::function<void()> call) { each_batch_ = std::move(call); }
   /// An evaluation is under way, or ended with an exception.
   bool is_inside() const { return is_inside_; }
   /// Seconds that the slowest evaluation of all took.
@@ -208,6 +210,7 @@ class evaluator {
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
   bool of_recipe_ = false;
+  std::function<void()> each_batch_;
   bool is_inside_ = false;
 };
 

@@ -37,6 +37,8 @@ class process_signals {
   void listen();
   void leave();
   int received();
+  /// The same for a look: a signal that no run has taken yet stays the program's.
+  static int pending_now() { return pending().load(std::memory_order_relaxed); }
 
   void listen_for_saves();
   void leave_saves() {

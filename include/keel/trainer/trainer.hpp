@@ -27,6 +27,7 @@
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/step/step.hpp>
+#include <keel/timeout/run_watch.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/dry_run.hpp>
 #include <keel/trainer/environment.hpp>
@@ -532,6 +533,7 @@ class trainer {
     if (directory_) observer_.begins(resumed);
     begun_ = true;
     step_.phases().enter(run_phase::data);
+    watch_.begin(step_.updates());
   }
 
   /// A run begins. Of several ranks each draws other numbers, also where the program seeds all of them alike.
@@ -713,6 +715,7 @@ class trainer {
     {
       phase_scope const saving(step_.phases(), run_phase::saving);
       if (checkpoints_.at_boundary(updated, is_save_asked(), [this] { return slowest_update(); })) move_data();
+      watch_.moved();
     }
     checkpoints_.note_random();
   }
@@ -769,6 +772,7 @@ class trainer {
       observer_.incident(event, directory_.get(), checkpoints_, cursor_.began_at(), progress_.record.attempts);
     if constexpr (std::is_same_v<Event, event::update_end>) {
       cursor_.close(event.late);
+      watch_.updated(event.update);
       if (event.result.updated()) checkpoints_.updated(event.loss);
       checkpoints_.mark_incomplete(true);
       hooks_(event);
@@ -831,6 +835,7 @@ class trainer {
     hooks_(event::run_end{ended});
     begun_ = false;
     ended_ = true;
+    watch_.end();
     stop_requested_ = false;
     if constexpr (step_type::replicates) {
       // What asked this loop to end does not ask the next one.
@@ -855,6 +860,25 @@ class trainer {
     }
     observer_.end();
     log_.failed(step_.updates(), first_line(thrown), observer_.failure());
+    watch_.end();
+  }
+
+  /// Of a recipe that says how long its run may stay where it is.
+  auto make_watch() {
+    if constexpr (detail::is_watched(configured.timeout)) {
+      evaluator_.before_each_batch([this] { watch_.moved(); });
+      auto const world = step_.ranks().world();
+      return detail::run_watch(
+          recipe_value().timeout,
+          {.directory = directory_ ? detail::root_of(*directory_) : std::filesystem::path(),
+           .rank = world.rank(),
+           .ranks = world.size(),
+           .phase = [this] { return step_.phases().shown(); },
+           .signal = [this] { return options_.stop_on_signals ? detail::process_signals::pending_now() : 0; },
+           .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); }});
+    } else {
+      return detail::no_watch();
+    }
   }
 
   trainer_options options_;
@@ -891,6 +915,7 @@ class trainer {
   bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
+  std::conditional_t<detail::is_watched(configured.timeout), detail::run_watch, detail::no_watch> watch_ = make_watch();
 };
 
 }  // namespace keel

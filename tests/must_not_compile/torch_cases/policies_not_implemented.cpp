@@ -1,4 +1,4 @@
-// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U55
+// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U55 U58
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -19,6 +19,7 @@ using evaluates = keel::evaluation::none;
 using profiles = keel::profile::off;
 using keeps = keel::incident::trace<3>;
 using times_out = keel::timeout::none;
+using beats = keel::timeout::none;
 using has_grace = keel::timeout::none;
 struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 using computes_on = keel::device::cuda;
@@ -36,6 +37,7 @@ using evaluates = keel::evaluation::every<500_steps>;
 using profiles = keel::profile::every<1000_steps>;
 using keeps = keel::incident::keep<3>;
 using times_out = keel::timeout::set<keel::timeout::hard<10_min>>;
+using beats = keel::timeout::set<keel::timeout::heartbeat<5_s, 30_s>>;
 using has_grace = keel::timeout::set<keel::timeout::grace<60_s>>;
 struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
 using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
@@ -56,7 +58,8 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer, keel::world
   keel::step<keel::recipe<saves, has_grace>> u38{model, optimizer};
   keel::step<keel::recipe<profiles>> u44{model, optimizer};
   keel::step<keel::recipe<keeps>> u46{model, optimizer};
-  keel::step<keel::recipe<times_out>> u26{model, optimizer};
+  keel::step<keel::recipe<beats>> u26{model, optimizer};
+  keel::step<keel::recipe<times_out>> u58{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};
   keel::step<keel::recipe<keel::shard::replicate, starves>> u55{model, optimizer, world};
 }

@@ -16,8 +16,8 @@ template <>
 inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised", keel::objective::supervised));
 template <>
 inline constexpr auto fixes<rule::U26> =
-    said(FIX("remove the others", keel::checkpoint::every<500_steps>,
-             timeout::set<timeout::grace<60_s>, timeout::longest_update<1_s>, timeout::longest_save<10_s>>));
+    said(FIX("keel::timeout::collective<10_min>, which names a silent rank, and hard",
+             timeout::set<timeout::hard<5_min>, timeout::collective<10_min>>));
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
@@ -64,7 +64,12 @@ template <>
 inline constexpr auto fixes<rule::U46> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::incident::keep<3>),
                                               FIX("keel::incident::trace<3>", keel::incident::trace<3>));
 
+template <>
+inline constexpr auto fixes<rule::U58> = said(FIX_BESIDE("keel::trainer", "keel::trainer", timeout::set<timeout::hard<5_min>>),
+                                              FIX("remove soft, hard, first_update and force_exit", timeout::none));
+
 template struct each_followed<rule::rules_not_implemented>;
+template struct each_followed<rule::watched_rules>;
 template struct each_followed<rule::trainer_only_rules>;
 
 }  // namespace fixed

@@ -1,0 +1,104 @@
+// timeout::soft, hard, first_update and force_exit: a thread that sees how long a run stays where it is, and that waits for nothing itself.
+//   soft          no update, save or batch of an evaluation has ended for so long: says so, once, with what the training thread does
+//   hard          the same for longer: the stacks of all threads go into `no_progress.txt` of the run's directory, a `failed` event (E27) into
+//                 events.jsonl, the words to the other ranks and to the launcher; the process ends with exit_code::no_progress
+//   first_update  in the place of both until the process has made its first update, which sets up and compiles
+//   force_exit    a signal asked for a stop so long ago, and the run has not ended: the process ends with 128 and the signal's number
+// A process that is ended leaves what it had saved: checkpoints become visible whole, by a rename.
+// Left out: an end of the update alone. What hangs is inside of code that cannot be asked to stop.
+#pragma once
+
+#include <sys/types.h>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <keel/metrics/phase_times.hpp>
+#include <keel/policy/timeout.hpp>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+namespace keel::detail {
+
+/// What a watch has to know of its run. The functions are called by its thread.
+struct watched_run {
+  std::filesystem::path directory{};  ///< empty: it has none
+  int rank = 0;
+  int ranks = 1;
+  std::function<std::optional<run_phase>()> phase{};  ///< where it is; never waits
+  std::function<int()> signal{};                      ///< that asks for a stop; 0: none
+  std::function<void(std::string)> tell_ranks{};      ///< why this process ends
+};
+
+class run_watch {
+ public:
+  run_watch(timeout::settings const& limits, watched_run of);
+  run_watch(run_watch const&) = delete;
+  run_watch& operator=(run_watch const&) = delete;
+  ~run_watch();
+
+  // Of the thread that trains.
+
+  /// Time counts from here on, and for this thread.
+  void begin(std::int64_t updates);
+  /// Time does not count any more.
+  void end() { watches_.store(false); }
+  /// The run went on: an update ended, or a part of what is beside them.
+  void moved() { moved_at_.store(now(), std::memory_order_relaxed); }
+  void updated(std::int64_t updates) {
+    updates_.store(updates, std::memory_order_relaxed);
+    is_first_.store(false, std::memory_order_relaxed);
+    moved();
+  }
+
+ private:
+  static std::int64_t now() {
+    using namespace std::chrono;
+    return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+  }
+  void run();
+  void look();
+  /// Milliseconds after which it is looked at again.
+  std::int64_t tick() const;
+  std::string sentence(std::int64_t still, char const* limit, long long seconds) const;
+  void report(char const* event, std::string const& words, std::string const& stacks) const;
+  [[noreturn]] void end_process(int code, std::string const& words) const;
+  char const* place() const;
+
+  timeout::settings limits_;
+  watched_run of_;
+  std::atomic<bool> watches_{false};
+  std::atomic<bool> is_first_{true};
+  std::atomic<std::int64_t> moved_at_{0};
+  std::atomic<std::int64_t> updates_{0};
+  std::atomic<pid_t> trains_{0};
+  std::int64_t said_of_ = 0;  ///< when the run had moved last, as it was said
+  std::optional<std::int64_t> signalled_at_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool is_over_ = false;
+  std::thread thread_;  ///< last: it works with all of them
+};
+
+constexpr bool is_watched(timeout::settings const& limits) {
+  return limits.soft > 0 || limits.hard > 0 || limits.first_update > 0 || limits.force_exit > 0;
+}
+
+/// Of a recipe that watches nothing.
+struct no_watch {
+  static void begin(std::int64_t /*updates*/) {}
+  static void end() {}
+  static void moved() {}
+  static void updated(std::int64_t /*updates*/) {}
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/timeout/run_watch.ipp>
+#endif

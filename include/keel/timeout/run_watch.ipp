@@ -1,0 +1,163 @@
+// The bodies of run_watch.hpp.
+#pragma once
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <exception>
+#include <fstream>
+#include <keel/collective/exit_code.hpp>
+#include <keel/timeout/run_watch.hpp>
+#include <keel/timeout/thread_stacks.hpp>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// Whatever writing the report comes to: a disk that does not answer may be why the run hangs.
+inline constexpr std::chrono::seconds longest_report{10};
+
+KEEL_BODY run_watch::run_watch(timeout::settings const& limits, watched_run of) : limits_(limits), of_(std::move(of)) {
+  // Signals are for the program's own threads.
+  sigset_t all, before;
+  ::sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { run(); });
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+KEEL_BODY run_watch::~run_watch() {
+  {
+    std::lock_guard<std::mutex> const lock(mutex_);
+    is_over_ = true;
+  }
+  ends_.notify_one();
+  thread_.join();
+}
+
+KEEL_BODY void run_watch::begin(std::int64_t updates) {
+  updates_.store(updates);
+  trains_.store(this_thread());
+  moved();
+  watches_.store(true);
+}
+
+KEEL_BODY std::int64_t run_watch::tick() const {
+  std::int64_t shortest = 20;
+  for (long long const one : {limits_.soft, limits_.hard, limits_.first_update, limits_.force_exit}) {
+    if (one > 0) shortest = std::min<std::int64_t>(shortest, one);
+  }
+  return shortest * 1000 / 20;
+}
+
+KEEL_BODY void run_watch::run() {
+  ::pthread_setname_np(::pthread_self(), "keel watch");
+  auto const every = std::chrono::milliseconds(tick());
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (!ends_.wait_for(lock, every, [this] { return is_over_; })) {
+    if (!watches_.load()) {
+      signalled_at_.reset();
+      continue;
+    }
+    try {
+      look();
+    } catch (std::exception const&) {
+      // No memory for a report, or a clock that is gone: it looks again soon.
+    }
+  }
+}
+
+KEEL_BODY void run_watch::look() {
+  std::int64_t const at = now();
+  if (int const signal = limits_.force_exit > 0 ? of_.signal() : 0; signal != 0) {
+    if (!signalled_at_) signalled_at_ = at;
+    if (at - *signalled_at_ >= limits_.force_exit * 1000)
+      end_process(128 + signal, "[E27] signal " + std::to_string(signal) + " asked for a stop " +
+                                    std::to_string(limits_.force_exit) +
+                                    " s ago (keel::timeout::force_exit), and the run is still in " + place() +
+                                    " behind update " + std::to_string(updates_.load()) + ". What it had saved stays.");
+  } else {
+    signalled_at_.reset();
+  }
+  std::int64_t const moved_at = moved_at_.load();
+  std::int64_t const still = at - moved_at;
+  bool const is_first = is_first_.load() && limits_.first_update > 0;
+  long long const hard = is_first ? limits_.first_update : limits_.hard;
+  // Who waits for another rank lets that one end first, and then has its words.
+  bool const waits = of_.ranks > 1 && of_.phase() == run_phase::update;
+  if (hard > 0 && still >= hard * 1000 + (waits ? hard * 100 + 1000 : 0))
+    end_process(exit_code::no_progress, sentence(still, is_first ? "first_update" : "hard", hard) +
+                                            " The process ends; start it again from its newest checkpoint.");
+  if (is_first || limits_.soft == 0 || still < limits_.soft * 1000 || said_of_ == moved_at) return;
+  said_of_ = moved_at;
+  report("no_progress", sentence(still, "soft", limits_.soft), stack_of_thread(trains_.load()));
+}
+
+KEEL_BODY char const* run_watch::place() const {
+  auto const phase = of_.phase();
+  if (!phase) return "a hook, or what else is between its phases";
+  switch (*phase) {
+    case run_phase::data:
+      return "its data, or in what the program does between two calls";
+    case run_phase::forward:
+      return "the forward pass";
+    case run_phase::backward:
+      return "the backward pass";
+    case run_phase::update:
+      return of_.ranks > 1 ? "the update, where ranks wait for each other" : "the update";
+    case run_phase::saving:
+      return "a save";
+    case run_phase::evaluating:
+      return "an evaluation";
+  }
+  return "";
+}
+
+KEEL_BODY std::string run_watch::sentence(std::int64_t still, char const* limit, long long seconds) const {
+  std::string const who = of_.ranks > 1 ? "rank " + std::to_string(of_.rank) + " of " + std::to_string(of_.ranks) + ": " : "";
+  return "[E27] " + who + "nothing has ended for " + std::to_string(still / 1000) + " s (keel::timeout::" + limit + " is " +
+         std::to_string(seconds) + " s): the run is in " + place() + " behind update " + std::to_string(updates_.load()) + "." +
+         (of_.directory.empty() ? "" : " Its stack is in no_progress.txt.");
+}
+
+KEEL_BODY void run_watch::report(char const* event, std::string const& words, std::string const& stacks) const {
+  // The trainer's own record is its thread's, which may be in it.
+  std::string const line = words + "\n";
+  static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
+  if (of_.directory.empty()) {
+    static_cast<void>(!::write(STDERR_FILENO, stacks.data(), stacks.size()));
+    return;
+  }
+  std::ofstream(of_.directory / "no_progress.txt", std::ios::trunc) << words << "\n\n" << stacks;
+  double const time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  nlohmann::ordered_json const found{{"event", event}, {"update", updates_.load()}, {"time", time}, {"message", words}};
+  std::string const text = found.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  int const file = ::open((of_.directory / "events.jsonl").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file < 0) return;
+  static_cast<void>(!::write(file, text.data(), text.size()));
+  ::close(file);
+}
+
+KEEL_BODY void run_watch::end_process(int code, std::string const& words) const {
+  std::thread([code] {
+    std::this_thread::sleep_for(longest_report);
+    ::_exit(code);
+  }).detach();
+  try {
+    report("failed", words, stacks_of_threads());
+    write_launcher_error(words);
+    if (of_.tell_ranks) of_.tell_ranks(words);
+  } catch (std::exception const&) {
+    // The end itself says that there was something.
+  }
+  ::_exit(code);
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
