@@ -153,6 +153,24 @@ std::string hang(keel::world_of_ranks const& world) {
   return "went on";
 }
 
+/// A trainer whose last rank is slow. What rank 0's record says of it.
+std::string straggle(keel::world_of_ranks const& world) {
+  scratch_directory const directory;
+  auto const model = make_small(4, 0.0);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<keel::recipe<keel::shard::zero<1>>> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = 60})};
+  std::vector<pair_batch> const batches(60, make_pair_batch(1));
+  run.fit(batches, [&](pair_batch const& batch) {
+    if (world.rank() == world.size() - 1) std::this_thread::sleep_for(40ms);
+    return mean_squared_error(model)(batch);
+  });
+  std::string said = world.rank() == 0 ? read_lines(directory / "metrics.jsonl").back() + "\n" : "";
+  for (std::string const& line : read_lines(directory / (world.rank() == 0 ? "events.jsonl" : "rank-1/events.jsonl"))) {
+    if (line.find("\"straggler\"") != std::string::npos) said += line + "\n";
+  }
+  return said;
+}
+
 /// Of this process, besides those of `known`, that the signal would end it in; all threads into `known`.
 int threads_without_mask(std::set<std::string>& known, int signal) {
   int without = 0;
@@ -198,6 +216,7 @@ std::string scenario_of(std::string const& name) {
            std::to_string(world.fingerprint());
   }
   if (name == "trainer_hangs") return hang(world);
+  if (name == "straggles") return straggle(world);
   if (name.starts_with("train")) return train(world, name);
   for (int i = 0; i < 3; ++i) keel::barrier(world);
   if (world.rank() == 1 && name == "gives_up") {
@@ -298,6 +317,12 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
     CHECK(all[rank].seconds < 15.0);
   }
   CHECK(WEXITSTATUS(all[2].status) == 87);
+}
+
+TEST_CASE("a rank for which the other waits is named in the record of both, with how long it takes") {
+  auto const all = run_ranks("straggles", 2);
+  for (auto const& one : all) CHECK(has(one, "\"rank\":1,"));
+  CHECK(has(all.front(), "ranks/slowest_ms"));
 }
 
 TEST_CASE("ranks that do not come, come twice, are of another world or look in the wrong place are named with both values") {

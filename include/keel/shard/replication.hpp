@@ -11,12 +11,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/shard/optimizer_shares.hpp>
+#include <keel/shard/straggler_watch.hpp>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -78,6 +80,8 @@ class replication {
   /// What any of them was asked for, as of the last agreement; nothing before the first.
   asked_of_ranks const& asked() const { return asked_; }
   void forget_asked() { asked_ = {}; }
+  /// Of the last agreement.
+  times_of_ranks const& times() const { return times_; }
   /// This rank's data has ended: takes part in an agreement of the others, whose update is dropped unless theirs ended too. `updates`: as in
   /// window_of_ranks.
   void end_of_data(std::int64_t updates);
@@ -150,6 +154,8 @@ class replication {
   std::optional<optimizer_shares> shares_;
   asked_of_ranks mine_;
   asked_of_ranks asked_;
+  times_of_ranks times_;
+  std::chrono::steady_clock::time_point agreed_at_ = std::chrono::steady_clock::now();
   bool told_ = true;
   bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built

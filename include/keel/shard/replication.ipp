@@ -109,6 +109,7 @@ enum number : std::size_t {
   ended,
   names,
   rates,
+  busy,
   count
 };
 }  // namespace of_window
@@ -141,6 +142,7 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
   own[ended] = real(mine.ended_on >= 0);
   own[names] = real(mine.names);
   std::vector<double> const all_rates = rates_of_groups();
+  own[busy] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - agreed_at_).count();
   own[of_window::rates] = 0.0;
   for (std::size_t i = 0; i < all_rates.size(); ++i) own[of_window::rates] += all_rates[i] * static_cast<double>(i + 1);
   at::Tensor const gathered = all_gather(world_, packed);
@@ -154,6 +156,10 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
     if (rank == world_.rank()) break;  // its own exception is on its way
     throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
   }
+  agreed_at_ = std::chrono::steady_clock::now();
+  std::vector<double> milliseconds;
+  for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, busy));
+  times_ = times_of(std::move(milliseconds));
   window_of_ranks all;
   asked_ = {};
   for (int rank = 0; rank < world_.size(); ++rank) {

@@ -15,6 +15,7 @@
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/sink_thread.hpp>
 #include <keel/metrics/slowdown.hpp>
+#include <keel/shard/straggler_watch.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_events.hpp>
@@ -108,6 +109,8 @@ class run_log {
   /// The run goes on from a checkpoint of another number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
   /// The epoch ends for all ranks, because one has no more data.
+  /// Which rank the others wait for.
+  void straggler(std::int64_t update, times_of_ranks const& times);
   void data_ended(std::int64_t update, int rank);
   /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
   /// `state`: checksums of what was loaded.

@@ -247,6 +247,17 @@ void run_log<Files>::other_ranks(std::string const& source, std::int64_t before,
 }
 
 template <class Files>
+void run_log<Files>::straggler(std::int64_t update, times_of_ranks const& times) {
+  std::string const words = detail::formatted(
+      "rank %d takes %.1f ms an update, and the others %.1f ms, for the last %lld updates: they wait for it", times.slowest,
+      times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
+  console_.notice("warning: " + words);
+  if (directory_)
+    directory_->event("straggler", update,
+                      {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}, {"message", words}});
+}
+
+template <class Files>
 void run_log<Files>::data_ended(std::int64_t update, int rank) {
   std::string const words = "rank " + std::to_string(rank) +
                             " has no more data in this epoch, so it ends for all, and what the others had taken for the next "

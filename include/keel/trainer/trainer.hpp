@@ -791,12 +791,22 @@ class trainer {
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
     for (auto const& [name, value] : event.losses)
       log_.log(metric<reduce::mean>("loss/" + name).reduced(typename Environment::world{}, value));
+    if constexpr (step_type::replicates) record_ranks();
     log_.update(event,
                 {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds, checkpoints_.rollbacks(),
                  observer_.operations_per_token(), observer_.peak(), observer_.gpu(), late},
                 warns);
     act_on_alarms();
     if (auto const words = log_.take_slowdown(); !words.empty()) observer_.symptom(words);
+  }
+
+  void record_ranks() {
+    if (!step_.ranks().is_shared()) return;
+    times_of_ranks const& times = step_.ranks().times();
+    typename Environment::world const alone{};
+    log_.log(metric<reduce::mean>("ranks/slowest_ms").reduced(alone, times.slowest_ms));
+    log_.log(metric<reduce::mean>("ranks/others_ms").reduced(alone, times.others_ms));
+    if (auto const found = stragglers_.take(times)) log_.straggler(step_.updates(), *found);
   }
 
   void move_data() { data_moved_ = true, observer_.data_moved(); }
@@ -911,8 +921,9 @@ class trainer {
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
-  mutable int signal_ = 0;   ///< that this rank has, of several
-  bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
+  detail::straggler_watch stragglers_;
+  mutable int signal_ = 0;  ///< that this rank has, of several
+  bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   std::conditional_t<detail::is_watched(configured.timeout), detail::run_watch, detail::no_watch> watch_ = make_watch();

@@ -1,0 +1,56 @@
+// The rank for which the others wait. All ranks of a replicated step are as slow as the slowest, which no rank sees by its own times.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace keel {
+
+/// Of one update: what a rank needed from one agreement to the next, in milliseconds.
+struct times_of_ranks {
+  int slowest = 0;
+  double slowest_ms = 0.0;
+  double others_ms = 0.0;  ///< the median of the others; 0: there are none
+};
+
+namespace detail {
+
+inline times_of_ranks times_of(std::vector<double> milliseconds) {
+  times_of_ranks found;
+  auto const last = std::max_element(milliseconds.begin(), milliseconds.end());
+  if (last == milliseconds.end()) return found;
+  found.slowest = static_cast<int>(last - milliseconds.begin());
+  found.slowest_ms = *last;
+  milliseconds.erase(last);
+  if (milliseconds.empty()) return found;
+  auto const middle = milliseconds.begin() + static_cast<std::ptrdiff_t>(milliseconds.size() / 2);
+  std::nth_element(milliseconds.begin(), middle, milliseconds.end());
+  found.others_ms = *middle;
+  return found;
+}
+
+/// Speaks once of a rank that has been the slowest by half for so many updates in a row; of another one, or after a pause, again.
+class straggler_watch {
+ public:
+  static constexpr std::int64_t updates = 20;
+  static constexpr double factor = 1.5;
+
+  std::optional<times_of_ranks> take(times_of_ranks const& now) {
+    bool const is_slow = now.others_ms > 0.0 && now.slowest_ms > factor * now.others_ms;
+    if (!is_slow || now.slowest != rank_) in_a_row_ = 0;
+    rank_ = is_slow ? now.slowest : -1;
+    if (!is_slow || ++in_a_row_ != updates) return std::nullopt;
+    return now;
+  }
+
+ private:
+  int rank_ = -1;
+  std::int64_t in_a_row_ = 0;
+};
+
+}  // namespace detail
+
+}  // namespace keel
