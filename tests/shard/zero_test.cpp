@@ -370,3 +370,41 @@ TEST_CASE("memory that runs out at any allocation of a rank ends the update of a
   }
   CHECK(named > 20);
 }
+
+TEST_CASE("an update of a rank that was kept shows again in one process, without the shares, and a replay leaves the run of all as it was") {
+  using keeps = cut<skips, keel::incident::keep<>>;
+  auto const batches_of = [](int rank) {
+    std::vector<pair_batch> batches;
+    for (std::uint64_t i = 0; i < 8; ++i) batches.push_back(make_pair_batch(2 * i + static_cast<std::uint64_t>(rank)));
+    if (rank == 1) batches[4].first[2][0] = NAN;
+    return batches;
+  };
+  auto const incident_in = [](std::filesystem::path const& root) {
+    std::filesystem::path found;
+    for (auto const& one : std::filesystem::directory_iterator(root / "incidents")) found = one.path();
+    return found;
+  };
+  auto const train_in = [&](std::filesystem::path const& directory, bool replays) {
+    std::vector<std::vector<at::Tensor>> parameters(2);
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      auto const model = make_small(3, 0.0);
+      keel::adamw optimizer(model->parameters(), 0.01);
+      keel::trainer<keeps> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = 7})};
+      run.fit(batches_of(world.rank()), mean_squared_error(model));
+      CHECK(run.skipped() == 1);
+      if (world.rank() == 1 && replays) CHECK(!run.replay(incident_in(directory / "rank-1"), mean_squared_error(model)).is_finite());
+      keel::barrier(world);
+      run.step(make_pair_batch(40), mean_squared_error(model));
+      parameters[static_cast<std::size_t>(world.rank())] = copies_of(model->parameters());
+    });
+    return parameters;
+  };
+  scratch_directory const directory, without;
+  auto const expected = train_in(without, false);
+  for (auto const& one : train_in(directory, true)) CHECK(same_bits(one, expected.front()));
+  auto const model = make_small(9, 0.0);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  scratch_directory const other;
+  keel::trainer<keeps> run{*model, optimizer, keel::world_of_ranks(), quiet({.run_directory = other, .updates = 7})};
+  CHECK(!run.replay(incident_in(directory / "rank-1"), mean_squared_error(model)).is_finite());
+}

@@ -14,11 +14,11 @@ namespace {
 
 using keel::checkpoint::every;
 
-struct saving : keel::recipe<keel::shard::replicate, every<2_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<3>>,
+struct saving : keel::recipe<keel::shard::zero<1>, every<2_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<3>>,
                              keel::nonfinite::skip<5>> {};
 struct by_time : keel::recipe<keel::shard::replicate, every<10_min, keel::checkpoint::synchronous>> {};
-struct after_all : keel::recipe<keel::shard::replicate, every<1000_steps, keel::checkpoint::synchronous, keel::checkpoint::on_exception>> {};
-struct best : keel::recipe<keel::shard::replicate, keel::evaluation::every<1_steps>,
+struct after_all : keel::recipe<keel::shard::zero<1>, every<1000_steps, keel::checkpoint::synchronous, keel::checkpoint::on_exception>> {};
+struct best : keel::recipe<keel::shard::zero<1>, keel::evaluation::every<1_steps>,
                            every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<1>, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation_loss>> {};
 struct unsaved : keel::recipe<keel::shard::replicate> {};
 
