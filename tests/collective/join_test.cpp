@@ -138,6 +138,7 @@ std::string train(keel::world_of_ranks const& world, std::string const& name) {
   return words;
 }
 
+struct limited : keel::recipe<keel::shard::replicate, keel::timeout::set<keel::timeout::collective<3_s>>> {};
 struct watched : keel::recipe<keel::shard::replicate, keel::timeout::set<keel::timeout::hard<2_s>>> {};
 
 /// A trainer whose last rank does not come out of its loss.
@@ -195,6 +196,15 @@ std::string scenario_of(std::string const& name) {
     std::size_t const known = threads.size();
     int const after = threads_without_mask(threads, SIGPIPE);
     return std::to_string(before) + " before, " + std::to_string(after) + " more of " + (threads.size() > known ? "several" : "none");
+  }
+  if (name == "limited") {
+    auto const model = make_small(4, 0.0);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<limited> step{*model, optimizer, world};
+    step(make_pair_batch(1), mean_squared_error(model));
+    if (world.rank() == 1) ::raise(SIGSTOP);
+    step(make_pair_batch(2), mean_squared_error(model));
+    return "went on";
   }
   if (name == "collectives") {
     for (at::ScalarType const dtype : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kLong, at::kBool}) {
@@ -317,6 +327,13 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
     CHECK(all[rank].seconds < 15.0);
   }
   CHECK(WEXITSTATUS(all[2].status) == 87);
+}
+
+TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {
+  auto const all = run_ranks("limited", 2, 1);
+  CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete all_gather"));
+  CHECK(has(all[0], "rank 1 is gone or hanging"));
+  CHECK(all[0].seconds < 15.0);
 }
 
 TEST_CASE("a rank for which the other waits is named in the record of both, with how long it takes") {

@@ -9,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <exception>
 #include <keel/collective/transport.hpp>
@@ -96,7 +97,10 @@ class group_transport final : public transport {
       // The store is gone, and with it who would read them.
     }
   }
-  void limit(std::chrono::milliseconds longest) override { timeout_ = std::min(timeout_, longest); }
+  void limit(std::chrono::milliseconds longest) override {
+    is_limited_ = is_limited_ || longest < timeout_;
+    timeout_ = std::min(timeout_, longest);
+  }
   void abort(std::string const& why) noexcept override {
     try {
       // Whom another rank's end has brought here does not say that it was the first.
@@ -116,11 +120,16 @@ class group_transport final : public transport {
     ++number_;
     if (!broken_.empty() || !group_)
       throw world_error("E25", "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_ + ".");
+    decltype(begin(*group_)) work;
     try {
       at::NoGradGuard const no_grad;
-      begin(*group_)->wait();
+      work = begin(*group_);
+      // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
+      is_limited_ ? work->wait(timeout_) : work->wait();
     } catch (std::exception const& thrown) {
-      // A group that has failed once is closed for good; the others are to know at once.
+      // A group that has failed once is closed for good; the others are to know at once. One that still waits would make its end wait too: it
+      // stays until the process ends.
+      if (work && !work->isCompleted()) static_cast<void>(group_.release());
       group_.reset();
       broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_.get());
       throw world_error("E25", broken_);
@@ -131,6 +140,7 @@ class group_transport final : public transport {
   c10::intrusive_ptr<c10d::Store> store_;
   int rank_, size_;
   std::chrono::milliseconds timeout_;
+  bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
   std::string broken_;
 };

@@ -17,7 +17,7 @@ inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised",
 template <>
 inline constexpr auto fixes<rule::U26> =
     said(FIX("keel::timeout::collective<10_min>, which names a silent rank, and hard",
-             timeout::set<timeout::hard<5_min>, timeout::collective<10_min>>));
+             keel::timeout::set<keel::timeout::hard<5_min>, keel::timeout::collective<10_min>>));
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
