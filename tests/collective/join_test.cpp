@@ -285,7 +285,7 @@ TEST_CASE("of a rank that gives up the others say why, and of one that is killed
     CHECK(has(stopped[rank], "rank 1 is gone or hanging"));
   }
   auto const first = run_ranks("first_killed", 3);
-  for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging"));
+  for (std::size_t const rank : {1u, 2u}) CHECK(has(first[rank], "which rank 0 serves where no launcher does: rank 0 is gone or hanging"));
   auto const first_stopped = run_ranks("first_stopped", 3, 0);
   for (std::size_t const rank : {1u, 2u}) {
     CHECK(has(first_stopped[rank], "cannot complete all_reduce, its collective number 4"));

@@ -26,9 +26,9 @@ namespace detail {
 
 /// What a collective that failed says: of the rank, what it did, what the group said of it, and what another rank has left in the store.
 std::string words_of_failure(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
-                             c10d::Store* store);
-/// For the other ranks; the first one's words stay. Throws what the store throws.
-void leave_words(c10d::Store& store, int rank, std::string const& why);
+                             c10::intrusive_ptr<c10d::Store> const& store);
+/// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
+void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
 
 template <class Group>
 class group_transport final : public transport {
@@ -92,7 +92,7 @@ class group_transport final : public transport {
   }
   void leave_last_words(std::string const& why) noexcept override {
     try {
-      if (store_) leave_words(*store_, rank_, why);
+      leave_words(store_, rank_, why);
     } catch (std::exception const&) {
       // The store is gone, and with it who would read them.
     }
@@ -106,7 +106,7 @@ class group_transport final : public transport {
       // Whom another rank's end has brought here does not say that it was the first.
       if (!broken_.empty()) return;
       broken_ = "rank " + std::to_string(rank_) + " has given up: " + why;
-      if (store_) leave_words(*store_, rank_, why);
+      leave_words(store_, rank_, why);
     } catch (std::exception const&) {
       // The store may be gone with the rank that served it: the others learn of this end by the closed connection.
     }
@@ -131,7 +131,7 @@ class group_transport final : public transport {
       // stays until the process ends.
       if (work && !work->isCompleted()) static_cast<void>(group_.release());
       group_.reset();
-      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_.get());
+      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_);
       throw world_error("E25", broken_);
     }
   }

@@ -4,7 +4,11 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <cstdint>
+#include <functional>
+#include <future>
 #include <keel/collective/process_group.hpp>
+#include <memory>
+#include <optional>
 #include <thread>
 
 #include <keel/core/detail/body_begin.inc>
@@ -31,19 +35,40 @@ void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_don
   while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-KEEL_BODY void leave_words(c10d::Store& store, int rank, std::string const& why) {
+/// What `ask` returns within the time. A store may be served by a rank that hangs, and a TCPStore then waits forever: what asks it is left
+/// behind, and holds what it works with.
+inline std::optional<std::string> answered(std::chrono::milliseconds within, std::function<std::string()> const& ask) {
+  auto const found = std::make_shared<std::promise<std::string>>();
+  std::future<std::string> answer = found->get_future();
+  std::thread([found, ask] {
+    try {
+      found->set_value(ask());
+    } catch (...) {
+      // Goes to who asks, if it still waits.
+      found->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answer.wait_for(within) != std::future_status::ready) return std::nullopt;
+  return answer.get();
+}
+
+KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {
+  if (!store) return;
   std::string const words = "rank " + std::to_string(rank) + " has given up: " + why;
-  store.compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
-  put(store, failed_key(rank), "its end");
-  put(store, read_key(rank), "yes");
+  static_cast<void>(answered(std::chrono::seconds(1), [store, rank, words] {
+    store->compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
+    put(*store, failed_key(rank), "its end");
+    put(*store, read_key(rank), "yes");
+    return words;
+  }));
 }
 
 /// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
 /// that it failed for them too, or one that is in another.
-inline std::string reason_in(c10d::Store& store, int rank, int size, char const* what, std::int64_t number) {
-  std::string const mine = what + (", its collective number " + std::to_string(number));
+inline std::string reason_in(c10d::Store& store, int rank, int size, std::string const& what, std::int64_t number) {
+  std::string const mine = what + ", its collective number " + std::to_string(number);
   put(store, failed_key(rank), mine);
-  // It may be served by the rank that hangs. A wait limits what comes after it too, which a TCPStore does not limit by itself.
+  // On LibTorch 1.13 a wait limits what comes after it too.
   store.wait({failed_key(rank)}, std::chrono::seconds(1));
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string words, missing;
@@ -74,16 +99,21 @@ inline std::string reason_in(c10d::Store& store, int rank, int size, char const*
 }
 
 KEEL_BODY std::string words_of_failure(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
-                                       c10d::Store* store) {
+                                       c10::intrusive_ptr<c10d::Store> const& store) {
   std::string reason = thrown.what();
   reason = reason.substr(0, reason.find('\n'));
   // Where in LibTorch's or Gloo's source is nothing for a user: "[../gloo/transport/tcp/pair.cc:589] ".
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
   std::string left;
   try {
-    if (store != nullptr) left = reason_in(*store, rank, size, what, number);
+    // Two seconds of waiting are in it, and a busy machine.
+    auto const ask = [store, rank, size, name = std::string(what), number] {
+      return reason_in(*store, rank, size, name, number);
+    };
+    auto const found = store ? answered(std::chrono::seconds(4), ask) : std::optional<std::string>("");
+    left = found ? *found : "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   } catch (std::exception const&) {
-    left = "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
   return "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
          ", its collective number " + std::to_string(number) + ": " +
