@@ -130,7 +130,10 @@ std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, st
 }  // namespace
 
 TEST_CASE("a run that stays where it is", "[.]") {
-  std::_Exit(be_scenario(std::getenv("KEEL_TEST_SCENARIO"), std::getenv("KEEL_TEST_DIRECTORY")));
+  char const* const scenario = std::getenv("KEEL_TEST_SCENARIO");
+  // Chosen by its file and not by run_scenario.
+  if (scenario == nullptr) return;
+  std::_Exit(be_scenario(scenario, std::getenv("KEEL_TEST_DIRECTORY")));
 }
 
 // BLOOM's chronicles, 2022-04-30 to 05-18: three hangs in a lock of a loader's worker, 35 hours lost.
