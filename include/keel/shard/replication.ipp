@@ -116,6 +116,7 @@ enum number : std::size_t {
 
 KEEL_BODY std::vector<double> replication::rates_of_groups() const {
   std::vector<double> all;
+  all.reserve(optimizer_->param_groups().size());
   for (auto const& group : optimizer_->param_groups()) all.push_back(group.options().get_lr());
   return all;
 }
@@ -158,6 +159,7 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
   }
   agreed_at_ = std::chrono::steady_clock::now();
   std::vector<double> milliseconds;
+  milliseconds.reserve(static_cast<std::size_t>(world_.size()));
   for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, busy));
   times_ = times_of(std::move(milliseconds));
   window_of_ranks all;
