@@ -187,7 +187,7 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
      "rank 0 has the record of all rows, the other ranks their events, and no rank but 0 writes a checkpoint"},
     {"S18", decided::never, "", "a checkpoint has the optimizer's shares of all ranks, made whole",
      "a run with its optimizer in shares goes on as replicas, and the other way about, with the same bits"},
-    {"S21", decided::absent, "", "there is no export that leaves the moments out and can be resumed", ""},
+    {"S21", decided::absent, "", "keel exports no weights without their moments as something to resume from", ""},
     {"Z03", decided::never, "", "a rank offloads what it has of the optimizer's state: its shares",
      "state that is offloaded is offloaded in shares"},
     {"Z14", decided::later, "", "waits for sums of gradients that begin in the backward pass", ""},

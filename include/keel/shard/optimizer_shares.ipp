@@ -16,7 +16,6 @@
 #include <keel/optimizer/engine.hpp>
 #include <keel/shard/buckets.hpp>
 #include <keel/shard/optimizer_shares.hpp>
-#include <unordered_set>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -44,15 +43,13 @@ KEEL_BODY optimizer_shares::optimizer_shares(world_of_ranks world, torch::optim:
                                              parameter_list const& parameters)
     : world_(std::move(world)), optimizer_(optimizer), parameters_(parameters) {
   at::NoGradGuard const no_grad;
-  std::unordered_set<void const*> known;
   auto* const engine = dynamic_cast<update_engine*>(&optimizer);
   bool has_state = !optimizer.state().empty();
-  for (at::Tensor const& one : parameters.tensors) {
-    known.insert(one.unsafeGetTensorImpl());
-    has_state = has_state || (engine != nullptr && engine->master_of(one).defined());
-  }
   std::size_t of_these = 0;
-  for (at::Tensor const& one : parameters.tensors) of_these += optimizer.state().count(libtorch::state_key(one));
+  for (at::Tensor const& one : parameters.tensors) {
+    has_state = has_state || (engine != nullptr && engine->master_of(one).defined());
+    of_these += optimizer.state().count(libtorch::state_key(one));
+  }
   if (of_these != optimizer.state().size())
     throw error("E11",
                 "the optimizer has state of tensors that are not its parameters, as of the shares of another step with "
