@@ -16,6 +16,7 @@
 #include <concepts>
 #include <keel/collective/world.hpp>
 #include <keel/collective/world_of_ranks.hpp>
+#include <memory>
 #include <type_traits>
 
 namespace keel {
@@ -23,6 +24,10 @@ namespace keel {
 namespace detail {
 
 void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean);
+/// Of several ranks, and of a contiguous tensor of float, double, int32, int64 or uint8: does not wait for the others. Null: it is done.
+std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum);
+/// Of several ranks: `all`, of [size(), ..], is what each of them has.
+std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine, at::Tensor& all);
 at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine);
 at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
 void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from);

@@ -83,6 +83,16 @@ KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
+KEEL_BODY std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum) {
+  return world.begin("all_reduce", sum.numel())->begin_all_reduce(sum, reduction_kind::sum);
+}
+
+KEEL_BODY std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine,
+                                                                 at::Tensor& all) {
+  at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
+  return world.begin("all_gather", mine.numel())->begin_all_gather(as_bytes(mine), bytes);
+}
+
 KEEL_BODY at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine) {
   require_takeable("all_gather", mine);
   transport* const by = world.begin("all_gather", mine.numel());

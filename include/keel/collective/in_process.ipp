@@ -113,6 +113,7 @@ class rank_threads {
     }
     require_sound(rank);
     if (waiting_ > 0 && !mine.is_same(open_)) {
+      is_mismatch_ = true;
       fail("rank " + std::to_string(rank) + " calls " + mine.words() + " as its collective number " +
            std::to_string(self.calls) + ", and rank " + std::to_string(first_) + " has called " + open_.words());
       require_sound(rank);
@@ -168,7 +169,8 @@ class rank_threads {
 
   void require_sound(int rank) {
     if (!broken_.empty())
-      throw world_error("E25", "rank " + std::to_string(rank) + " of " + std::to_string(size()) + ": " + broken_ + ".");
+      throw world_error(is_mismatch_ ? "E26" : "E25",
+                        "rank " + std::to_string(rank) + " of " + std::to_string(size()) + ": " + broken_ + ".");
   }
   /// From here on no collective of this world comes to its end.
   void fail(std::string const& why) {
@@ -260,6 +262,7 @@ class rank_threads {
   int waiting_ = 0;  ///< ranks in the open collective
   int first_ = 0;    ///< of them
   rank_call open_;
+  bool is_mismatch_ = false;
   std::string broken_;  ///< why no collective comes any more
 };
 

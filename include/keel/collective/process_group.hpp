@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <exception>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
@@ -24,8 +25,14 @@ namespace keel {
 
 namespace detail {
 
-/// What a collective that failed says: of the rank, what it did, what the group said of it, and what another rank has left in the store.
-std::string words_of_failure(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
+/// Why a collective failed: of the rank, what it did, what the group said of it, and what another rank has left in the store.
+struct failed_collective {
+  bool is_elsewhere = false;  ///< another rank is in another collective
+  std::string words = {};
+
+  char const* id() const { return is_elsewhere ? "E26" : "E25"; }
+};
+failed_collective failure_of(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
                              c10::intrusive_ptr<c10d::Store> const& store);
 /// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
 void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
@@ -44,8 +51,9 @@ class group_transport final : public transport {
   int size() const override { return size_; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
 
-  void all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    wait_for("all_reduce", [&](Group& group) {
+  void all_reduce(at::Tensor& tensor, reduction_kind how) override { begin_all_reduce(tensor, how)->wait(); }
+  std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
+    return begin("all_reduce", [&](Group& group) {
       std::vector<at::Tensor> tensors{tensor};
       c10d::AllreduceOptions options;
       options.reduceOp = how == reduction_kind::min   ? c10d::ReduceOp::MIN
@@ -55,8 +63,9 @@ class group_transport final : public transport {
       return group.allreduce(tensors, options);
     });
   }
-  void all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    wait_for("all_gather", [&](Group& group) {
+  void all_gather(at::Tensor const& mine, at::Tensor& all) override { begin_all_gather(mine, all)->wait(); }
+  std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
+    return begin("all_gather", [&](Group& group) {
       std::vector<at::Tensor> inputs{mine};
       std::vector<std::vector<at::Tensor>> outputs(1);
       for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
@@ -66,29 +75,29 @@ class group_transport final : public transport {
     });
   }
   void broadcast(at::Tensor& tensor, int from) override {
-    wait_for("broadcast", [&](Group& group) {
+    begin("broadcast", [&](Group& group) {
       std::vector<at::Tensor> tensors{tensor};
       c10d::BroadcastOptions options;
       options.rootRank = from;
       options.timeout = timeout_;
       return group.broadcast(tensors, options);
-    });
+    })->wait();
   }
   void all_to_all(at::Tensor const& from, at::Tensor& to) override {
-    wait_for("all_to_all", [&](Group& group) {
+    begin("all_to_all", [&](Group& group) {
       at::Tensor input = from;
       std::vector<std::int64_t> equal_parts_of_input, equal_parts_of_output;
       c10d::AllToAllOptions options;
       options.timeout = timeout_;
       return group.alltoall_base(to, input, equal_parts_of_output, equal_parts_of_input, options);
-    });
+    })->wait();
   }
   void barrier() override {
-    wait_for("barrier", [&](Group& group) {
+    begin("barrier", [&](Group& group) {
       c10d::BarrierOptions options;
       options.timeout = timeout_;
       return group.barrier(options);
-    });
+    })->wait();
   }
   void leave_last_words(std::string const& why) noexcept override {
     try {
@@ -104,36 +113,73 @@ class group_transport final : public transport {
   void abort(std::string const& why) noexcept override {
     try {
       // Whom another rank's end has brought here does not say that it was the first.
-      if (!broken_.empty()) return;
-      broken_ = "rank " + std::to_string(rank_) + " has given up: " + why;
+      if (!broken_.words.empty()) return;
+      broken_.words = "rank " + std::to_string(rank_) + " has given up: " + why;
       leave_words(store_, rank_, why);
     } catch (std::exception const&) {
       // The store may be gone with the rank that served it: the others learn of this end by the closed connection.
     }
     // Closes the connections, so that who waits for this rank does not wait for the whole timeout.
-    group_.reset();
+    let_go();
   }
 
  private:
+  using work = decltype(std::declval<Group&>().barrier());
+
+  class under_way final : public collective_under_way {
+   public:
+    under_way(group_transport& of, char const* what) : of_(of), what_(what), number_(of.number_) {}
+    void take(work begun) { work_ = std::move(begun); }
+    bool is_done() override { return work_->isCompleted() && work_->isSuccess(); }
+    void wait() override {
+      of_.require_sound();
+      try {
+        // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
+        of_.is_limited_ ? work_->wait(of_.timeout_) : work_->wait();
+      } catch (std::exception const& thrown) {
+        of_.fail(what_, number_, thrown);
+      }
+    }
+
+   private:
+    group_transport& of_;
+    char const* what_;
+    std::int64_t number_;
+    work work_;
+  };
+
   template <class Begin>
-  void wait_for(char const* what, Begin const& begin) {
+  std::unique_ptr<collective_under_way> begin(char const* what, Begin const& call) {
     ++number_;
-    if (!broken_.empty() || !group_)
-      throw world_error("E25", "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_ + ".");
-    decltype(begin(*group_)) work;
+    require_sound();
+    auto begun = std::make_unique<under_way>(*this, what);
+    std::erase_if(begun_, [](work const& one) { return one->isCompleted(); });
     try {
       at::NoGradGuard const no_grad;
-      work = begin(*group_);
-      // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
-      is_limited_ ? work->wait(timeout_) : work->wait();
+      begun_.push_back(call(*group_));
+      begun->take(begun_.back());
     } catch (std::exception const& thrown) {
-      // A group that has failed once is closed for good; the others are to know at once. One that still waits would make its end wait too: it
-      // stays until the process ends.
-      if (work && !work->isCompleted()) static_cast<void>(group_.release());
-      group_.reset();
-      broken_ = words_of_failure(rank_, size_, what, number_, thrown, store_);
-      throw world_error("E25", broken_);
+      fail(what, number_, thrown);
     }
+    return begun;
+  }
+  void require_sound() const {
+    if (!broken_.words.empty() || !group_)
+      throw world_error(broken_.id(),
+                        "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.words + ".");
+  }
+  /// A group that has failed once is closed for good; the others are to know at once.
+  [[noreturn]] void fail(char const* what, std::int64_t number, std::exception const& thrown) {
+    let_go();
+    broken_ = failure_of(rank_, size_, what, number, thrown, store_);
+    throw world_error(broken_.id(), broken_.words);
+  }
+  /// A group that still waits would make its end wait too: it stays until the process ends.
+  void let_go() noexcept {
+    if (std::any_of(begun_.begin(), begun_.end(), [](work const& one) { return !one->isCompleted(); }))
+      static_cast<void>(group_.release());
+    begun_.clear();
+    group_.reset();
   }
 
   c10::intrusive_ptr<Group> group_;
@@ -142,7 +188,8 @@ class group_transport final : public transport {
   std::chrono::milliseconds timeout_;
   bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
-  std::string broken_;
+  std::vector<work> begun_;  ///< those that may still be under way
+  failed_collective broken_;
 };
 
 }  // namespace detail

@@ -98,7 +98,7 @@ inline std::string reason_in(c10d::Store& store, int rank, int size, std::string
   return "all ranks are there, and the network between them, or one that was too late, is the reason";
 }
 
-KEEL_BODY std::string words_of_failure(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
+KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
                                        c10::intrusive_ptr<c10d::Store> const& store) {
   std::string reason = thrown.what();
   reason = reason.substr(0, reason.find('\n'));
@@ -115,10 +115,11 @@ KEEL_BODY std::string words_of_failure(int rank, int size, char const* what, std
   } catch (std::exception const&) {
     left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
-  return "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
-         ", its collective number " + std::to_string(number) + ": " +
-         (left.empty() ? "a rank is gone, too late, or calls something else" : left) + " (" + reason +
-         "). Look at what that rank said last, and start all of them again.";
+  return {left.find(" is at ") != std::string::npos && left.find(" has given up") == std::string::npos,
+          "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
+              ", its collective number " + std::to_string(number) + ": " +
+              (left.empty() ? "a rank is gone, too late, or calls something else" : left) + " (" + reason +
+              "). Look at what that rank said last, and start all of them again."};
 }
 
 }  // namespace keel::detail

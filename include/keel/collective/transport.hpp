@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace keel {
@@ -15,6 +16,21 @@ namespace keel {
 enum class reduction_kind : unsigned char { sum, min, max };
 
 namespace detail {
+
+/// A collective that goes on beside this rank's own work. One that is never waited for goes on until its end.
+class collective_under_way {
+ public:
+  virtual ~collective_under_way() = default;
+  collective_under_way(collective_under_way const&) = delete;
+  collective_under_way& operator=(collective_under_way const&) = delete;
+  /// It has come to its end, and did not fail.
+  virtual bool is_done() = 0;
+  /// Returns at its end; throws as the collective would have. Once.
+  virtual void wait() = 0;
+
+ protected:
+  collective_under_way() = default;
+};
 
 /// All ranks make the same calls in the same order. Tensors are dense and contiguous, of the same shape and dtype on all ranks. What
 /// cannot be done any more, because a rank is gone or too late, throws world_error (E25) that names the collective.
@@ -31,8 +47,17 @@ class transport {
 
   /// In place; float, double, int32, int64 or uint8. Every rank has the same bits then.
   virtual void all_reduce(at::Tensor& tensor, reduction_kind how) = 0;
+  /// The same, which does not wait for the others where it can be avoided; null: it is done. The tensor is not touched before its end.
+  virtual std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) {
+    all_reduce(tensor, how);
+    return nullptr;
+  }
   /// `all` has a first dimension of size(), of what each rank has.
   virtual void all_gather(at::Tensor const& mine, at::Tensor& all) = 0;
+  virtual std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) {
+    all_gather(mine, all);
+    return nullptr;
+  }
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
   /// Both have a first dimension that size() divides: the r-th part of `from` becomes the rank()-th of rank r's `to`.
   virtual void all_to_all(at::Tensor const& from, at::Tensor& to) = 0;

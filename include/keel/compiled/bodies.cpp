@@ -93,6 +93,7 @@
 #include <keel/profile/recorded_profile.ipp>
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
+#include <keel/shard/gradient_sums.ipp>
 #include <keel/shard/optimizer_shares.ipp>
 #include <keel/shard/replication.ipp>
 #include <keel/spike/spike_guard.ipp>

@@ -15,16 +15,17 @@ namespace keel::detail {
 inline constexpr std::int64_t bucket_bytes = 25 << 20;
 
 /// Calls `use(bucket)` with neighbours among the indices `which`, whose tensors `tensor_of(index)` are of one dtype and device, and together
-/// have so many bytes at most, or are one.
+/// have at most so many bytes, or are one.
 template <class TensorOf, class Use>
-void for_each_bucket(std::vector<std::size_t> const& which, TensorOf const& tensor_of, Use const& use) {
+void for_each_bucket(std::vector<std::size_t> const& which, TensorOf const& tensor_of, Use const& use,
+                     std::int64_t most = bucket_bytes) {
   std::vector<std::size_t> bucket;
   std::int64_t bytes = 0;
   for (std::size_t const i : which) {
     at::Tensor const& one = tensor_of(i);
     auto const more = static_cast<std::int64_t>(one.nbytes());
     bool const fits = bucket.empty() || (tensor_of(bucket.front()).scalar_type() == one.scalar_type() &&
-                                         tensor_of(bucket.front()).device() == one.device() && bytes + more <= bucket_bytes);
+                                         tensor_of(bucket.front()).device() == one.device() && bytes + more <= most);
     if (!fits) {
       use(bucket);
       bucket.clear();

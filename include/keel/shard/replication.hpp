@@ -1,8 +1,11 @@
 // shard::replicate: everything everywhere, and shard::zero<1>, where optimizer_shares.hpp cuts the optimizer's state. What the ranks of a
-// step decide together, in one packed collective an update, and the sum of their gradients. No rank takes a branch before a collective by itself: one that throws takes part with what it threw, and so does one
-// whose loss is not finite, whose data has ended, or that was asked to stop or to save.
+// step decide together, in one packed collective an update, and the sum of their gradients. No rank takes a branch before a collective by
+// itself: one that throws takes part with what it threw, and so does one whose loss is not finite, whose data has ended, or that was asked to
+// stop or to save.
+// Where the host knows the loss before the last backward pass of an update, the ranks agree while it runs, and the sums begin in it
+// (gradient_sums.hpp); otherwise both follow it.
 // Buffers, such as the statistics of batch normalisation, are rank 0's on all of them, from the end of an update on.
-// Left out: sums that begin while the backward pass runs; they are made at the window's end. Batch statistics over all ranks.
+// Left out: batch statistics over all ranks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -12,13 +15,16 @@
 #include <torch/optim/optimizer.h>
 
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <exception>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/shard/straggler_watch.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -34,11 +40,13 @@ struct window_of_ranks {
   double unit = 0.0;    ///< what a micro-batch's weight counts in
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
-  std::int64_t updates = 0;           ///< applied and skipped before this one
-  std::int64_t without_gradient = 0;  ///< parameters
-  int nonfinite_on = -1;              ///< the first rank whose loss is not finite
-  int ended_on = -1;                  ///< the first rank that has no more data
-  std::uint32_t names = 0;            ///< a checksum of those of its losses; of all ranks 0 where they differ
+  std::int64_t updates = 0;  ///< applied and skipped before this one
+  int nonfinite_on = -1;     ///< the first rank whose loss is not finite
+  int ended_on = -1;         ///< the first rank that has no more data
+  std::uint32_t names = 0;   ///< a checksum of those of its losses; of all ranks 0 where they differ
+
+  /// Of all ranks: the gradients are added up.
+  bool is_finite() const { return nonfinite_on < 0 && std::isfinite(loss); }
 };
 
 /// What a rank is asked for between updates: by a signal, by its program, or by its clock.
@@ -72,8 +80,12 @@ class replication {
 
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = false; }
-  /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Throws world_error
-  /// where another rank threw, with its words (E25), or is at another update or has other learning rates, with both (E26).
+  /// Before the last backward pass of a window, what the window comes to with it, which is finite here: the agreement begins, and the sums of
+  /// gradients that are complete.
+  void begin_agreement(window_of_ranks const& mine);
+  /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Where it is finite, each
+  /// sums the gradients next. Throws world_error where another rank threw, with its words (E25), or is at another update, trains other
+  /// parameters or has other learning rates, with both (E26).
   window_of_ranks agree(window_of_ranks const& mine);
   /// What this rank is asked for, which the others learn at the next agreement.
   void ask(asked_of_ranks const& mine) { mine_ = mine; }
@@ -97,14 +109,15 @@ class replication {
   /// All ranks: false where one of them has no open update.
   bool all_have(bool open_update) const;
 
-  /// The sum of the gradients of all ranks, each times `relative`, in float32 where they are narrower. A parameter that has one on any rank has
-  /// one on all.
-  void sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const;
+  /// All ranks, where they agreed on an update that is finite: the gradients are the sums of all, in the unit of the first rank, in float32 where
+  /// they are narrower. A parameter that has one on any rank has one on all. Throws world_error (E25) where another rank threw meanwhile.
+  void sum_gradients();
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
   /// Of shard::zero<1>; null: the optimizer's state is whole.
   optimizer_shares* shares() { return shares_ ? &*shares_ : nullptr; }
   void parameters_changed() {
+    if (sums_) sums_->parameters_changed();
     if (shares_) shares_->parameters_changed();
   }
   void require_own_state() const {
@@ -146,16 +159,49 @@ class replication {
   void sum(std::vector<double>& numbers) const;
 
  private:
-  window_of_ranks exchange(window_of_ranks const& mine, std::string const& threw);
+  using clock = std::chrono::steady_clock;
+  void begin_exchange(window_of_ranks const& mine, bool threw);
+  /// `threw`: the words of this rank's own exception, or nothing.
+  window_of_ranks finish_exchange(std::string const& threw);
+  window_of_ranks exchange(window_of_ranks const& mine, std::string const& threw) {
+    begin_exchange(mine, !threw.empty());
+    return finish_exchange(threw);
+  }
+  /// Of an exchange that is complete: the first rank for which two differ in a number; -1 where none does.
+  int first_other(std::int64_t number) const;
+  /// What all of them come to, where no rank threw.
+  window_of_ranks window() const;
+  /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
+  std::optional<double> may_sum() const;
+  double factor_in(window_of_ranks const& all) const;
+  /// All ranks: `threw` is the exception of one of them, or of several, of which the first one's is thrown where this rank has none.
+  void share_words(int rank, std::string const& threw);
   std::vector<double> rates_of_groups() const;
+  /// What waits for other ranks is not this one's time.
+  template <class Run>
+  auto waiting(Run const& run) {
+    struct counted {
+      replication& of;
+      clock::time_point began = clock::now();
+      ~counted() { of.waited_ += clock::now() - began; }
+    } const ends{*this};
+    return run();
+  }
 
   world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
+  std::optional<gradient_sums> sums_;
   std::optional<optimizer_shares> shares_;
   asked_of_ranks mine_;
   asked_of_ranks asked_;
   times_of_ranks times_;
-  std::chrono::steady_clock::time_point agreed_at_ = std::chrono::steady_clock::now();
+  clock::time_point begun_at_ = clock::now();  ///< the last agreement
+  clock::duration waited_{};                   ///< for other ranks since
+  at::Tensor packed_, gathered_;               ///< numbers of this rank, and of all
+  std::unique_ptr<collective_under_way> under_way_;
+  bool is_exchanging_ = false;  ///< an exchange has begun
+  bool owes_sums_ = false;      ///< the others are in the sums, or come to them
+  double factor_ = 1.0;         ///< of this rank's gradients there
   bool told_ = true;
   bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built

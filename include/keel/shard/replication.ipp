@@ -5,7 +5,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 
@@ -14,7 +13,6 @@
 #include <keel/collective/words_of_rank.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
-#include <keel/shard/buckets.hpp>
 #include <keel/shard/replication.hpp>
 #include <map>
 #include <utility>
@@ -25,6 +23,30 @@
 namespace keel::detail {
 
 inline constexpr std::int64_t longest_words = 1000;
+
+namespace of_window {
+/// The places of the numbers that a rank packs.
+enum number : std::int64_t {
+  threw,
+  nonfinite,
+  loss,
+  loss_weight,
+  weight,
+  unit,
+  rows,
+  tokens,
+  updates,
+  trains,
+  signal,
+  stops,
+  saves,
+  ended,
+  names,
+  rates,
+  busy,
+  count
+};
+}  // namespace of_window
 
 /// What must be alike, a line each.
 inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
@@ -87,32 +109,11 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   }
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
+  packed_ = at::zeros({of_window::count}, at::kDouble);
+  gathered_ = at::zeros({world_.size(), of_window::count}, at::kDouble);
+  sums_.emplace(world_, parameters);
   if (recipe.shard.stage == 1) shares_.emplace(world_, optimizer, parameters);
 }
-
-namespace of_window {
-/// Of a number in what a rank packs.
-enum number : std::size_t {
-  threw,
-  nonfinite,
-  loss,
-  loss_weight,
-  weight,
-  unit,
-  rows,
-  tokens,
-  updates,
-  without_gradient,
-  signal,
-  stops,
-  saves,
-  ended,
-  names,
-  rates,
-  busy,
-  count
-};
-}  // namespace of_window
 
 KEEL_BODY std::vector<double> replication::rates_of_groups() const {
   std::vector<double> all;
@@ -121,13 +122,16 @@ KEEL_BODY std::vector<double> replication::rates_of_groups() const {
   return all;
 }
 
-KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std::string const& threw) {
+KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, bool threw) {
   using namespace of_window;
   told_ = true;
   auto const real = [](auto const value) { return static_cast<double>(value); };
-  at::Tensor packed = at::empty({static_cast<std::int64_t>(count)}, at::kDouble);
-  double* const own = packed.data_ptr<double>();
-  own[of_window::threw] = real(!threw.empty());
+  double* const own = packed_.data_ptr<double>();
+  auto const now = clock::now();
+  own[busy] = std::chrono::duration<double, std::milli>(now - begun_at_ - waited_).count();
+  begun_at_ = now;
+  waited_ = {};
+  own[of_window::threw] = real(threw);
   own[nonfinite] = real(mine.nonfinite_on >= 0);
   own[loss] = mine.loss;
   own[loss_weight] = mine.loss_weight;
@@ -136,70 +140,127 @@ KEEL_BODY window_of_ranks replication::exchange(window_of_ranks const& mine, std
   own[rows] = real(mine.rows);
   own[tokens] = real(mine.tokens);
   own[updates] = real(mine.updates);
-  own[without_gradient] = real(mine.without_gradient);
+  // One that threw, or has no data, sums nothing.
+  own[trains] = threw || mine.ended_on >= 0 ? 0.0 : real(sums_->prepare());
   own[signal] = real(mine_.signal);
   own[stops] = real(mine_.stops);
   own[saves] = real(mine_.saves);
   own[ended] = real(mine.ended_on >= 0);
   own[names] = real(mine.names);
-  std::vector<double> const all_rates = rates_of_groups();
-  own[busy] = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - agreed_at_).count();
-  own[of_window::rates] = 0.0;
-  for (std::size_t i = 0; i < all_rates.size(); ++i) own[of_window::rates] += all_rates[i] * static_cast<double>(i + 1);
-  at::Tensor const gathered = all_gather(world_, packed);
-  auto const of = [&](int rank, of_window::number what) {
-    return gathered.data_ptr<double>()[static_cast<std::size_t>(rank) * count + what];
-  };
+  own[rates] = 0.0;
+  double place = 0.0;
+  for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
+  is_exchanging_ = true;
+  under_way_ = begin_all_gather(world_, packed_, gathered_);
+}
+
+namespace of_window {
+inline double of(at::Tensor const& gathered, int rank, number what) {
+  return gathered.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + what];
+}
+}  // namespace of_window
+
+KEEL_BODY int replication::first_other(std::int64_t number) const {
+  auto const what = static_cast<of_window::number>(number);
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    if (of_window::of(gathered_, rank, what) != of_window::of(gathered_, 0, what)) return rank;
+  }
+  return -1;
+}
+
+KEEL_BODY window_of_ranks replication::window() const {
+  auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
+  window_of_ranks all;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (all.nonfinite_on < 0 && of(rank, of_window::nonfinite) != 0.0) all.nonfinite_on = rank;
+    if (all.ended_on < 0 && of(rank, of_window::ended) != 0.0) all.ended_on = rank;
+    if (all.unit == 0.0) all.unit = of(rank, of_window::unit);
+  }
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    double const unit = of(rank, of_window::unit);
+    all.loss += of(rank, of_window::loss);
+    all.loss_weight += of(rank, of_window::loss_weight);
+    all.weight += of(rank, of_window::weight) * (unit == 0.0 || unit == all.unit ? 1.0 : unit / all.unit);
+    all.rows += static_cast<std::int64_t>(of(rank, of_window::rows));
+    all.tokens += static_cast<std::int64_t>(of(rank, of_window::tokens));
+  }
+  all.updates = static_cast<std::int64_t>(of(0, of_window::updates));
+  if (first_other(of_window::names) < 0) all.names = static_cast<std::uint32_t>(of(0, of_window::names));
+  return all;
+}
+
+KEEL_BODY double replication::factor_in(window_of_ranks const& all) const {
+  double const unit = of_window::of(gathered_, world_.rank(), of_window::unit);
+  return unit == 0.0 || unit == all.unit ? 1.0 : unit / all.unit;
+}
+
+KEEL_BODY std::optional<double> replication::may_sum() const {
+  if (!is_exchanging_ || (under_way_ && !under_way_->is_done())) return std::nullopt;
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    if (of_window::of(gathered_, rank, of_window::threw) != 0.0) return std::nullopt;
+  }
+  for (auto const one : {of_window::updates, of_window::rates, of_window::trains}) {
+    if (first_other(one) >= 0) return std::nullopt;
+  }
+  window_of_ranks const all = window();
+  if (all.ended_on >= 0 || !all.is_finite()) return std::nullopt;
+  return factor_in(all);
+}
+
+KEEL_BODY void replication::share_words(int rank, std::string const& threw) {
+  std::string const words = words_of_rank(world_, threw.substr(0, longest_words), rank);
+  all_know_ = true;
+  if (rank != world_.rank() && threw.empty())
+    throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
+}
+
+KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw) {
+  auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
+  is_exchanging_ = false;
+  if (under_way_) waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (of(rank, of_window::threw) == 0.0) continue;
-    std::string const words = words_of_rank(world_, threw.substr(0, longest_words), rank);
-    all_know_ = true;
-    if (rank == world_.rank()) break;  // its own exception is on its way
-    throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
+    share_words(rank, threw);
+    // Its own exception is on its way.
+    return {};
   }
-  agreed_at_ = std::chrono::steady_clock::now();
   std::vector<double> milliseconds;
   milliseconds.reserve(static_cast<std::size_t>(world_.size()));
-  for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, busy));
+  for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, of_window::busy));
   times_ = times_of(std::move(milliseconds));
-  window_of_ranks all;
+  if (int const other = first_other(of_window::updates); other >= 0) {
+    auto const update_of = [&](int rank) { return std::to_string(static_cast<long long>(of(rank, of_window::updates))); };
+    throw world_error("E26", "rank " + std::to_string(other) + " is at update " + update_of(other) + " and rank 0 at " +
+                                 update_of(0) +
+                                 ": they are not of the same training any more. Make the same updates on all ranks, or "
+                                 "resume all of them from one checkpoint.");
+  }
+  if (int const other = first_other(of_window::rates); other >= 0) {
+    std::string const text = c10::str(c10::Join(", ", rates_of_groups()));
+    std::string const first = words_of_rank(world_, text, 0);
+    throw world_error("E26", "rank " + std::to_string(other) + " has the learning rates " + words_of_rank(world_, text, other) +
+                                 " and rank 0 " + first + ": something changes them on some ranks alone. Set the same on all.");
+  }
   asked_ = {};
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (of(rank, updates) != of(0, updates))
-      throw world_error("E26", "rank " + std::to_string(rank) + " is at update " +
-                                   std::to_string(static_cast<long long>(of(rank, updates))) + " and rank 0 at " +
-                                   std::to_string(static_cast<long long>(of(0, updates))) +
-                                   ": they are not of the same training any more. Make the same updates on all ranks, or "
-                                   "resume all of them from one checkpoint.");
-    if (of(rank, of_window::rates) != of(0, of_window::rates)) {
-      std::string const text = c10::str(c10::Join(", ", all_rates));
-      std::string const first = words_of_rank(world_, text, 0);
-      throw world_error("E26", "rank " + std::to_string(rank) + " has the learning rates " + words_of_rank(world_, text, rank) +
-                                   " and rank 0 " + first +
-                                   ": something changes them on some ranks alone. Set the same on all.");
-    }
-    if (all.nonfinite_on < 0 && of(rank, nonfinite) != 0.0) all.nonfinite_on = rank;
-    if (all.ended_on < 0 && of(rank, ended) != 0.0) all.ended_on = rank;
-    if (all.unit == 0.0) all.unit = of(rank, unit);
-    asked_.signal = std::max(asked_.signal, static_cast<int>(of(rank, signal)));
-    asked_.stops = asked_.stops || of(rank, stops) != 0.0;
-    asked_.saves = asked_.saves || of(rank, saves) != 0.0;
+    asked_.signal = std::max(asked_.signal, static_cast<int>(of(rank, of_window::signal)));
+    asked_.stops = asked_.stops || of(rank, of_window::stops) != 0.0;
+    asked_.saves = asked_.saves || of(rank, of_window::saves) != 0.0;
   }
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    double const relative = of(rank, unit) == 0.0 || of(rank, unit) == all.unit ? 1.0 : of(rank, unit) / all.unit;
-    all.loss += of(rank, loss);
-    all.loss_weight += of(rank, loss_weight);
-    all.weight += of(rank, weight) * relative;
-    all.rows += static_cast<std::int64_t>(of(rank, rows));
-    all.tokens += static_cast<std::int64_t>(of(rank, tokens));
-    all.without_gradient += static_cast<std::int64_t>(of(rank, without_gradient));
-  }
-  all.updates = mine.updates;
-  all.names = mine.names;
-  for (int rank = 0; rank < world_.size(); ++rank) {
-    if (of(rank, names) != own[names]) all.names = 0;
-  }
+  window_of_ranks const all = window();
+  if (int const other = first_other(of_window::trains); other >= 0 && all.ended_on < 0)
+    throw world_error("E26", "rank " + std::to_string(other) +
+                                 " and rank 0 do not train the same parameters: some require grad on one of them alone. "
+                                 "Freeze and unfreeze the same on all ranks.");
+  factor_ = factor_in(all);
+  owes_sums_ = all.ended_on < 0 && all.is_finite();
   return all;
+}
+
+KEEL_BODY void replication::begin_agreement(window_of_ranks const& mine) {
+  if (!is_shared()) return;
+  begin_exchange(mine, false);
+  sums_->begin_backward([this] { return may_sum(); });
 }
 
 KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
@@ -208,7 +269,9 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
     asked_ = mine_;
     return mine;
   }
-  window_of_ranks const all = exchange(mine, "");
+  if (!is_exchanging_) begin_exchange(mine, false);
+  window_of_ranks const all = finish_exchange("");
+  if (!owes_sums_) sums_->forget();
   if (all.ended_on >= 0) throw data_ended{all.ended_on};
   return all;
 }
@@ -219,18 +282,34 @@ KEEL_BODY void replication::end_of_data(std::int64_t updates) {
   exchange({.updates = updates, .ended_on = world_.rank()}, "");
 }
 
+KEEL_BODY void replication::sum_gradients() {
+  if (!is_shared()) return;
+  owes_sums_ = false;
+  if (waiting([this] { return sums_->finish(factor_, false); })) return;
+  share_words(world_.combine(reduce::min{}, world_.size()), "");
+}
+
 KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
-  if (!is_shared() || std::exchange(told_, true)) return;
+  if (!is_shared() || (told_ && !is_exchanging_ && !owes_sums_)) return;
   std::string words = "an exception without words";
   try {
     try {
       std::rethrow_exception(thrown);
     } catch (std::exception const& one) {
-      words = one.what();
+      if (*one.what() != 0) words = one.what();
     } catch (...) {
       // What it is, its own catcher says.
     }
-    exchange({}, words.empty() ? "an exception without words" : words);
+    if (!std::exchange(told_, true)) {
+      exchange({}, words);
+      return;
+    }
+    // It agreed before it threw: the others are in the sums, or come to them, unless what the ranks agreed on says otherwise.
+    if (is_exchanging_) finish_exchange(words);
+    sums_->forget();
+    if (!std::exchange(owes_sums_, false)) return;
+    static_cast<void>(sums_->finish(factor_, true));
+    share_words(world_.combine(reduce::min{}, world_.rank()), words);
   } catch (...) {
     // The other ranks are gone, or this one is: what it threw is on its way already.
   }
@@ -245,45 +324,6 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
       throw error("E11", "the gradient of " + parameters.names[i] +
                              " is sparse, and ranks add up dense ones. Use an embedding with sparse = false.");
   }
-}
-
-KEEL_BODY void replication::sum_gradients(parameter_list const& parameters, double relative, bool all_have_all) const {
-  if (!is_shared()) return;
-  at::NoGradGuard const no_grad;
-  auto const& tensors = parameters.tensors;
-  auto const is_wanted = [](at::Tensor const& parameter) { return parameter.requires_grad(); };
-  std::vector<bool> has(tensors.size(), true);
-  if (!all_have_all) {
-    at::Tensor mask = at::zeros({static_cast<std::int64_t>(tensors.size())}, at::kByte);
-    for (std::size_t i = 0; i < tensors.size(); ++i) mask.data_ptr<std::uint8_t>()[i] = tensors[i].grad().defined() ? 1 : 0;
-    all_reduce(world_, mask, reduce::max{});
-    for (std::size_t i = 0; i < tensors.size(); ++i) has[i] = mask.data_ptr<std::uint8_t>()[i] != 0;
-  }
-  std::vector<std::size_t> summed;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!has[i] || !is_wanted(tensors[i])) continue;
-    summed.push_back(i);
-    at::Tensor& gradient = tensors[i].mutable_grad();
-    auto const own = tensors[i].scalar_type();
-    auto const dtype = own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
-    if (!gradient.defined()) gradient = at::zeros(tensors[i].sizes(), tensors[i].options().dtype(dtype).requires_grad(false));
-    if (gradient.scalar_type() != dtype) gradient = gradient.to(dtype);
-  }
-  auto const gradient_of = [&](std::size_t i) -> at::Tensor const& { return tensors[i].grad(); };
-  for_each_bucket(summed, gradient_of, [&](std::vector<std::size_t> const& bucket) {
-    std::vector<at::Tensor> flat;
-    flat.reserve(bucket.size());
-    for (std::size_t const i : bucket) flat.push_back(gradient_of(i).reshape(-1));
-    at::Tensor all = bucket.size() == 1 ? flat.front().contiguous() : at::cat(flat);
-    if (relative != 1.0) all.mul_(relative);
-    all_reduce(world_, all);
-    std::int64_t begin = 0;
-    for (std::size_t const i : bucket) {
-      at::Tensor const& gradient = gradient_of(i);
-      gradient.copy_(all.slice(0, begin, begin + gradient.numel()).view(gradient.sizes()));
-      begin += gradient.numel();
-    }
-  });
 }
 
 KEEL_BODY void replication::share_buffers(torch::nn::Module& model) const {

@@ -273,6 +273,8 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
   /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that an update of
   /// equal micro-batches is the plain sum, divided once by their number.
   void add(at::Tensor const& mean_loss, double weight = 1.0);
+  /// What unit() and weight() come to with one more micro-batch of this weight, as a mean or as a term.
+  std::pair<double, double> weights_with(double weight, bool is_term) const;
   /// The same with a loss that is a term of a sum, which nothing divides.
   void add_term(at::Tensor const& loss);
   /// Around backward passes of the program's own, which end with end_own(): of a mean, or of a sum.

@@ -107,6 +107,13 @@ KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add(at::Tensor c
   values_.total_weight += relative;
 }
 
+KEEL_BODY std::pair<double, double> gradients<stage::scaled, accumulation::partial>::weights_with(double weight,
+                                                                                                  bool is_term) const {
+  if (is_term) return {values_.first_weight, 1.0};
+  double const unit = values_.first_weight == 0.0 ? weight : values_.first_weight;
+  return {unit, values_.total_weight + weight / unit};
+}
+
 KEEL_BODY void gradients<stage::scaled, accumulation::partial>::add_term(at::Tensor const& loss) {
   begin_term();
   at::Tensor scaled = values_.scale == 1.0 ? loss : loss * values_.scale;

@@ -22,17 +22,25 @@ namespace keel::detail {
 template <class Step>
 class replicated_update {
  public:
-  /// `first`: the run's first update.
-  replicated_update(Step& step, bool first) : step_(step), sums_(step.pass_.sums()), first_(first) {}
+  explicit replicated_update(Step& step) : step_(step), sums_(step.pass_.sums()) {}
+
+  /// Before the update's last micro-batch: where the host knows its loss before the backward pass, the ranks agree while that runs.
+  void agree_in_backward() {
+    if (!ranks().is_shared() || step_.losses_stay_on_device_) return;
+    step_.pass_.tell_before_backward([&step = step_](loss_accumulator const& tally, double weight) {
+      replicated_update(step).begin_agreement(tally, weight);
+    });
+  }
 
   update_decision decide() {
     window_of_ranks const all = agree();
-    require_declared_update(step_.present_value().accumulate, step_.micro_batches_, all.rows, first_);
+    if (all.is_finite()) told_if_not_of_ranks([&] { ranks().sum_gradients(); });
+    require_declared_update(step_.present_value().accumulate, step_.micro_batches_, all.rows, step_.is_first());
     update_decision found{{step_.scaler_.factor(), 0.0, all.tokens, all.rows, false}};
     found.facts.parts = sums_.parts;
     found.facts.origin = origin_of(sums_);
     found.loss = found.norm = is_sum() ? all.loss : all.loss / all.loss_weight;
-    if (all.nonfinite_on >= 0 || !std::isfinite(found.loss)) {
+    if (!all.is_finite()) {
       found.skip_reason = reason::nonfinite_loss;
       found.where = sums_.parts.first_nonfinite(Step::read);
       if (ranks().is_shared()) {
@@ -43,13 +51,13 @@ class replicated_update {
       }
       return found;
     }
-    // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
-    add_up(all);
+    told_if_not_of_ranks([&] { ranks().share_buffers(step_.model_); });
     if (all.names != 0 && ranks().is_shared()) {
       std::vector<double> named = sums_.parts.sums(Step::read, is_sum());
       ranks().sum(named);
       found.facts.parts.put(named, is_sum());
     }
+    // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
     if (!is_sum()) whole_->take_weight(all.weight);
     ranks().told_before_shares([&] {
       step_.judge(found, std::move(*whole_).unscale().check());
@@ -63,36 +71,43 @@ class replicated_update {
   replication& ranks() { return step_.replication_; }
   bool is_sum() const { return step_.recipe_value().accumulate.sum; }
 
-  window_of_ranks agree() {
-    window_of_ranks mine{
-        .rows = sums_.rows, .tokens = sums_.tokens, .updates = step_.updates_ + step_.skipped_, .names = sums_.parts.names()};
-    double const loss = sums_.loss.is_on_device() ? Step::read(sums_.loss.mean_on_device()) : sums_.loss.mean();
-    mine.loss_weight = is_sum() ? 1.0 : sums_.loss.weight;
-    mine.loss = loss * mine.loss_weight;
-    if (std::isfinite(loss)) {
-      replication::require_dense(step_.parameters_);
-      whole_.emplace(step_.pass_.complete());
-      mine.unit = whole_->unit();
-      mine.weight = whole_->weight();
-      for (at::Tensor const& one : step_.parameters_.tensors)
-        mine.without_gradient += one.requires_grad() && !one.grad().defined() ? 1 : 0;
-    } else {
-      mine.nonfinite_on = ranks().world().rank();
-    }
-    return ranks().agree(mine);
+  window_of_ranks window_of(double loss, double loss_weight, double unit, double weight) {
+    double const counted = is_sum() ? 1.0 : loss_weight;
+    return {.loss = loss * counted,
+            .loss_weight = counted,
+            .weight = weight,
+            .unit = unit,
+            .rows = sums_.rows,
+            .tokens = sums_.tokens,
+            .updates = step_.updates_ + step_.skipped_,
+            .nonfinite_on = std::isfinite(loss) ? -1 : ranks().world().rank(),
+            .names = sums_.parts.names()};
   }
 
-  void add_up(window_of_ranks const& all) {
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the loss of this rank is finite too
-    double const unit = whole_->unit();
+  void begin_agreement(loss_accumulator const& tally, double weight) {
+    loss_accumulator loss = sums_.loss;
+    is_sum() ? loss.add_term(tally) : loss.add(tally);
+    if (!std::isfinite(loss.mean())) return;
+    auto const [unit, total] = step_.pass_.weights_with(weight);
+    ranks().begin_agreement(window_of(loss.mean(), loss.weight, unit, total));
+  }
+
+  window_of_ranks agree() {
+    double const loss = sums_.loss.is_on_device() ? Step::read(sums_.loss.mean_on_device()) : sums_.loss.mean();
+    if (!std::isfinite(loss)) return ranks().agree(window_of(loss, sums_.loss.weight, 0.0, 0.0));
+    replication::require_dense(step_.parameters_);
+    whole_.emplace(step_.pass_.complete());
+    return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
+  }
+
+  /// The others are in a collective that a rank which throws by itself does not come to.
+  template <class Run>
+  void told_if_not_of_ranks(Run const& run) {
     try {
-      ranks().sum_gradients(step_.parameters_, unit == 0.0 || unit == all.unit ? 1.0 : unit / all.unit,
-                            all.without_gradient == 0);
-      ranks().share_buffers(step_.model_);
+      run();
     } catch (world_error const&) {
       throw;
     } catch (std::exception const& thrown) {
-      // The others are in a sum that this rank does not come to.
       ranks().world().abort(thrown.what());
       throw;
     }
@@ -100,7 +115,6 @@ class replicated_update {
 
   Step& step_;
   update_sums const& sums_;
-  bool first_;
   std::optional<gradients<stage::scaled>> whole_;  ///< where this rank's loss is finite
 };
 

@@ -12,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <c10/util/FunctionRef.h>
+#include <c10/util/ScopeExit.h>
 
 #include <cmath>
 #include <concepts>
@@ -284,10 +285,7 @@ class step {
   /// Drops an open update; nothing of it was or will be applied.
   void drop_update() {
     // Also if putting buffers and state back throws.
-    struct at_end {
-      step& of;
-      ~at_end() { of.end_update(); }
-    } const ends{*this};
+    auto const ends = c10::make_scope_exit([this] { end_update(); });
     if (open_) dropped_at_ = pass_.memory().interrupted();
     clear_gradients(parameters_.tensors);
     if (engine_ != nullptr) replication_.inside([&] { engine_->forget_prepared(); });
@@ -608,6 +606,7 @@ class step {
     }
   }
 
+  bool is_first() const { return updates_ == 0 && skipped_ == 0 && !pending_; }
   bool has_closure() const { return context_.optimizer().closure; }
 
   /// For an optimizer with a closure: the micro-batches wait until all are there, and `run_all` runs them once an evaluation.
@@ -659,6 +658,9 @@ class step {
   template <class Batch, class LossOf>
   void run(Batch const& batch, LossOf& loss_of, std::int64_t index) {
     observe_(event::micro_batch_begin{begun(), index});
+    if constexpr (replicates) {
+      if (index + 1 == numbers_.present().accumulate.count) detail::replicated_update<step>(*this).agree_in_backward();
+    }
     tell_end(pass_.run(batch, loss_of, ladder_.relief()), index);
   }
   void tell_end(detail::loss_accumulator const& tally, std::int64_t index) {
@@ -674,9 +676,8 @@ class step {
     pass_.memory().enter(memory::phase::update);
     pass_.phases().enter(run_phase::update);
     detail::update_sums const& sums = pass_.sums();
-    bool const first = updates_ == 0 && skipped_ == 0 && !pending_;
-    if constexpr (replicates) return detail::replicated_update<step>(*this, first).decide();
-    require_declared_update(numbers_.present().accumulate, micro_batches_, sums.rows * context_.run().world_size, first);
+    if constexpr (replicates) return detail::replicated_update<step>(*this).decide();
+    require_declared_update(numbers_.present().accumulate, micro_batches_, sums.rows * context_.run().world_size, is_first());
     // The update before this one may change the scale, the rate and the limits.
     if (decides_on_device_) {
       detail::name_out_of_memory_inside_update(updates_, [&] {

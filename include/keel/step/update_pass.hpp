@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <keel/attention/attention_scope.hpp>
 #include <keel/core/buffers.hpp>
 #include <keel/core/error.hpp>
@@ -140,6 +141,7 @@ class update_pass {
     taken_.clear();
     left_.clear();
     sums_ = {};
+    before_backward_ = nullptr;
   }
   /// The update has all of its micro-batches. Throws interference_error (E19) where the program changed a gradient or a
   /// parameter since the last one, data_error (E07) where no parameter has a gradient.
@@ -168,6 +170,16 @@ class update_pass {
     watch_.take(may_accumulate_);
     if (may_accumulate_ && has_program_state()) left_ = program_->take_marks();
     return tally;
+  }
+
+  /// Called once before the backward pass that comes next, with what its micro-batch comes to and the weight of its loss: where the loss is
+  /// finite and the host knows it.
+  using before_backward = std::function<void(loss_accumulator const&, double)>;
+  void tell_before_backward(before_backward call) { before_backward_ = std::move(call); }
+  /// Of the open update, with a loss of this weight more: what the micro-batches' weights count in, and their sum in it.
+  std::pair<double, double> weights_with(double weight) const {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+    return gradients_->weights_with(weight, is_sum_);
   }
 
   /// The program runs its own backward passes from here to end_own().
@@ -317,7 +329,9 @@ class update_pass {
     double const value = Environment::host_value(loss.mean);
     tally.add(value, loss.weight);
     // The update is lost already, so a backward pass over NaN would only cost time.
-    if (std::isfinite(value)) add_gradients(loss);
+    if (!std::isfinite(value)) return;
+    if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
+    add_gradients(loss);
     // NOLINTEND(bugprone-unchecked-optional-access)
   }
   void add_gradients(weighted_loss const& loss) {
@@ -352,6 +366,7 @@ class update_pass {
   phase_clock<typename Environment::clock> phases_;
   layer_watch layers_;
   bool losses_stay_on_device_ = false;
+  before_backward before_backward_;
   std::optional<gradients<stage::scaled, accumulation::partial>> gradients_;
   update_sums sums_;
 };

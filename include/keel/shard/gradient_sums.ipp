@@ -1,0 +1,262 @@
+// The bodies of gradient_sums.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include <algorithm>
+#include <keel/collective/collectives.hpp>
+#include <keel/shard/buckets.hpp>
+#include <keel/shard/gradient_sums.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// In each bucket a parameter's elements begin at a whole cache line, as those of any tensor.
+inline constexpr std::int64_t elements_of_sum_line = 16;
+inline std::int64_t up_to_line(std::int64_t elements) {
+  return (elements + elements_of_sum_line - 1) / elements_of_sum_line * elements_of_sum_line;
+}
+
+/// Behind the flags of the last bucket.
+inline constexpr std::int64_t flags_of_ranks = 2;
+
+/// What the sum of a parameter's gradients is made in.
+inline at::ScalarType dtype_of_sum(at::Tensor const& parameter) {
+  auto const own = parameter.scalar_type();
+  return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
+}
+
+/// So that a backward pass has some to wait for, and no collective is small.
+inline std::int64_t bytes_of_sum(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
+
+/// Of the numbers with which the sums of a bucket end, where they are: on the host nothing is allocated, so that memory which runs out here
+/// does not part the ranks.
+inline void write_flags(at::Tensor const& flags, std::vector<double> const& values) {
+  if (!flags.is_cpu()) {
+    flags.copy_(at::tensor(values, flags.scalar_type()));
+  } else if (flags.scalar_type() == at::kDouble) {
+    std::copy(values.begin(), values.end(), flags.data_ptr<double>());
+  } else {
+    std::transform(values.begin(), values.end(), flags.data_ptr<float>(),
+                   [](double value) { return static_cast<float>(value); });
+  }
+}
+inline std::vector<bool> read_flags(at::Tensor const& flags) {
+  at::Tensor const host = flags.is_cpu() ? flags : flags.to(at::kCPU);
+  std::vector<bool> found(static_cast<std::size_t>(flags.numel()));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    found[i] = host.scalar_type() == at::kDouble ? host.data_ptr<double>()[i] != 0.0 : host.data_ptr<float>()[i] != 0.0F;
+  return found;
+}
+
+class gradient_sums::when_ready final : public torch::autograd::FunctionPostHook {
+ public:
+  when_ready(gradient_sums& sums, std::size_t parameter) : sums_(sums), parameter_(parameter) {}
+  torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
+                                            torch::autograd::variable_list const& /*inputs*/) override {
+    sums_.ready(parameter_);
+    return outputs;
+  }
+
+ private:
+  gradient_sums& sums_;
+  std::size_t parameter_;
+};
+
+KEEL_BODY gradient_sums::gradient_sums(world_of_ranks world, parameter_list const& parameters)
+    : world_(std::move(world)), parameters_(parameters) {
+  cut();
+}
+
+KEEL_BODY gradient_sums::~gradient_sums() {
+  for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
+}
+
+KEEL_BODY void gradient_sums::parameters_changed() { cut(); }
+
+KEEL_BODY void gradient_sums::cut() {
+  auto const& tensors = parameters_.tensors;
+  for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
+  hooks_.clear();
+  buckets_.clear();
+  bucket_of_.assign(tensors.size(), 0);
+  is_ready_.assign(tensors.size(), false);
+  taken_.assign(tensors.size(), {});
+  // Until all of it is there, prepare() begins once more.
+  takes_part_.clear();
+  std::vector<bool> takes_part;
+  std::vector<std::size_t> all;
+  std::int64_t bytes = 0;
+  for (at::Tensor const& one : tensors) {
+    takes_part.push_back(one.requires_grad());
+    bytes += static_cast<std::int64_t>(one.nbytes());
+  }
+  for (std::size_t i = tensors.size(); i-- > 0;) {
+    if (takes_part[i]) all.push_back(i);
+  }
+  for_each_bucket(
+      all, [&](std::size_t i) -> at::Tensor const& { return tensors[i]; },
+      [&](std::vector<std::size_t> const& which) {
+        bucket& one = buckets_.emplace_back();
+        one.which = which;
+        one.begins.reserve(which.size());
+        for (std::size_t const i : which) {
+          bucket_of_[i] = buckets_.size() - 1;
+          one.begins.push_back(one.elements);
+          one.elements += up_to_line(tensors[i].numel());
+        }
+      },
+      bytes_of_sum(bytes));
+  // The ranks also learn there whether one threw.
+  if (buckets_.empty()) buckets_.emplace_back();
+  for (std::size_t const i : all) {
+    auto accumulator = torch::autograd::impl::grad_accumulator(tensors[i]);
+    hooks_.emplace_back(accumulator, 0);
+    hooks_.back().second = accumulator->add_post_hook(std::make_unique<when_ready>(*this, i));
+  }
+  takes_part_ = std::move(takes_part);
+}
+
+KEEL_BODY std::int64_t gradient_sums::prepare() {
+  at::NoGradGuard const no_grad;
+  auto const& tensors = parameters_.tensors;
+  bool is_cut = takes_part_.size() == tensors.size();
+  for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
+  if (!is_cut) cut();
+  std::int64_t checksum = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) checksum += takes_part_[i] ? static_cast<std::int64_t>(i) + 1 : 0;
+  for (bucket& one : buckets_) {
+    one.missing = one.which.size();
+    one.under_way.reset();
+    auto options = at::TensorOptions(at::kFloat);
+    if (!one.which.empty()) {
+      at::Tensor const& first = tensors[one.which.front()];
+      options = options.dtype(dtype_of_sum(first)).device(first.device());
+    }
+    bool const is_last = &one == &buckets_.back();
+    std::int64_t const length = one.elements + static_cast<std::int64_t>(one.which.size()) + (is_last ? flags_of_ranks : 0);
+    // The program may still hold gradients of the last update, which lie in it.
+    if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
+      one.sum = at::zeros({length}, options);
+  }
+  std::fill(is_ready_.begin(), is_ready_.end(), false);
+  begun_ = 0;
+  failed_ = nullptr;
+  return checksum;
+}
+
+KEEL_BODY void gradient_sums::begin_backward(permission may_begin) { may_begin_ = std::move(may_begin); }
+
+KEEL_BODY void gradient_sums::forget() { may_begin_ = nullptr; }
+
+KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
+  std::lock_guard const lock(mutex_);
+  if (!may_begin_ || failed_ || is_ready_[parameter]) return;
+  is_ready_[parameter] = true;
+  --buckets_[bucket_of_[parameter]].missing;
+  try {
+    begin_ready();
+  } catch (...) {
+    // finish() throws it: autograd does not hand on every exception.
+    failed_ = std::current_exception();
+  }
+}
+
+KEEL_BODY void gradient_sums::begin_ready() {
+  // The last one says whether this rank threw, which it knows at the end.
+  if (begun_ + 1 >= buckets_.size() || buckets_[begun_].missing > 0) return;
+  std::optional<double> const relative = may_begin_();
+  if (!relative) return;
+  while (begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0) begin(begun_++, *relative, false);
+}
+
+KEEL_BODY gradient_sums::taken gradient_sums::of_gradient(std::size_t parameter) const {
+  at::Tensor const& gradient = parameters_.tensors[parameter].grad();
+  if (!gradient.defined()) return {};
+  return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
+}
+
+KEEL_BODY bool gradient_sums::was_added_to(std::size_t end) const {
+  for (std::size_t number = 0; number < end; ++number) {
+    for (std::size_t const i : buckets_[number].which) {
+      if (of_gradient(i) != taken_[i]) return true;
+    }
+  }
+  return false;
+}
+
+KEEL_BODY at::Tensor gradient_sums::elements_of(bucket const& of, std::size_t place) const {
+  at::Tensor const& like = parameters_.tensors[of.which[place]];
+  if (like.is_non_overlapping_and_dense()) return of.sum.as_strided(like.sizes(), like.strides(), of.begins[place]);
+  return of.sum.narrow(0, of.begins[place], like.numel()).view(like.sizes());
+}
+
+KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
+  at::NoGradGuard const no_grad;
+  std::vector<double> flags(of.which.size(), 0.0);
+  for (std::size_t place = 0; place < of.which.size(); ++place) {
+    std::size_t const i = of.which[place];
+    at::Tensor const& gradient = parameters_.tensors[i].grad();
+    bool const has = !threw && gradient.defined() && gradient.layout() == at::kStrided;
+    taken_[i] = of_gradient(i);
+    if (has) {
+      elements_of(of, place).copy_(gradient);
+      flags[place] = 1.0;
+    } else {
+      of.sum.narrow(0, of.begins[place], parameters_.tensors[i].numel()).zero_();
+    }
+  }
+  if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
+  if (&of == &buckets_.back()) {
+    flags.push_back(threw ? 1.0 : 0.0);
+    flags.push_back(was_added_to(buckets_.size() - 1) ? 1.0 : 0.0);
+  }
+  write_flags(of.sum.narrow(0, of.elements, static_cast<std::int64_t>(flags.size())), flags);
+}
+
+KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
+  bucket& one = buckets_[number];
+  fill(one, relative, threw);
+  one.under_way = begin_all_reduce(world_, one.sum);
+}
+
+KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
+  auto const has = read_flags(of.sum.narrow(0, of.elements, static_cast<std::int64_t>(of.which.size())));
+  for (std::size_t place = 0; place < of.which.size(); ++place) {
+    // No view for autograd: zero_grad() refuses those.
+    if (has[place]) parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
+  }
+}
+
+KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
+  may_begin_ = nullptr;
+  if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+  at::NoGradGuard const no_grad;
+  auto const wait = [this] {
+    for (bucket& one : buckets_) {
+      if (one.under_way) std::exchange(one.under_way, nullptr)->wait();
+    }
+  };
+  while (begun_ < buckets_.size()) begin(begun_++, relative, threw);
+  wait();
+  at::Tensor const& last = buckets_.back().sum;
+  auto const said = read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks));
+  if (said[0]) return false;
+  if (said[1]) {
+    for (std::size_t number = 0; number < buckets_.size(); ++number) begin(number, relative, false);
+    wait();
+  }
+  for (bucket const& one : buckets_) hand_out(one);
+  return true;
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,312 @@
+// The sums of gradients that begin while the backward pass runs: they are those that follow it, whatever a backward pass does.
+#include <ATen/Parallel.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/linear.h>
+
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/in_process.hpp>
+
+#include "../collective/words_of_ranks.hpp"
+#include "../support.hpp"
+
+using namespace keel_test;
+
+namespace {
+
+struct plain : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<9>> {};
+struct accumulating : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::nonfinite::skip<9>> {};
+struct in_shares : keel::recipe<keel::shard::zero<1>, keel::nonfinite::skip<9>> {};
+
+constexpr std::int64_t width = 512;  // a layer is a bucket
+constexpr int layers = 6;
+
+/// One layer behind the other; `used[i]` of them.
+struct tower : torch::nn::Module {
+  std::vector<torch::nn::Linear> all;
+  tower() {
+    at::manual_seed(5);
+    for (int i = 0; i < layers; ++i) all.push_back(register_module("layer" + std::to_string(i), torch::nn::Linear(width, width)));
+  }
+  at::Tensor forward(at::Tensor x, std::vector<bool> const& used = {}) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (used.empty() || used[i]) x = at::relu(all[i]->forward(x)) + x;
+    }
+    return x;
+  }
+};
+
+at::Tensor rows_of(int rank, int update) {
+  auto const generator = at::make_generator<at::CPUGeneratorImpl>(static_cast<std::uint64_t>(100 * update + rank + 1));
+  return at::randn({4, width}, generator);
+}
+
+/// What becomes of a call: its exception, or nothing.
+std::string words_of(std::function<void()> const& call) {
+  try {
+    call();
+    return "";
+  } catch (std::exception const& thrown) {
+    return thrown.what();
+  }
+}
+
+/// The parameters of each rank behind two updates of rows of its own.
+using loss_of_tower = std::function<at::Tensor(tower&, at::Tensor const&)>;
+template <class Recipe>
+std::vector<std::vector<at::Tensor>> trained(int ranks, loss_of_tower const& loss_of, bool own_backward = false) {
+  std::vector<std::vector<at::Tensor>> parameters(static_cast<std::size_t>(ranks));
+  keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<Recipe> step{model, optimizer, world};
+    for (int i = 0; i < 2 * static_cast<int>(keel::config_of<Recipe>.accumulate.count); ++i) {
+      at::Tensor const rows = rows_of(world.rank(), i);
+      if (own_backward) {
+        auto window = step.open();
+        at::Tensor const loss = loss_of(model, rows);
+        loss.backward();
+        window.close(loss);
+      } else {
+        step(rows, [&](at::Tensor const& x) { return loss_of(model, x); });
+      }
+    }
+    parameters[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+  });
+  return parameters;
+}
+
+at::Tensor plain_loss(tower& model, at::Tensor const& rows) { return model.forward(rows).square().mean(); }
+
+/// Hands its input on; its backward pass runs one more through a layer, as a block that is computed again does.
+struct once_more : torch::autograd::Function<once_more> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, at::Tensor const& x, tower* model, std::int64_t layer) {
+    context->saved_data["model"] = reinterpret_cast<std::int64_t>(model);
+    context->saved_data["layer"] = layer;
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context, torch::autograd::variable_list gradients) {
+    auto& model = *reinterpret_cast<tower*>(context->saved_data["model"].toInt());
+    at::AutoGradMode const records(true);
+    auto const layer = static_cast<std::size_t>(context->saved_data["layer"].toInt());
+    model.all[layer]->forward(at::ones({1, width})).mean().backward();
+    return {gradients[0], at::Tensor(), at::Tensor()};
+  }
+};
+
+}  // namespace
+
+TEST_CASE("sums begin while the backward pass still runs, and the agreement before it") {
+  at::set_num_threads(1);
+  std::vector<std::int64_t> at_first_layer(2), before(2), after(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    step(rows_of(world.rank(), 0), [&](at::Tensor const& x) {
+      before[rank] = world.collectives();
+      at::Tensor const y = model.all[0]->forward(x);
+      // Called when the backward pass has come through all other layers.
+      y.register_hook([&](at::Tensor const&) { at_first_layer[rank] = world.collectives(); });
+      return model.forward(y, {false, true, true, true, true, true}).square().mean();
+    });
+    after[rank] = world.collectives();
+  });
+  for (std::size_t const rank : {0u, 1u}) {
+    // The agreement and the buckets of the layers behind; that of the second layer has the bias of the first.
+    CHECK(at_first_layer[rank] - before[rank] == 1 + (layers - 2));
+    CHECK(after[rank] - before[rank] == 1 + layers);
+  }
+}
+
+TEST_CASE("sums that begin in the backward pass have the bits of those that follow it, at any number of ranks") {
+  at::set_num_threads(1);
+  for (int const ranks : {2, 3, 4}) {
+    auto const during = trained<plain>(ranks, plain_loss), behind = trained<plain>(ranks, plain_loss, true);
+    auto const accumulated = trained<accumulating>(ranks, plain_loss), accumulated_behind = trained<accumulating>(ranks, plain_loss, true);
+    auto const shares = trained<in_shares>(ranks, plain_loss);
+    for (std::size_t rank = 0; rank < during.size(); ++rank) {
+      INFO(ranks << " ranks, rank " << rank);
+      CHECK(same_bits(during[rank], during[0]));
+      CHECK(same_bits(during[rank], behind[rank]));
+      CHECK(same_bits(shares[rank], during[rank]));
+      CHECK(same_bits(accumulated[rank], accumulated_behind[rank]));
+    }
+  }
+}
+
+TEST_CASE("a gradient that the backward pass adds to after its sum has begun is added up once more, on all ranks where one rank sees it") {
+  at::set_num_threads(1);
+  for (int const which : {-1, 0, 1}) {
+    std::vector<std::vector<at::Tensor>> found(2);
+    for (bool const behind : {false, true}) {
+      keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+        auto const rank = static_cast<std::size_t>(world.rank());
+        tower model;
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
+        keel::step<plain> step{model, optimizer, world};
+        auto const loss_of = [&](at::Tensor const& x) {
+          at::Tensor y = model.all[0]->forward(x);
+          if (which < 0 || which == world.rank()) y = once_more::apply(y, &model, 5);
+          return model.forward(y, {false, true, true, true, true, true}).square().mean();
+        };
+        if (behind) {
+          auto window = step.open();
+          at::Tensor const loss = loss_of(rows_of(world.rank(), 0));
+          loss.backward();
+          window.close(loss);
+        } else {
+          step(rows_of(world.rank(), 0), loss_of);
+        }
+        if (behind) CHECK(same_bits(found[rank], copies_of(model.parameters())));
+        found[rank] = copies_of(model.parameters());
+      });
+    }
+    CHECK(same_bits(found[0], found[1]));
+  }
+}
+
+TEST_CASE("an exception anywhere in the backward pass of one rank ends the update of all, who have its words and can go on") {
+  at::set_num_threads(1);
+  for (int thrower = 0; thrower < 3; ++thrower) {
+    for (std::size_t layer = 0; layer < layers; ++layer) {
+      INFO("rank " << thrower << ", layer " << layer);
+      std::vector<std::string> words(3);
+      std::vector<std::vector<at::Tensor>> before(3), between(3), after(3);
+      keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
+        auto const rank = static_cast<std::size_t>(world.rank());
+        tower model;
+        torch::optim::SGD optimizer(model.parameters(), 0.1);
+        keel::step<plain> step{model, optimizer, world};
+        before[rank] = copies_of(model.parameters());
+        words[rank] = words_of([&] {
+          step(rows_of(world.rank(), 0), [&](at::Tensor const& x) {
+            at::Tensor y = x;
+            for (std::size_t i = 0; i < layers; ++i) {
+              y = at::relu(model.all[i]->forward(y)) + y;
+              if (i == layer && world.rank() == thrower)
+                y.register_hook([](at::Tensor const&) { throw std::runtime_error("of the program"); });
+            }
+            return y.square().mean();
+          });
+        });
+        between[rank] = copies_of(model.parameters());
+        step(rows_of(world.rank(), 1), [&](at::Tensor const& x) { return plain_loss(model, x); });
+        after[rank] = copies_of(model.parameters());
+      });
+      for (int rank = 0; rank < 3; ++rank) {
+        auto const at = static_cast<std::size_t>(rank);
+        CHECK(words[at].find("of the program") != std::string::npos);
+        if (rank != thrower) CHECK(words[at].find("[E25] rank " + std::to_string(thrower) + " threw") == 0);
+        CHECK(same_bits(before[at], between[at]));
+        CHECK(same_bits(after[at], after[0]));
+        CHECK(!same_bits(after[at], between[at]));
+      }
+    }
+  }
+}
+
+TEST_CASE("several ranks that throw in one backward pass end the update each with its own words") {
+  at::set_num_threads(1);
+  std::vector<std::string> words(4);
+  keel::run_in_process(4, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    words[static_cast<std::size_t>(world.rank())] = words_of([&] {
+      step(rows_of(world.rank(), 0), [&](at::Tensor const& x) {
+        at::Tensor const y = model.forward(x);
+        if (world.rank() % 2 == 1)
+          y.register_hook([&](at::Tensor const&) { throw std::runtime_error("of rank " + std::to_string(world.rank())); });
+        return y.square().mean();
+      });
+    });
+  });
+  CHECK(words[1] == "of rank 1");
+  CHECK(words[3] == "of rank 3");
+  for (std::size_t const rank : {0u, 2u}) CHECK(words[rank] == "[E25] rank 1 threw, and no rank makes this update: of rank 1");
+}
+
+TEST_CASE("layers that only some ranks use, and layers that are frozen between updates, are added up where any rank has a gradient") {
+  at::set_num_threads(1);
+  std::vector<std::vector<at::Tensor>> first(2), last(2);
+  std::vector<std::vector<bool>> has(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    std::vector<bool> const used =
+        world.rank() == 0 ? std::vector<bool>{true, false, true, false, true, false} : std::vector<bool>{true, true, false, false, true, false};
+    step(rows_of(world.rank(), 0), [&](at::Tensor const& x) { return model.forward(x, used).square().mean(); });
+    for (auto const& layer : model.all) has[rank].push_back(layer->weight.grad().defined());
+    first[rank] = copies_of(model.parameters());
+    for (std::size_t const frozen : {1u, 4u}) model.all[frozen]->weight.requires_grad_(false);
+    step(rows_of(world.rank(), 1), [&](at::Tensor const& x) { return plain_loss(model, x); });
+    CHECK(at::equal(model.all[1]->weight, first[rank][2]));
+    CHECK(at::equal(model.all[4]->weight, first[rank][8]));
+    for (std::size_t const frozen : {1u, 4u}) model.all[frozen]->weight.requires_grad_(true);
+    step(rows_of(world.rank(), 2), [&](at::Tensor const& x) { return plain_loss(model, x); });
+    CHECK(!at::equal(model.all[1]->weight, first[rank][2]));
+    last[rank] = copies_of(model.parameters());
+  });
+  CHECK(same_bits(last[0], last[1]));
+  CHECK(has[0] == std::vector<bool>{true, true, true, false, true, false});
+  CHECK(has[1] == has[0]);
+}
+
+TEST_CASE("ranks that freeze different parameters are told apart by name before anything is added up") {
+  at::set_num_threads(1);
+  auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    if (world.rank() == 1) model.all[2]->weight.requires_grad_(false);
+    step(rows_of(world.rank(), 0), [&](at::Tensor const& x) { return plain_loss(model, x); });
+  });
+  for (std::string const& one : words) CHECK(one.find("[E26] rank 1 and rank 0 do not train the same parameters") == 0);
+}
+
+TEST_CASE("gradients that the program keeps stay as they were, and zero_grad takes those of the sums") {
+  at::set_num_threads(1);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD optimizer(model.parameters(), 0.1);
+    keel::step<plain> step{model, optimizer, world};
+    auto const one = [&](int update) { step(rows_of(world.rank(), update), [&](at::Tensor const& x) { return plain_loss(model, x); }); };
+    one(0);
+    at::Tensor const kept = model.all[3]->weight.grad(), values = kept.clone();
+    one(1);
+    CHECK(at::equal(kept, values));
+    CHECK(!at::equal(kept, model.all[3]->weight.grad()));
+    optimizer.zero_grad();
+    one(2);
+    // As LibTorch 1.13 does, which keeps the tensors.
+    for (at::Tensor const& parameter : model.parameters()) parameter.mutable_grad().detach_().zero_();
+    one(3);
+    CHECK(model.all[3]->weight.grad().defined());
+  });
+}
+
+TEST_CASE("two steps over one model, and backward passes beside a step, disturb no sum") {
+  at::set_num_threads(1);
+  std::vector<std::vector<at::Tensor>> found(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    tower model;
+    torch::optim::SGD slow(model.parameters(), 0.01), fast(model.parameters(), 0.1);
+    keel::step<plain> of_slow{model, slow, world}, of_fast{model, fast, world};
+    for (int update = 0; update < 3; ++update) {
+      auto const loss_of = [&](at::Tensor const& x) { return plain_loss(model, x); };
+      of_slow(rows_of(world.rank(), update), loss_of);
+      torch::autograd::grad({plain_loss(model, rows_of(9, update))}, {model.all[4]->weight});
+      of_fast(rows_of(world.rank(), update), loss_of);
+    }
+    {
+      keel::step<plain> third{model, slow, world};
+      third(rows_of(world.rank(), 7), [&](at::Tensor const& x) { return plain_loss(model, x); });
+    }
+    of_fast(rows_of(world.rank(), 8), [&](at::Tensor const& x) { return plain_loss(model, x); });
+    found[static_cast<std::size_t>(world.rank())] = copies_of(model.parameters());
+  });
+  CHECK(same_bits(found[0], found[1]));
+}
