@@ -12,6 +12,7 @@
 #include <keel/collective/in_process.hpp>
 #include <keel/core/error.hpp>
 #include <keel/libtorch/random.hpp>
+#include <keel/memory/counting_allocator.hpp>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -97,6 +98,8 @@ class rank_threads {
   /// Waits until all ranks have called it. Throws world_error (E25) where that cannot be any more.
   void call(int rank, rank_call mine) {
     std::unique_lock lock(mutex_);
+    // Generators and sums here are the test's, and not the program's.
+    memory::detail::not_refused const of_test;
     one_rank& self = at(rank);
     // Code that runs while its thread unwinds asks in vain, as it would not run at all.
     if (self.is_killed) throw rank_killed();

@@ -4,8 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/from_blob.h>
 
 #include <keel/collective/world_of_ranks.hpp>
 
@@ -33,11 +32,11 @@ namespace detail {
 template <class Value>
 std::vector<Value> gathered(transport& by, Value mine, at::ScalarType dtype) {
   at::NoGradGuard const no_grad;
-  at::Tensor const one = at::full({1}, mine, at::TensorOptions(dtype));
-  at::Tensor all = at::empty({by.size(), 1}, at::TensorOptions(dtype));
-  by.all_gather(one, all);
-  auto const* const first = all.data_ptr<Value>();
-  return std::vector<Value>(first, first + by.size());
+  // LibTorch's allocator is not asked: ranks also agree on that it has nothing left.
+  std::vector<Value> found(static_cast<std::size_t>(by.size()));
+  at::Tensor all = at::from_blob(found.data(), {by.size(), 1}, at::TensorOptions(dtype));
+  by.all_gather(at::from_blob(&mine, {1}, at::TensorOptions(dtype)), all);
+  return found;
 }
 
 }  // namespace detail

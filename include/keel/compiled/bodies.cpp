@@ -95,6 +95,7 @@
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/shard/gradient_sums.ipp>
 #include <keel/shard/optimizer_shares.ipp>
+#include <keel/shard/replicas.ipp>
 #include <keel/shard/replication.ipp>
 #include <keel/spike/spike_guard.ipp>
 #include <keel/step/closure_backup.ipp>
@@ -104,6 +105,7 @@
 #include <keel/step/require_valid.hpp>
 #include <keel/step/shown_gradients.ipp>
 #include <keel/step/taken_batch.ipp>
+#include <keel/step/training_mode.ipp>
 #include <keel/step/update_decision.ipp>
 #include <keel/step/update_trace.ipp>
 #include <keel/timeout/run_watch.ipp>

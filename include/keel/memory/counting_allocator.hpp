@@ -13,6 +13,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <mutex>
 #include <new>
+#include <utility>
 
 namespace keel::memory::detail {
 
@@ -72,6 +73,18 @@ struct thread_counts {
     thread_local thread_counts counts;
     return counts;
   }
+};
+
+/// What this thread allocates while it lives is none of those of which one is to be refused.
+class not_refused {
+ public:
+  not_refused() : before_(std::exchange(thread_counts::instance(), {})) {}
+  not_refused(not_refused const&) = delete;
+  not_refused& operator=(not_refused const&) = delete;
+  ~not_refused() { thread_counts::instance() = before_; }
+
+ private:
+  thread_counts before_;
 };
 
 class counting_allocator final : public libtorch::cpu_allocator {

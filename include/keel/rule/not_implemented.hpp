@@ -38,13 +38,7 @@ struct U27 {
       "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
 };
-struct U55 {
-  KEEL_RULE_TEXT("U55", "",
-                 "an out-of-memory ladder does not run on several ranks in this version of keel. Fix: keel::oom::raise.");
-  static constexpr bool broken(config const& c) { return shard::is_of_ranks(c.shard) && c.oom.kind == oom::kind::ladder; }
-};
-
-using rules_not_implemented = list<U04, U08, U09, U26, U27, U55>;
+using rules_not_implemented = list<U04, U08, U09, U26, U27>;
 
 /// What only a run with one model does.
 struct U30 {

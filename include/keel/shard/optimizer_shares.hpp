@@ -55,6 +55,8 @@ class optimizer_shares {
 
   /// The optimizer has other groups now.
   void parameters_changed();
+  /// Before an update of parameters that have their gradients: allocates what gathering them needs.
+  void prepare();
   /// All ranks, after an update: each gets the shares of the others.
   void gather_parameters();
   /// Throws interference_error (E19) where the optimizer has made state of whole parameters.
@@ -74,6 +76,10 @@ class optimizer_shares {
     range_of_elements range;
   };
 
+  /// Calls `use(bucket, longest)` for the parameters that have a gradient, where no rank has more than `longest` elements of a bucket.
+  template <class Use>
+  void for_each_gathered(Use const& use) const;
+  range_of_elements range_of(std::size_t index, int rank) const;
   share make_share(at::Tensor const& parameter, std::size_t index) const;
   void forget(share const& one);
   /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
@@ -86,6 +92,7 @@ class optimizer_shares {
   parameter_list const& parameters_;
   std::vector<share> shares_;                   ///< in the order of the parameters
   std::vector<std::vector<at::Tensor>> aside_;  ///< a group: the pieces, or the parameters while they are inside
+  at::Tensor sent_, received_;                  ///< bytes, from update to update
   int depth_ = 0;
 };
 

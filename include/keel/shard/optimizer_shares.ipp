@@ -4,6 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 
@@ -136,44 +137,70 @@ KEEL_BODY optimizer_shares::inside::~inside() {
   for (share& one : shares_->shares_) one.piece.mutable_grad() = at::Tensor();
 }
 
-KEEL_BODY void optimizer_shares::gather_parameters() {
-  at::NoGradGuard const no_grad;
+template <class Use>
+void optimizer_shares::for_each_gathered(Use const& use) const {
   std::vector<std::size_t> updated;
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     if (shares_[i].parameter.grad().defined()) updated.push_back(i);
   }
-  int const size = world_.size();
-  auto const range_of = [&](std::size_t i, int rank) { return share_of(shares_[i].parameter.numel(), i, rank, size); };
-  auto const parameter_of = [&](std::size_t i) -> at::Tensor const& { return shares_[i].parameter; };
+  auto const parameter_of = [this](std::size_t i) -> at::Tensor const& { return shares_[i].parameter; };
   for_each_bucket(updated, parameter_of, [&](std::vector<std::size_t> const& bucket) {
     std::int64_t longest = 0;
-    for (int rank = 0; rank < size; ++rank) {
+    for (int rank = 0; rank < world_.size(); ++rank) {
       std::int64_t length = 0;
       for (std::size_t const i : bucket) length += range_of(i, rank).count;
       longest = std::max(longest, length);
     }
-    at::Tensor const mine = at::zeros({longest}, parameter_of(bucket.front()).options().requires_grad(false));
+    use(bucket, longest);
+  });
+}
+
+KEEL_BODY range_of_elements optimizer_shares::range_of(std::size_t index, int rank) const {
+  return share_of(shares_[index].parameter.numel(), index, rank, world_.size());
+}
+
+KEEL_BODY void optimizer_shares::prepare() {
+  for_each_gathered([this](std::vector<std::size_t> const& bucket, std::int64_t longest) {
+    at::Tensor const& like = shares_[bucket.front()].parameter;
+    auto const bytes = longest * static_cast<std::int64_t>(like.element_size());
+    if (sent_.defined() && sent_.device() == like.device() && sent_.numel() >= bytes) return;
+    auto const options = at::TensorOptions(at::kByte).device(like.device());
+    received_ = at::empty({world_.size() * bytes}, options);
+    sent_ = at::zeros({bytes}, options);
+  });
+}
+
+KEEL_BODY void optimizer_shares::gather_parameters() {
+  at::NoGradGuard const no_grad;
+  prepare();
+  for_each_gathered([this](std::vector<std::size_t> const& bucket, std::int64_t longest) {
+    at::Tensor const& like = shares_[bucket.front()].parameter;
+    auto const begin_of = [&](at::Tensor const& bytes, std::int64_t elements) {
+      return bytes.narrow(0, 0, elements * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
+    };
+    at::Tensor const mine = begin_of(sent_, longest);
     std::int64_t at = 0;
     for (std::size_t const i : bucket) {
       mine.narrow(0, at, shares_[i].range.count).copy_(shares_[i].piece);
       at += shares_[i].range.count;
     }
-    at::Tensor const all = all_gather(world_, mine);
-    for (int rank = 0; rank < size; ++rank) {
+    at::Tensor all = begin_of(received_, world_.size() * longest).view({world_.size(), longest});
+    if (auto const under_way = begin_all_gather(world_, mine, all)) under_way->wait();
+    for (int rank = 0; rank < world_.size(); ++rank) {
       if (rank == world_.rank()) continue;
       at = 0;
       for (std::size_t const i : bucket) {
         auto const [begin, count] = range_of(i, rank);
         // Past autograd, which counts one change: the copies in fp32 of narrow shares are not behind.
-        at::Tensor const whole = in_memory_order(parameter_of(i).variable_data(), parameter_of(i));
+        at::Tensor const whole = in_memory_order(shares_[i].parameter.variable_data(), shares_[i].parameter);
         whole.narrow(0, begin, count).copy_(all[rank].narrow(0, at, count));
         at += count;
       }
     }
   });
   // That change the optimizer has counted where it has a share.
-  for (std::size_t const i : updated) {
-    if (shares_[i].range.count == 0) parameter_of(i).unsafeGetTensorImpl()->bump_version();
+  for (share const& one : shares_) {
+    if (one.parameter.grad().defined() && one.range.count == 0) one.parameter.unsafeGetTensorImpl()->bump_version();
   }
 }
 
@@ -206,11 +233,9 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
   for (auto& [name, tensor] : tensors) {
     share const* const one = share_of_tensor(name);
     if (one == nullptr || tensor.dim() == 0) continue;
-    auto const range_of = [&](int rank) {
-      return share_of(one->parameter.numel(), static_cast<std::size_t>(one - shares_.data()), rank, world_.size());
-    };
+    auto const index = static_cast<std::size_t>(one - shares_.data());
     std::int64_t longest = 0;
-    for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(rank).count);
+    for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(index, rank).count);
     at::Tensor const mine = at::zeros({longest}, tensor.options());
     mine.narrow(0, 0, tensor.numel()).copy_(tensor);
     at::Tensor const all = all_gather(world_, mine);
@@ -218,7 +243,7 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
     tensor = at::empty_strided(one->parameter.sizes(), one->parameter.strides(), tensor.options());
     at::Tensor const flat = in_memory_order(tensor, one->parameter);
     for (int rank = 0; rank < world_.size(); ++rank) {
-      auto const [begin, count] = range_of(rank);
+      auto const [begin, count] = range_of(index, rank);
       flat.narrow(0, begin, count).copy_(all[rank].narrow(0, 0, count));
     }
   }

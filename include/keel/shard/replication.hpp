@@ -23,11 +23,14 @@
 #include <keel/core/parameters.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shares.hpp>
+#include <keel/shard/replicas.hpp>
 #include <keel/shard/straggler_watch.hpp>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 namespace keel::detail {
@@ -54,11 +57,17 @@ struct asked_of_ranks {
   int signal = 0;      ///< that asks for a stop; of several the highest
   bool stops = false;  ///< the program asks for a stop
   bool saves = false;
+  bool thrashes = false;  ///< its allocator loses time, so that all take a rung
 };
 
 /// Thrown where the data of a rank has ended in the middle of an update of the others, which then drop it. No error: it ends an epoch.
 struct data_ended {
   int rank;
+};
+
+/// Thrown on the ranks that had memory enough, where an update of a recipe with a ladder begins again on all.
+struct memory_of_other_rank : std::exception {
+  char const* what() const noexcept override { return "memory ran out on another rank"; }
 };
 
 class replication {
@@ -79,7 +88,7 @@ class replication {
              torch::optim::Optimizer& optimizer, bool has_closure);
 
   /// A call of the step begins: if it throws, the other ranks are to know.
-  void begin_call() { told_ = all_know_ = false; }
+  void begin_call() { told_ = all_know_ = is_starved_ = false; }
   /// Before the last backward pass of a window, what the window comes to with it, which is finite here: the agreement begins, and the sums of
   /// gradients that are complete.
   void begin_agreement(window_of_ranks const& mine);
@@ -100,6 +109,13 @@ class replication {
   /// This rank's call ends with an exception, in whose handler this is: takes part in the agreement that the others are in, or come to.
   void tell() noexcept { tell(std::current_exception()); }
   void tell(std::exception_ptr const& thrown) noexcept;
+  /// Memory ran out on this rank, which takes part in what the others are in, or come to: theirs throw memory_of_other_rank. Throws as agree()
+  /// does where another rank threw.
+  void tell_out_of_memory();
+  /// The allocator of this rank loses time, which the others learn at the next agreement.
+  void ask_for_rung(bool thrashes) { thrashes_ = thrashes; }
+  /// One of them did, at the last agreement; said once.
+  bool take_rung_request() { return std::exchange(asked_.thrashes, false); }
   /// This rank's training ends with an exception outside of a call: unless all of them end by it, their collectives throw its words.
   void leave(char const* words) noexcept {
     if (is_shared() && !all_know_) world_.abort(words);
@@ -134,11 +150,17 @@ class replication {
     optimizer_shares::inside const shares(this->shares(), optimizer_shares::inside::gradients::with);
     run();
   }
+  /// What update() allocates, while nothing has changed yet.
+  void prepare_update() {
+    if (shares_) shares_->prepare();
+  }
   /// An update of the parameters, after which each rank has the shares of the others. Where `run` throws, they learn it at once.
+  /// Every hundredth looks at the replicas: throws world_error (E26) that names what differs and the rank.
   template <class Run>
   void update(Run const& run) {
     told_before_shares(run);
     if (shares_) shares_->gather_parameters();
+    if (is_shared() && ++updates_since_look_ == updates_between_looks) look_at_replicas();
   }
   /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
   template <class Run>
@@ -153,20 +175,21 @@ class replication {
       throw;
     }
   }
-  /// Rank 0's buffers are everyone's.
-  void share_buffers(torch::nn::Module& model) const;
+  /// All ranks, behind an agreement: rank 0's buffers are everyone's.
+  void share_buffers();
   /// The ranks' sums of numbers that all of them have, in their order.
   void sum(std::vector<double>& numbers) const;
 
  private:
   using clock = std::chrono::steady_clock;
-  void begin_exchange(window_of_ranks const& mine, bool threw);
+  void look_at_replicas();
+  /// How a rank comes to an agreement that it cannot make.
+  enum class ending : unsigned char { none, threw, out_of_memory };
+
+  void begin_exchange(window_of_ranks const& mine, ending how);
   /// `threw`: the words of this rank's own exception, or nothing.
   window_of_ranks finish_exchange(std::string const& threw);
-  window_of_ranks exchange(window_of_ranks const& mine, std::string const& threw) {
-    begin_exchange(mine, !threw.empty());
-    return finish_exchange(threw);
-  }
+  void take_part(ending how, std::string const& words);
   /// Of an exchange that is complete: the first rank for which two differ in a number; -1 where none does.
   int first_other(std::int64_t number) const;
   /// What all of them come to, where no rank threw.
@@ -174,8 +197,10 @@ class replication {
   /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
   std::optional<double> may_sum() const;
   double factor_in(window_of_ranks const& all) const;
-  /// All ranks: `threw` is the exception of one of them, or of several, of which the first one's is thrown where this rank has none.
-  void share_words(int rank, std::string const& threw);
+  /// All ranks: the update ends. `first`: the first rank that threw, whose words those without an exception throw; size(): none did, but memory
+  /// ran out on one.
+  void end_together(int first, std::string const& threw);
+  void prepare_buffers();
   std::vector<double> rates_of_groups() const;
   /// What waits for other ranks is not this one's time.
   template <class Run>
@@ -190,6 +215,9 @@ class replication {
 
   world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
+  torch::nn::Module* model_ = nullptr;
+  parameter_list const* parameters_ = nullptr;
+  std::int64_t updates_since_look_ = 0;
   std::optional<gradient_sums> sums_;
   std::optional<optimizer_shares> shares_;
   asked_of_ranks mine_;
@@ -199,9 +227,12 @@ class replication {
   clock::duration waited_{};                   ///< for other ranks since
   at::Tensor packed_, gathered_;               ///< numbers of this rank, and of all
   std::unique_ptr<collective_under_way> under_way_;
-  bool is_exchanging_ = false;  ///< an exchange has begun
-  bool owes_sums_ = false;      ///< the others are in the sums, or come to them
-  double factor_ = 1.0;         ///< of this rank's gradients there
+  bool is_exchanging_ = false;                    ///< an exchange has begun
+  bool owes_sums_ = false;                        ///< the others are in the sums, or come to them
+  double factor_ = 1.0;                           ///< of this rank's gradients there
+  std::map<at::ScalarType, at::Tensor> buffers_;  ///< in which they go to the other ranks
+  bool thrashes_ = false;
+  bool is_starved_ = false;  ///< memory ran out in this call
   bool told_ = true;
   bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built
@@ -213,6 +244,8 @@ struct no_replication {
   explicit no_replication(World const& /*world*/) {}
   static constexpr bool is_shared() { return false; }
   static void begin_call() {}
+  static void tell_out_of_memory() {}
+  static void prepare_update() {}
   static void tell() noexcept {}
   static void tell(std::exception_ptr const& /*thrown*/) noexcept {}
   static bool all_have(bool /*open_update*/) { return true; }

@@ -4,8 +4,8 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
@@ -40,6 +40,7 @@ enum number : std::int64_t {
   signal,
   stops,
   saves,
+  thrashes,
   ended,
   names,
   rates,
@@ -88,6 +89,8 @@ KEEL_BODY replication::~replication() {
 KEEL_BODY void replication::begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
                                   torch::optim::Optimizer& optimizer, bool has_closure) {
   optimizer_ = &optimizer;
+  model_ = &model;
+  parameters_ = &parameters;
   if (!is_shared()) return;
   if (has_closure)
     throw error(
@@ -122,16 +125,16 @@ KEEL_BODY std::vector<double> replication::rates_of_groups() const {
   return all;
 }
 
-KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, bool threw) {
+KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending how) {
   using namespace of_window;
-  told_ = true;
+  if (how == ending::none) prepare_buffers();
   auto const real = [](auto const value) { return static_cast<double>(value); };
   double* const own = packed_.data_ptr<double>();
   auto const now = clock::now();
   own[busy] = std::chrono::duration<double, std::milli>(now - begun_at_ - waited_).count();
   begun_at_ = now;
   waited_ = {};
-  own[of_window::threw] = real(threw);
+  own[of_window::threw] = real(how);
   own[nonfinite] = real(mine.nonfinite_on >= 0);
   own[loss] = mine.loss;
   own[loss_weight] = mine.loss_weight;
@@ -141,17 +144,20 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, bool thr
   own[tokens] = real(mine.tokens);
   own[updates] = real(mine.updates);
   // One that threw, or has no data, sums nothing.
-  own[trains] = threw || mine.ended_on >= 0 ? 0.0 : real(sums_->prepare());
+  own[trains] = how != ending::none || mine.ended_on >= 0 ? 0.0 : real(sums_->prepare());
   own[signal] = real(mine_.signal);
   own[stops] = real(mine_.stops);
   own[saves] = real(mine_.saves);
+  own[thrashes] = real(thrashes_);
   own[ended] = real(mine.ended_on >= 0);
   own[names] = real(mine.names);
   own[rates] = 0.0;
   double place = 0.0;
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
-  is_exchanging_ = true;
+  // An exception before this is one that the others have yet to learn.
+  told_ = true;
   under_way_ = begin_all_gather(world_, packed_, gathered_);
+  is_exchanging_ = true;
 }
 
 namespace of_window {
@@ -207,20 +213,31 @@ KEEL_BODY std::optional<double> replication::may_sum() const {
   return factor_in(all);
 }
 
-KEEL_BODY void replication::share_words(int rank, std::string const& threw) {
-  std::string const words = words_of_rank(world_, threw.substr(0, longest_words), rank);
+KEEL_BODY void replication::end_together(int first, std::string const& threw) {
+  if (first == world_.size()) {
+    if (!is_starved_) throw memory_of_other_rank();
+    return;
+  }
+  std::string const words = words_of_rank(world_, threw.substr(0, longest_words), first);
   all_know_ = true;
-  if (rank != world_.rank() && threw.empty())
-    throw world_error("E25", "rank " + std::to_string(rank) + " threw, and no rank makes this update: " + words);
+  if (threw.empty())
+    throw world_error("E25", "rank " + std::to_string(first) + " threw, and no rank makes this update: " + words);
 }
 
 KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw) {
   auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
   is_exchanging_ = false;
   if (under_way_) waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
-  for (int rank = 0; rank < world_.size(); ++rank) {
+  int thrower = world_.size();
+  bool is_out_of_memory = false;
+  for (int rank = world_.size() - 1; rank >= 0; --rank) {
     if (of(rank, of_window::threw) == 0.0) continue;
-    share_words(rank, threw);
+    bool const has_words = of(rank, of_window::threw) != static_cast<double>(ending::out_of_memory);
+    if (has_words) thrower = rank;
+    is_out_of_memory = is_out_of_memory || !has_words;
+  }
+  if (thrower < world_.size() || is_out_of_memory) {
+    end_together(thrower, threw);
     // Its own exception is on its way.
     return {};
   }
@@ -246,6 +263,7 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
     asked_.signal = std::max(asked_.signal, static_cast<int>(of(rank, of_window::signal)));
     asked_.stops = asked_.stops || of(rank, of_window::stops) != 0.0;
     asked_.saves = asked_.saves || of(rank, of_window::saves) != 0.0;
+    asked_.thrashes = asked_.thrashes || of(rank, of_window::thrashes) != 0.0;
   }
   window_of_ranks const all = window();
   if (int const other = first_other(of_window::trains); other >= 0 && all.ended_on < 0)
@@ -259,7 +277,7 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
 
 KEEL_BODY void replication::begin_agreement(window_of_ranks const& mine) {
   if (!is_shared()) return;
-  begin_exchange(mine, false);
+  begin_exchange(mine, ending::none);
   sums_->begin_backward([this] { return may_sum(); });
 }
 
@@ -269,7 +287,7 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
     asked_ = mine_;
     return mine;
   }
-  if (!is_exchanging_) begin_exchange(mine, false);
+  if (!is_exchanging_) begin_exchange(mine, ending::none);
   window_of_ranks const all = finish_exchange("");
   if (!owes_sums_) sums_->forget();
   if (all.ended_on >= 0) throw data_ended{all.ended_on};
@@ -279,14 +297,15 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
 KEEL_BODY void replication::end_of_data(std::int64_t updates) {
   if (!is_shared()) return;
   begin_call();
-  exchange({.updates = updates, .ended_on = world_.rank()}, "");
+  begin_exchange({.updates = updates, .ended_on = world_.rank()}, ending::none);
+  finish_exchange("");
 }
 
 KEEL_BODY void replication::sum_gradients() {
   if (!is_shared()) return;
   owes_sums_ = false;
   if (waiting([this] { return sums_->finish(factor_, false); })) return;
-  share_words(world_.combine(reduce::min{}, world_.size()), "");
+  end_together(world_.combine(reduce::min{}, world_.size()), "");
 }
 
 KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
@@ -300,19 +319,30 @@ KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
     } catch (...) {
       // What it is, its own catcher says.
     }
-    if (!std::exchange(told_, true)) {
-      exchange({}, words);
-      return;
-    }
-    // It agreed before it threw: the others are in the sums, or come to them, unless what the ranks agreed on says otherwise.
-    if (is_exchanging_) finish_exchange(words);
-    sums_->forget();
-    if (!std::exchange(owes_sums_, false)) return;
-    static_cast<void>(sums_->finish(factor_, true));
-    share_words(world_.combine(reduce::min{}, world_.rank()), words);
+    take_part(ending::threw, words);
   } catch (...) {
     // The other ranks are gone, or this one is: what it threw is on its way already.
   }
+}
+
+KEEL_BODY void replication::tell_out_of_memory() {
+  if (!is_shared()) return;
+  is_starved_ = true;
+  take_part(ending::out_of_memory, "");
+}
+
+KEEL_BODY void replication::take_part(ending how, std::string const& words) {
+  if (!std::exchange(told_, true)) {
+    begin_exchange({}, how);
+    finish_exchange(words);
+    return;
+  }
+  // It agreed before it threw: the others are in the sums, or come to them, unless what the ranks agreed on says otherwise.
+  if (is_exchanging_) finish_exchange(words);
+  sums_->forget();
+  if (!std::exchange(owes_sums_, false)) return;
+  static_cast<void>(sums_->finish(factor_, true));
+  end_together(world_.combine(reduce::min{}, how == ending::threw ? world_.rank() : world_.size()), words);
 }
 
 KEEL_BODY bool replication::all_have(bool open_update) const { return world_.combine(reduce::min{}, open_update); }
@@ -326,34 +356,56 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
   }
 }
 
-KEEL_BODY void replication::share_buffers(torch::nn::Module& model) const {
-  if (!is_shared()) return;
-  at::NoGradGuard const no_grad;
-  // One collective a dtype: the buffers of batch normalisation are many and small.
+KEEL_BODY void replication::look_at_replicas() {
+  updates_since_look_ = 0;
+  require_live(world_);
+  tensor_map all;
+  for (auto const& parameter : model_->named_parameters()) all.emplace(parameter.key(), parameter.value());
+  for (auto const& buffer : model_->named_buffers()) all.emplace(buffer.key(), buffer.value());
+  require_replicas(world_, "the parameter or buffer", all);
+}
+
+/// Those that go to the other ranks, by dtype: one collective for each, since the buffers of batch normalisation are many and small.
+inline std::map<at::ScalarType, std::vector<at::Tensor>> shared_buffers(torch::nn::Module const& model) {
   std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
   for (at::Tensor const& one : model.buffers()) {
     if (one.defined() && one.layout() == at::kStrided && one.numel() > 0) by_dtype[one.scalar_type()].push_back(one);
   }
-  for (auto const& [dtype, all] : by_dtype) {
-    std::vector<at::Tensor> flat;
-    flat.reserve(all.size());
-    for (at::Tensor const& one : all) flat.push_back(one.reshape(-1).to(all.front().device()));
-    at::Tensor const whole = at::cat(flat);
-    broadcast(world_, whole, 0);
-    if (world_.rank() == 0) continue;
-    std::int64_t begin = 0;
-    for (at::Tensor const& one : all) {
-      one.copy_(whole.slice(0, begin, begin + one.numel()).view(one.sizes()));
-      begin += one.numel();
-    }
+  return by_dtype;
+}
+
+KEEL_BODY void replication::prepare_buffers() {
+  for (auto const& [dtype, all] : shared_buffers(*model_)) {
+    std::int64_t elements = 0;
+    for (at::Tensor const& one : all) elements += one.numel();
+    at::Tensor& flat = buffers_[dtype];
+    if (!flat.defined() || flat.numel() != elements || flat.device() != all.front().device())
+      flat = at::empty({elements}, all.front().options().requires_grad(false));
+  }
+}
+
+KEEL_BODY void replication::share_buffers() {
+  if (!is_shared()) return;
+  at::NoGradGuard const no_grad;
+  for (auto const& [dtype, all] : shared_buffers(*model_)) {
+    at::Tensor const& flat = buffers_.at(dtype);
+    auto const each = [&](auto const& use) {
+      std::int64_t begin = 0;
+      for (at::Tensor const& one : all) {
+        use(one, flat.narrow(0, begin, one.numel()).view(one.sizes()));
+        begin += one.numel();
+      }
+    };
+    each([](at::Tensor const& one, at::Tensor const& in_flat) { in_flat.copy_(one); });
+    broadcast(world_, flat, 0);
+    if (world_.rank() != 0) each([](at::Tensor const& one, at::Tensor const& in_flat) { one.copy_(in_flat); });
   }
 }
 
 KEEL_BODY void replication::sum(std::vector<double>& numbers) const {
-  if (!is_shared()) return;
-  at::Tensor const all = at::tensor(numbers, at::kDouble);
-  all_reduce(world_, all);
-  std::copy_n(all.data_ptr<double>(), numbers.size(), numbers.begin());
+  if (!is_shared() || numbers.empty()) return;
+  // In place: an allocation that failed would leave the others in the sum.
+  all_reduce(world_, at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kDouble));
 }
 
 }  // namespace keel::detail

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <exception>
 #include <keel/accumulate/declared_batch.hpp>
+#include <keel/collective/agreed.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/shard/replication.hpp>
 #include <keel/step/gradients.hpp>
@@ -26,7 +28,8 @@ class replicated_update {
 
   /// Before the update's last micro-batch: where the host knows its loss before the backward pass, the ranks agree while that runs.
   void agree_in_backward() {
-    if (!ranks().is_shared() || step_.losses_stay_on_device_) return;
+    // A micro-batch that is cut has several backward passes.
+    if (!ranks().is_shared() || step_.losses_stay_on_device_ || step_.pieces() > 1) return;
     step_.pass_.tell_before_backward([&step = step_](loss_accumulator const& tally, double weight) {
       replicated_update(step).begin_agreement(tally, weight);
     });
@@ -51,7 +54,7 @@ class replicated_update {
       }
       return found;
     }
-    told_if_not_of_ranks([&] { ranks().share_buffers(step_.model_); });
+    told_if_not_of_ranks([&] { ranks().share_buffers(); });
     if (all.names != 0 && ranks().is_shared()) {
       std::vector<double> named = sums_.parts.sums(Step::read, is_sum());
       ranks().sum(named);
@@ -59,10 +62,15 @@ class replicated_update {
     }
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
     if (!is_sum()) whole_->take_weight(all.weight);
-    ranks().told_before_shares([&] {
+    auto const judge = [&] {
       step_.judge(found, std::move(*whole_).unscale().check());
       if (found.clipped) found.clipped->write_for(step_.optimizer_);
-    });
+    };
+    if constexpr (Step::has_ladder) {
+      told_if_not_of_ranks(judge);
+    } else {
+      ranks().told_before_shares(judge);
+    }
     // NOLINTEND(bugprone-unchecked-optional-access)
     return found;
   }
@@ -100,15 +108,19 @@ class replicated_update {
     return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
   }
 
-  /// The others are in a collective that a rank which throws by itself does not come to.
+  /// The others are in a collective that a rank which throws by itself does not come to. With a ladder
+  /// the step says where memory ran out.
   template <class Run>
   void told_if_not_of_ranks(Run const& run) {
     try {
       run();
     } catch (world_error const&) {
       throw;
+    } catch (memory_of_other_rank const&) {
+      throw;
     } catch (std::exception const& thrown) {
-      ranks().world().abort(thrown.what());
+      bool const is_told = Step::has_ladder && is_out_of_memory(thrown);
+      if (!is_told) ranks().world().abort(thrown.what());
       throw;
     }
   }
@@ -117,5 +129,16 @@ class replicated_update {
   update_sums const& sums_;
   std::optional<gradients<stage::scaled>> whole_;  ///< where this rank's loss is finite
 };
+
+/// Of several ranks: the allocator of one loses time, so that all take a rung.
+template <class World>
+bool any_thrashes(no_replication const& /*ranks*/, World const& world, bool mine) {
+  return agree(world, mine).value();
+}
+/// As of the last agreement: another collective would cost every update one.
+inline bool any_thrashes(replication& ranks, world_of_ranks const& /*world*/, bool mine) {
+  ranks.ask_for_rung(mine);
+  return ranks.is_shared() ? ranks.take_rung_request() : mine;
+}
 
 }  // namespace keel::detail

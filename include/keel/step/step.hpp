@@ -49,6 +49,7 @@
 #include <keel/step/replicated_update.hpp>
 #include <keel/step/shown_gradients.hpp>
 #include <keel/step/step_environment.hpp>
+#include <keel/step/training_mode.hpp>
 #include <keel/step/update_decision.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/step/update_guards.hpp>
@@ -114,6 +115,7 @@ class step {
         scaler_(recipe_value().loss_scale),
         schedule_(optimizer, recipe_value().schedule, updates, lr_schedule::factor_of<schedule_policy>()),
         observe_(observe),
+        world_(world),
         replication_(world) {
     // Only where a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
@@ -540,7 +542,7 @@ class step {
     decides_on_device_ = can_decide_on_device();
     if (!decides_on_device_) settle();
     require_same_groups(parameters_, optimizer_);
-    require_training_mode();
+    detail::require_training_mode(model_, parameters_, was_training_);
     repeated_.require_none(optimizer_);
     replication_.require_own_state();
     repeated_.forget();
@@ -553,24 +555,10 @@ class step {
     observe_(event::update_begin{begun()});
   }
 
-  /// The program's own test left the model in evaluation mode: dropout would be off, and batch statistics those of before. Throws error
-  /// (E23).
-  void require_training_mode() {
-    bool const trains = model_.is_training();
-    if (!trains && was_training_ && (parameters_.seen.dropout || parameters_.seen.batch_norm)) {
-      throw error(
-          "E23",
-          "the model was put into evaluation mode since the last update, and would train without dropout and with the batch "
-          "statistics of before. Call model->train() behind your own test, or use run.evaluate; to train in evaluation "
-          "mode on purpose, put the model into it before the step is built.");
-    }
-    was_training_ = was_training_ || trains;
-  }
-
   /// Between updates: a rung for an allocator that loses time.
   void relieve_allocator() {
     auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
-    if (!agree(world_, ladder_.thrashes(retries)).value()) return;
+    if (!detail::any_thrashes(replication_, world_, ladder_.thrashes(retries))) return;
     // Where no rung is left the run goes on as slowly as it did.
     take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
   }
@@ -599,7 +587,9 @@ class step {
         drop_update();
         return result::gave_up{reason::out_of_memory, message};
       };
-      return replay_.attempt_until_it_fits(world_, complete, attempt, next);
+      auto const attempt_of_ranks = [&] { replication_.begin_call(), attempt(); };
+      return replay_.attempt_until_it_fits(world_, complete, attempt_of_ranks, next,
+                                           [this] { replication_.tell_out_of_memory(); });
     } else {
       detail::name_out_of_memory(begun(), attempt);
       return std::nullopt;
@@ -730,6 +720,7 @@ class step {
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
     replication_.inside_with_gradients([&] { found.clipped->prepare(optimizer_); });
+    replication_.prepare_update();
   }
 
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
@@ -922,7 +913,7 @@ class step {
   std::optional<memory::shortage> dropped_at_;
   std::int64_t micro_batches_ = 0;
   update_replay replay_;
-  [[no_unique_address]] typename Environment::world world_{};
+  [[no_unique_address]] world_type world_;
   [[no_unique_address]] detail::replication_if<replicates> replication_;
 
   // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.

@@ -11,6 +11,7 @@
 #include <keel/collective/agreed.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
+#include <keel/shard/replication.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,22 +44,26 @@ class update_replay {
   void rewind() { next_ = 0; }
 
   /// Calls `attempt()`; after an out-of-memory of any rank `take_rung(message)`, which puts the update back to its beginning,
-  /// and then attempts again. What take_rung returns ends it. `complete`: no micro-batch is to come.
-  template <class World, class Attempt, class TakeRung>
+  /// and then attempts again. What take_rung returns ends it. `complete`: no micro-batch is to come. `tell()`: memory ran out on this rank,
+  /// and the others may be in a collective of the attempt.
+  template <class World, class Attempt, class TakeRung, class Tell>
   std::optional<step_outcome> attempt_until_it_fits(World const& world, bool complete, Attempt const& attempt,
-                                                    TakeRung const& take_rung) {
+                                                    TakeRung const& take_rung, Tell const& tell) {
     for (;;) {
+      bool is_of_other = false;
       if (!starved_) {
         try {
           attempt();
         } catch (std::exception const& thrown) {
-          if (!is_out_of_memory(thrown)) throw;
+          is_of_other = dynamic_cast<detail::memory_of_other_rank const*>(&thrown) != nullptr;
+          if (!is_of_other && !is_out_of_memory(thrown)) throw;
           starved_ = first_line(thrown);
         }
       }
       // Recovery stands out here because a caught exception may keep frames and tensors alive.
       if (world.size() > 1) {
         if (!complete) return std::nullopt;
+        if (starved_ && !is_of_other) tell();
         bool const any = agree(world, starved_.has_value()).value();
         if (any && !starved_) starved_ = "memory ran out on another rank";
       }

@@ -62,10 +62,6 @@ bool take_own_part(snapshot& content, int rank);
 /// Of how many ranks a checkpoint is.
 std::int64_t ranks_of_checkpoint(snapshot const& content);
 
-/// All ranks: throws world_error (E26) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
-/// of what kind they are.
-void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors);
-
 /// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E26) where they evaluate other values.
 void combine_over(world_of_ranks const& world, evaluation_result& result);
 

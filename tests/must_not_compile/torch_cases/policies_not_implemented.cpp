@@ -1,4 +1,4 @@
-// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U55 U58
+// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U58
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -23,7 +23,6 @@ using beats = keel::timeout::none;
 using has_grace = keel::timeout::none;
 struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
 using computes_on = keel::device::cuda;
-using starves = keel::oom::raise;
 #else
 using shards = keel::shard::zero<2>;
 using watches = keel::health::sft;
@@ -41,10 +40,9 @@ using beats = keel::timeout::set<keel::timeout::heartbeat<5_s, 30_s>>;
 using has_grace = keel::timeout::set<keel::timeout::grace<60_s>>;
 struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
 using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
-using starves = keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
 #endif
 
-void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer, keel::world_of_ranks const& world) {
+void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<shards>> u04{model, optimizer};
   keel::step<keel::recipe<watches_rewards, aims>> u08{model, optimizer};
   keel::step<keel::recipe<watches>> u41{model, optimizer};
@@ -61,5 +59,4 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer, keel::world
   keel::step<keel::recipe<beats>> u26{model, optimizer};
   keel::step<keel::recipe<times_out>> u58{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};
-  keel::step<keel::recipe<keel::shard::replicate, starves>> u55{model, optimizer, world};
 }

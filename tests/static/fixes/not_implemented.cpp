@@ -23,8 +23,6 @@ inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without gr
 template <>
 inline constexpr auto fixes<rule::U30> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
-template <>
-inline constexpr auto fixes<rule::U55> = said(FIX("keel::oom::raise", keel::shard::replicate, keel::oom::raise));
 
 template <>
 inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),

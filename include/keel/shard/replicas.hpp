@@ -1,0 +1,26 @@
+// What all ranks have the same of, looked at now and then: a parameter that something changes on one rank alone shows in no loss for weeks.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <cstdint>
+#include <keel/checkpoint/tensor_map.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+
+namespace keel::detail {
+
+/// Updates from one look of a step at its replicas to the next.
+inline constexpr std::int64_t updates_between_looks = 100;
+
+/// All ranks: throws world_error (E26) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
+/// of what kind they are.
+void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors);
+
+/// All ranks: throws world_error (E26) where a sum of ones is not their number.
+void require_live(world_of_ranks const& world);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/shard/replicas.ipp>
+#endif

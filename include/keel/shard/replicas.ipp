@@ -1,0 +1,75 @@
+// The bodies of replicas.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/view_as_real.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <iterator>
+#include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
+#include <keel/shard/replicas.hpp>
+#include <string>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+/// Of its bits: their sum as integers, which any one of them changes.
+inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
+  if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
+  at::Tensor const flat = tensor.detach().contiguous().view(-1);
+  switch (flat.element_size()) {
+    case 1:
+      return flat.to(at::kLong).sum().item<std::int64_t>();
+    case 2:
+      return flat.view(at::kShort).sum(at::kLong).item<std::int64_t>();
+    case 4:
+      return flat.view(at::kInt).sum(at::kLong).item<std::int64_t>();
+    case 8:
+      return flat.is_complex() ? at::view_as_real(flat).view(at::kInt).sum(at::kLong).item<std::int64_t>()
+                               : flat.view(at::kLong).sum().item<std::int64_t>();
+    default:
+      return 0;
+  }
+}
+
+KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors) {
+  if (world.size() == 1) return;
+  at::NoGradGuard const no_grad;
+  at::Tensor sums = at::zeros({static_cast<std::int64_t>(tensors.size()) + 1}, at::kLong);
+  auto* value = sums.data_ptr<std::int64_t>();
+  *value++ = static_cast<std::int64_t>(tensors.size());
+  for (auto const& [name, tensor] : tensors) *value++ = sum_of_bits(tensor);
+  if (world.combine(reduce::min{}, sums.numel()) != world.combine(reduce::max{}, sums.numel()))
+    throw world_error("E26",
+                      "the ranks do not have the same tensors any more. Freeze, add and remove the same on all of them.");
+  at::Tensor const all = all_gather(world, sums);
+  for (int rank = 1; rank < world.size(); ++rank) {
+    if (all[rank].equal(all[0])) continue;
+    std::int64_t const place = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
+    auto named = tensors.begin();
+    std::advance(named, std::max<std::int64_t>(place - 1, 0));
+    throw world_error("E26",
+                      std::string(what) + " " + named->first + " of rank " + std::to_string(rank) +
+                          " is not rank 0's any more: something changes it beside the updates, or a rank computes "
+                          "otherwise. Resume from the newest checkpoint, which is of before, and look at what writes to it.");
+  }
+}
+
+KEEL_BODY void require_live(world_of_ranks const& world) {
+  if (world.size() == 1) return;
+  at::Tensor const ones = at::ones({1}, at::kLong);
+  all_reduce(world, ones);
+  if (auto const sum = ones.item<std::int64_t>(); sum != world.size())
+    throw world_error("E26", "the ones of " + std::to_string(world.size()) + " ranks add up to " + std::to_string(sum) +
+                                 ": a rank is in another collective. Make the same calls on all ranks.");
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
