@@ -21,6 +21,8 @@ struct after_all : keel::recipe<keel::shard::zero<1>, every<1000_steps, keel::ch
 struct best : keel::recipe<keel::shard::zero<1>, keel::evaluation::every<1_steps>,
                            every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<1>, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation_loss>> {};
 struct unsaved : keel::recipe<keel::shard::replicate> {};
+struct climbing : keel::recipe<keel::shard::zero<1>, every<2_steps, keel::checkpoint::synchronous>,
+                               keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
 
 /// A rank of a test, and what it trains.
 struct program {
@@ -282,4 +284,59 @@ TEST_CASE("a preflight on several ranks looks on each of them and leaves the run
     CHECK(run.updates() == 6);
   });
   CHECK(as_before == std::vector<bool>{true, true});
+}
+
+TEST_CASE("a rung that all ranks take because of one is in the run's record and its checkpoints, and a run that is cut behind it ends with the same bits") {
+  at::set_num_threads(1);
+  auto const run = [](std::filesystem::path const& directory, std::int64_t stop_at, bool starves) {
+    std::vector<std::vector<at::Tensor>> all(2);
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      program of(world);
+      keel::trainer<climbing> trainer{*of.model, of.optimizer, world, quiet({.run_directory = directory, .updates = 9})};
+      bool starving = starves && world.rank() == 1;
+      trainer.on([&](keel::event::update_end const& event) {
+        if (event.update == stop_at) trainer.request_stop();
+      });
+      trainer.fit(of.batches, [&, loss = of.loss()](keel::row_numbers const& numbers) {
+        if (trainer.updates() == 3 && std::exchange(starving, false)) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "of the test");
+        return loss(numbers);
+      });
+      all[static_cast<std::size_t>(world.rank())] = copies_of(of.model->parameters());
+    });
+    return all;
+  };
+  scratch_directory const whole, cut;
+  auto const expected = run(whole, 0, true);
+  auto const rungs = events_of(whole, "rung");
+  REQUIRE(rungs.size() == 1);
+  CHECK(rungs.front().at("update") == 3);
+  run(cut, 5, true);
+  auto const found = run(cut, 0, false);
+  for (std::size_t const rank : {0u, 1u}) {
+    CHECK(same_bits(found[rank], expected[rank]));
+    CHECK(same_bits(found[rank], found[0]));
+  }
+}
+
+TEST_CASE("a ladder that is at its end on one rank ends the run of all, who go on from what it saved") {
+  at::set_num_threads(1);
+  scratch_directory const directory;
+  for (bool const starves : {true, false}) {
+    std::vector<bool> gave_up(2);
+    std::vector<std::vector<at::Tensor>> all(2);
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      auto const rank = static_cast<std::size_t>(world.rank());
+      program of(world);
+      keel::trainer<climbing> trainer{*of.model, of.optimizer, world, quiet({.run_directory = directory, .updates = 9})};
+      auto const ended = trainer.fit(of.batches, [&, loss = of.loss()](keel::row_numbers const& numbers) {
+        if (starves && world.rank() == 1 && trainer.updates() == 4) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "of the test");
+        return loss(numbers);
+      });
+      gave_up[rank] = ended.gave_up() != nullptr;
+      all[rank] = copies_of(of.model->parameters());
+      CHECK(trainer.updates() == (starves ? 4 : 9));
+    });
+    CHECK(gave_up == std::vector<bool>{starves, starves});
+    CHECK(same_bits(all[0], all[1]));
+  }
 }
