@@ -12,8 +12,10 @@
 #include <exception>
 #include <keel/collective/in_process.hpp>
 #include <keel/keel.hpp>
+#include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace keel_test {
@@ -27,7 +29,9 @@ struct drawn_schedule {
   int on;           ///< the rank
   std::int64_t at;  ///< micro-batch or collective
   bool accumulates;
-  bool in_shares;  ///< the optimizer's state
+  bool in_shares;   ///< the optimizer's state
+  bool climbs;      ///< has a ladder, where it accumulates
+  bool is_late;     ///< what happens to a rank does so in its backward pass
 };
 
 inline drawn_schedule draw_schedule(std::uint64_t seed) {
@@ -44,6 +48,8 @@ inline drawn_schedule draw_schedule(std::uint64_t seed) {
   of.accumulates = below(2) == 1;
   of.at = below(static_cast<std::uint64_t>(of.updates) * (of.accumulates ? 2 : 1));
   of.in_shares = below(2) == 1;
+  of.climbs = of.accumulates && below(2) == 1;
+  of.is_late = below(2) == 1;
   return of;
 }
 
@@ -54,6 +60,25 @@ struct counted_once : keel::recipe<Shard, keel::nonfinite::skip<3>, keel::clip::
 template <class Shard>
 struct counted_twice : keel::recipe<Shard, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>, keel::accumulate<2>> {};
 
+template <class Shard>
+struct climbing : keel::recipe<Shard, keel::nonfinite::skip<3>, keel::clip::global_norm<0.5>, keel::accumulate<2>, keel::incident::off,
+                               keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+
+/// Layers of several dtypes, each of which has its own sum: those behind begin while the backward pass runs.
+struct layered : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(2, 2))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(2, 2))};
+  torch::nn::Linear third{register_module("third", torch::nn::Linear(2, 1))};
+  layered() { second->to(at::kDouble); }
+  /// `between` gets what the first layer makes.
+  template <class Between>
+  at::Tensor forward(at::Tensor const& x, Between const& between) {
+    at::Tensor const y = first->forward(x);
+    between(y);
+    return third->forward(second->forward(y.to(at::kDouble)).to(at::kFloat));
+  }
+};
+
 struct life {
   std::vector<at::Tensor> parameters;
   std::int64_t updates = -1, skipped = 0;
@@ -63,19 +88,27 @@ template <class Recipe>
 void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
   using event = drawn_schedule::event;
   constexpr std::int64_t windows = keel::config_of<Recipe>.accumulate.count;
-  torch::nn::Linear model(2, 1);
-  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  layered model;
+  torch::optim::SGD optimizer(model.parameters(), 0.1);
   keel::step<Recipe> step{model, optimizer, world};
   std::int64_t batches = of.updates * windows;
   bool const is_it = world.rank() == of.on;
   if (is_it && of.what == event::early_end) batches = of.at;
   for (std::int64_t i = 0; i < batches; ++i) {
     bool const now = is_it && i == of.at;
-    step(at::full({1 + (world.rank() + i) % 3, 2}, 0.1 * static_cast<double>(world.rank() + 1)), [&](at::Tensor const& x) {
-      if (now && of.what == event::exception) throw std::runtime_error("drawn");
-      if (now && of.what == event::out_of_memory) throw std::bad_alloc();
-      bool const bad = (now && of.what == event::nan) || (i == of.at && of.what == event::two_nans && world.rank() <= 1);
-      return model->forward(x).square().mean() * (bad ? NAN : 1.0);
+    // Shared, because a ladder copies what it may run again.
+    auto const happen = [&of, happens = std::make_shared<bool>(now)] {
+      if (!std::exchange(*happens, false)) return;
+      if (of.what == event::exception) throw std::runtime_error("drawn");
+      if (of.what == event::out_of_memory) throw std::bad_alloc();
+    };
+    bool const bad = (now && of.what == event::nan) || (i == of.at && of.what == event::two_nans && world.rank() <= 1);
+    step(at::full({1 + (world.rank() + i) % 3, 2}, 0.1 * static_cast<double>(world.rank() + 1)), [&of, &model, happen, bad](at::Tensor const& x) {
+      if (!of.is_late) happen();
+      at::Tensor const y = model.forward(x, [&](at::Tensor const& one) {
+        if (of.is_late) one.register_hook([happen](at::Tensor const&) { happen(); });
+      });
+      return y.square().mean() * (bad ? NAN : 1.0);
     });
     if (now && of.what == event::diverged_count && i + 1 < batches) {
       // The program of one rank leaves a whole update out.
@@ -86,7 +119,7 @@ void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& min
   step.flush();
   mine.updates = step.updates();
   mine.skipped = step.skipped();
-  for (at::Tensor const& one : model->parameters()) mine.parameters.push_back(one.detach().clone());
+  for (at::Tensor const& one : model.parameters()) mine.parameters.push_back(one.detach().clone());
 }
 
 inline std::string words_of(std::exception_ptr const& thrown) {
@@ -113,7 +146,9 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
       [&](keel::world_of_ranks const& world) {
         auto& mine = all[static_cast<std::size_t>(world.rank())];
         using keel::shard::replicate, keel::shard::zero;
-        if (of.in_shares) {
+        if (of.climbs) {
+          of.in_shares ? detail::live<detail::climbing<zero<1>>>(of, world, mine) : detail::live<detail::climbing<replicate>>(of, world, mine);
+        } else if (of.in_shares) {
           of.accumulates ? detail::live<detail::counted_twice<zero<1>>>(of, world, mine) : detail::live<detail::counted_once<zero<1>>>(of, world, mine);
         } else {
           of.accumulates ? detail::live<detail::counted_twice<replicate>>(of, world, mine) : detail::live<detail::counted_once<replicate>>(of, world, mine);
@@ -146,9 +181,10 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
         return describe("rank " + std::to_string(rank) + " has other parameters");
     }
   }
-  if (of.what == event::nothing || of.what == event::nan || of.what == event::two_nans) {
+  bool const has_room = of.what == event::out_of_memory && of.climbs;
+  if (of.what == event::nothing || of.what == event::nan || of.what == event::two_nans || has_room) {
     if (ended != of.ranks) return describe("not all came to the end");
-    std::int64_t const skips = of.what == event::nothing ? 0 : 1;
+    std::int64_t const skips = of.what == event::nothing || has_room ? 0 : 1;
     if (first->skipped != skips || first->updates != of.updates - skips) return describe("other skips than were drawn");
   } else if ((of.what == event::exception || of.what == event::out_of_memory) && threw != of.ranks) {
     return describe("not all ended by what one threw");
