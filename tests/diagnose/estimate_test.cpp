@@ -67,6 +67,8 @@ TEST_CASE("an estimate names each part, grows with the rows alone where it shoul
   CHECK(eight.optimizer == 2 * eight.gradients);
   auto const ids_of_eight = some_ids(1, 8);
   auto const of_rank = keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model), {.ranks = 4});
+  CHECK(of_rank.sums == of_rank.gradients);
+  CHECK(of_rank.describe().find("of the gradients of all ranks") != std::string::npos);
   CHECK(std::abs(of_rank.optimizer - eight.optimizer / 4) < 256);
   CHECK(keel::memory::estimate<sharing>(*model, ids_of_eight, next_token_loss(model)).optimizer == eight.optimizer);
   REQUIRE(eight.units.size() == 2);

@@ -43,7 +43,7 @@ struct estimate_options {
   /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
   /// momentum.
   int state_per_parameter = 2;
-  /// Among which keel::shard::zero<1> shares them; 0: as many as keel::world::size says, or one.
+  /// That train together, among which keel::shard::zero<1> shares those numbers; 0: as many as keel::world::size says, or one.
   int ranks = 0;
 };
 
@@ -56,6 +56,7 @@ struct breakdown {
   std::int64_t gradients = 0;
   std::int64_t optimizer = 0;       ///< moments, and fp32 copies of narrow parameters; 0 where they are offloaded
   std::int64_t average = 0;         ///< keel::ema's
+  std::int64_t sums = 0;            ///< of the gradients of several ranks
   std::vector<std::int64_t> units;  ///< what each unit keeps for the backward pass if it is not recomputed
   std::int64_t outside = 0;         ///< what is kept outside of units: embeddings, the loss
   std::int64_t activations = 0;     ///< what the recipe keeps of both, with its recompute
@@ -65,7 +66,9 @@ struct breakdown {
   std::int64_t rows = 0;
 
   std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
-  std::int64_t peak() const { return parameters + 2 * buffers + gradients + optimizer + average + activations + backward(); }
+  std::int64_t peak() const {
+    return parameters + 2 * buffers + gradients + optimizer + average + sums + activations + backward();
+  }
 
   /// A table for people.
   std::string describe() const {
@@ -83,6 +86,7 @@ struct breakdown {
                         : std::to_string(state_per_parameter) + " x " + std::to_string(trained) +
                               " numbers of fp32, and copies of narrow ones");
     if (average > 0) line("average", average, "of trained parameters, fp32");
+    if (sums > 0) line("sums", sums, "of the gradients of all ranks, beside each rank's");
     line("activations", activations, "of " + std::to_string(rows) + " rows, as the recipe keeps them");
     for (std::size_t i = 0; i < units.size(); ++i) line("", units[i], "unit " + std::to_string(i) + " without recompute");
     line("", outside, "outside of units");
@@ -211,8 +215,9 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   result.state_per_parameter = options.state_per_parameter;
   at::DeviceType device = at::kCPU;
   std::int64_t const declared = configured.world.declared ? configured.world.ranks : 1;
-  std::int64_t const ranks =
-      configured.shard.stage >= 1 ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
+  std::int64_t const all_ranks =
+      shard::is_of_ranks(configured.shard) ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
+  std::int64_t const ranks = configured.shard.stage >= 1 ? all_ranks : 1;
   for (at::Tensor const& one : module.parameters()) {
     device = one.device().type();
     auto const bytes = static_cast<std::int64_t>(one.nbytes());
@@ -226,6 +231,7 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
     bool const offloaded = configured.offload.kind == offload::kind::optimizer;
     std::int64_t const state = options.state_per_parameter * std::max(wide, bytes) + (narrow ? wide : 0);
     if (!offloaded) result.optimizer += (state + ranks - 1) / ranks;
+    if (all_ranks > 1) result.sums += narrow ? wide : bytes;
     if (configured.ema.decay > 0.0) result.average += std::max(wide, bytes);
   }
   for (at::Tensor const& one : module.buffers()) result.buffers += static_cast<std::int64_t>(one.nbytes());

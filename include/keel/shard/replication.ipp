@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros.h>
+#include <c10/util/ScopeExit.h>
 
 #include <algorithm>
 #include <keel/collective/collectives.hpp>
@@ -226,7 +227,7 @@ KEEL_BODY void replication::end_together(int first, std::string const& threw) {
 
 KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw) {
   auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
-  is_exchanging_ = false;
+  is_exchanging_ = owes_sums_ = false;
   if (under_way_) waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
   int thrower = world_.size();
   bool is_out_of_memory = false;
@@ -288,8 +289,10 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
     return mine;
   }
   if (!is_exchanging_) begin_exchange(mine, ending::none);
+  auto const ends = c10::make_scope_exit([this] {
+    if (!owes_sums_) sums_->forget();
+  });
   window_of_ranks const all = finish_exchange("");
-  if (!owes_sums_) sums_->forget();
   if (all.ended_on >= 0) throw data_ended{all.ended_on};
   return all;
 }
