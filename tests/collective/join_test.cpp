@@ -154,6 +154,25 @@ std::string hang(keel::world_of_ranks const& world) {
   return "went on";
 }
 
+struct beating : keel::recipe<keel::shard::replicate, keel::timeout::set<keel::timeout::heartbeat<1_s, 3_s>>> {};
+
+/// A trainer of which one rank is stopped as a whole, or takes its time, or leaves before the others.
+std::string beat(keel::world_of_ranks const& world, std::string const& name) {
+  auto const model = make_small(4, 0.0);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<beating> run{*model, optimizer, world, quiet({.updates = 10})};
+  std::vector<pair_batch> const batches(10, make_pair_batch(1));
+  run.fit(batches, [&](pair_batch const& batch) {
+    if (run.updates() == 3 && world.rank() == 1 && name == "beats_slowly") std::this_thread::sleep_for(6s);
+    if (run.updates() == 3 && world.rank() == 1 && name == "beats_stopped") ::raise(SIGSTOP);
+    if (run.updates() == 3 && world.rank() == 0 && name == "beats_first_stopped") ::raise(SIGSTOP);
+    return mean_squared_error(model)(batch);
+  });
+  // The others are not missed, who have ended.
+  if (world.rank() == 0) std::this_thread::sleep_for(5s);
+  return "went on";
+}
+
 /// A trainer whose last rank is slow. What rank 0's record says of it.
 std::string straggle(keel::world_of_ranks const& world) {
   scratch_directory const directory;
@@ -227,6 +246,7 @@ std::string scenario_of(std::string const& name) {
   }
   if (name == "trainer_hangs") return hang(world);
   if (name == "straggles") return straggle(world);
+  if (name.starts_with("beats")) return beat(world, name);
   if (name.starts_with("train")) return train(world, name);
   for (int i = 0; i < 3; ++i) keel::barrier(world);
   if (world.rank() == 1 && name == "gives_up") {
@@ -330,6 +350,37 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
     CHECK(all[rank].seconds < 15.0);
   }
   CHECK(WEXITSTATUS(all[2].status) == 87);
+}
+
+TEST_CASE("a rank without a sign of life is named by keel::timeout::heartbeat, whose processes end long before their collectives would") {
+  scratch_directory const directory;
+  auto const variables = [&](std::string const& scenario) {
+    std::vector<std::map<std::string, std::string>> all(3);
+    for (std::size_t rank = 0; rank < 3; ++rank)
+      all[rank] = {{"TORCHELASTIC_RUN_ID", "a test"}, {"TORCHELASTIC_ERROR_FILE", directory / (scenario + std::to_string(rank))}};
+    return all;
+  };
+  for (int const stopped : {1, 0}) {
+    std::string const scenario = stopped == 1 ? "beats_stopped" : "beats_first_stopped";
+    auto const all = run_ranks(scenario, variables(scenario), stopped);
+    for (int const rank : {1 - stopped, 2}) {
+      auto const& one = all[static_cast<std::size_t>(rank)];
+      INFO(scenario << ", rank " << rank << ": " << one.words);
+      CHECK(WEXITSTATUS(one.status) == 82);
+      CHECK(one.seconds < 20.0);
+      std::string const said = read_file(directory / (scenario + std::to_string(rank)));
+      INFO(said);
+      // Rank 0 serves the store.
+      std::string const what = stopped == 1 ? "rank 1 has given no sign of life" : "the store of the ranks has not answered";
+      CHECK(said.find("[E25] rank " + std::to_string(rank) + " of 3: " + what + " for 3 s (keel::timeout::heartbeat)") != std::string::npos);
+      if (stopped == 0) CHECK(said.find("rank 0, which serves it where no launcher does, is gone or hanging") != std::string::npos);
+      CHECK(said.find("behind update 3") != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("a rank that takes its time, and one that has ended before the others, has given its signs") {
+  for (auto const& one : run_ranks("beats_slowly", 3)) CHECK(one.words == "went on");
 }
 
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {

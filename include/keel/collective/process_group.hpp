@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -17,6 +18,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -36,6 +38,10 @@ failed_collective failure_of(int rank, int size, char const* what, std::int64_t 
                              c10::intrusive_ptr<c10d::Store> const& store);
 /// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
 void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
+
+/// What transport::exchange_signs returns, by the store; `is_asking`: a question that the store has not answered yet.
+std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
+                                                  std::int64_t mine, std::shared_ptr<std::atomic<bool>> const& is_asking);
 
 template <class Group>
 class group_transport final : public transport {
@@ -105,6 +111,9 @@ class group_transport final : public transport {
     } catch (std::exception const&) {
       // The store is gone, and with it who would read them.
     }
+  }
+  std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) override {
+    return signs_in(store_, rank_, size_, mine, is_asking_);
   }
   void limit(std::chrono::milliseconds longest) override {
     is_limited_ = is_limited_ || longest < timeout_;
@@ -190,12 +199,14 @@ class group_transport final : public transport {
   std::int64_t number_ = 0;
   std::vector<work> begun_;  ///< those that may still be under way
   failed_collective broken_;
+  std::shared_ptr<std::atomic<bool>> is_asking_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace detail
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
-/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why. The threads of a
+/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why, and
+/// keel::timeout::heartbeat has no place for its signs. The threads of a
 /// Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,

@@ -3,12 +3,15 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <c10/util/ScopeExit.h>
+
 #include <cstdint>
 #include <functional>
 #include <future>
 #include <keel/collective/process_group.hpp>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include <keel/core/detail/body_begin.inc>
@@ -18,6 +21,7 @@ namespace keel::detail {
 inline constexpr char const* words_key = "keel/given_up";
 /// What a rank came to, and that it has read what the others did.
 inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
+inline std::string sign_key(int rank) { return "keel/lives/" + std::to_string(rank); }
 inline std::string read_key(int rank) { return "keel/read/" + std::to_string(rank); }
 
 inline void put(c10d::Store& store, std::string const& key, std::string const& words) {
@@ -50,6 +54,35 @@ inline std::optional<std::string> answered(std::chrono::milliseconds within, std
   }).detach();
   if (answer.wait_for(within) != std::future_status::ready) return std::nullopt;
   return answer.get();
+}
+
+KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
+                                                            std::int64_t mine,
+                                                            std::shared_ptr<std::atomic<bool>> const& is_asking) {
+  if (!store) return std::vector<std::int64_t>();
+  // A store that does not answer would take a thread for each question.
+  if (is_asking->exchange(true)) return std::nullopt;
+  auto const ask = [store, rank, size, mine, is_asking] {
+    auto const ends = c10::make_scope_exit([&] { is_asking->store(false); });
+    put(*store, sign_key(rank), std::to_string(mine));
+    std::string all;
+    for (int one = 0; one < size; ++one) {
+      std::string const found = found_at(*store, sign_key(one));
+      all += (found.empty() ? "-1" : found) + " ";
+    }
+    return all;
+  };
+  try {
+    auto const words = answered(std::chrono::seconds(1), ask);
+    if (!words) return std::nullopt;
+    std::istringstream numbers(*words);
+    std::vector<std::int64_t> found;
+    for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
+    return found;
+  } catch (std::exception const&) {
+    // The store is gone, which the caller takes for a store that does not answer.
+    return std::nullopt;
+  }
 }
 
 KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {

@@ -14,6 +14,7 @@
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world.hpp>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -51,6 +52,10 @@ class world_of_ranks {
   /// From another thread, in the last moment of a process whose own one hangs: the others' collectives throw these words.
   void leave_last_words(std::string const& why) const noexcept {
     if (of_ != nullptr) of_->by->leave_last_words(why);
+  }
+  /// From another thread: what detail::transport says of it.
+  std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) const {
+    return of_ == nullptr ? std::vector<std::int64_t>() : of_->by->exchange_signs(mine);
   }
   /// No collective waits longer than this for the others, nor than it would have.
   void limit(std::chrono::milliseconds longest) const {

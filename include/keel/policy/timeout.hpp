@@ -3,11 +3,11 @@
 //   set<..>    soft<D> (a run that stays where it is so long says so), hard<D> (its process ends, and says where each thread was),
 //              first_update<D> (in the place of both before the first update, which sets up and compiles), collective<D> (a
 //              collective gives up and names who did not come),
-//              heartbeat<Interval, Limit> (how often a rank says that it lives, and when its silence counts),
+//              heartbeat<Interval, Limit> (how often a rank of several gives a sign of life, and after how long without one the others
+//              end),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
-// A trainer watches them (timeout/run_watch.hpp) and measures its updates and saves against grace, and H04 the declared ones. A
-// heartbeat is judged, and rejected by it (U26).
+// A trainer watches them (timeout/run_watch.hpp) and measures its updates and saves against grace, and H04 the declared ones.
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 

@@ -25,20 +25,13 @@ struct U09 {
   KEEL_RULE_TEXT("U09", "", "GRPO and EBFT are not implemented in this version of keel. Fix: keel::objective::supervised.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
-struct U26 {
-  KEEL_RULE_TEXT(
-      "U26", "",
-      "a heartbeat between ranks is not implemented in this version of keel. Fix: keel::timeout::collective<10_min>, "
-      "which names a silent rank, and hard.");
-  static constexpr bool broken(config const& c) { return c.timeout.heartbeat_interval > 0 || c.timeout.heartbeat_limit > 0; }
-};
 struct U27 {
   KEEL_RULE_TEXT(
       "U27", "",
       "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
   static constexpr bool broken(config const& c) { return c.device.graph_captured; }
 };
-using rules_not_implemented = list<U04, U08, U09, U26, U27>;
+using rules_not_implemented = list<U04, U08, U09, U27>;
 
 /// What only a run with one model does.
 struct U30 {
@@ -50,10 +43,10 @@ struct U30 {
 struct U58 {
   KEEL_RULE_TEXT("U58", "",
                  "only a trainer of one model watches how long its run takes. Fix: keel::trainer, or remove soft, hard, "
-                 "first_update and force_exit.");
+                 "first_update, force_exit and heartbeat.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
-    return t.soft > 0 || t.hard > 0 || t.first_update > 0 || t.force_exit > 0;
+    return t.soft > 0 || t.hard > 0 || t.first_update > 0 || t.force_exit > 0 || t.heartbeat_interval > 0;
   }
 };
 using one_model_rules = list<U30>;

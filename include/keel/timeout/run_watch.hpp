@@ -3,6 +3,8 @@
 //   hard          the same for longer: the stacks of all threads go into `no_progress.txt` of the run's directory, a `failed` event (E27) into
 //                 events.jsonl, the words to the other ranks and to the launcher; the process ends with exit_code::no_progress
 //   first_update  in the place of both until the process has made its first update, which sets up and compiles
+//   heartbeat     of several ranks: each leaves a sign of life every so often while its trainer is there. In a run a rank without one for
+//                 the limit is named, and the process ends with exit_code::ranks_gone, long before a collective that waits for it would
 //   force_exit    a signal asked for a stop so long ago, and the run has not ended: the process ends with 128 and the signal's number
 // A process that is ended leaves what it had saved: checkpoints become visible whole, by a rename.
 // Left out: an end of the update alone. What hangs is inside of code that cannot be asked to stop.
@@ -22,6 +24,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 namespace keel::detail {
 
@@ -33,6 +36,8 @@ struct watched_run {
   std::function<std::optional<run_phase>()> phase{};  ///< where it is; never waits
   std::function<int()> signal{};                      ///< that asks for a stop; 0: none
   std::function<void(std::string)> tell_ranks{};      ///< why this process ends
+  /// Leaves a sign of life for the other ranks, and returns theirs, as world_of_ranks::exchange_signs.
+  std::function<std::optional<std::vector<std::int64_t>>(std::int64_t)> exchange_signs{};
 };
 
 class run_watch {
@@ -63,6 +68,7 @@ class run_watch {
   }
   void run();
   void look();
+  void listen();
   /// Milliseconds after which it is looked at again.
   std::int64_t tick() const;
   std::string sentence(std::int64_t still, char const* limit, long long seconds) const;
@@ -77,6 +83,14 @@ class run_watch {
   std::atomic<std::int64_t> moved_at_{0};
   std::atomic<std::int64_t> updates_{0};
   std::atomic<pid_t> trains_{0};
+  struct sign {
+    std::int64_t number = -1;
+    std::int64_t at = 0;
+  };
+  std::vector<sign> signs_;  ///< the last of each rank, and when it came
+  std::int64_t own_sign_ = 0;
+  std::int64_t listened_at_ = 0;
+  std::int64_t answered_at_ = 0;
   std::int64_t said_of_ = 0;  ///< when the run had moved last, as it was said
   std::optional<std::int64_t> signalled_at_;
   std::mutex mutex_;
@@ -86,7 +100,8 @@ class run_watch {
 };
 
 constexpr bool is_watched(timeout::settings const& limits) {
-  return limits.soft > 0 || limits.hard > 0 || limits.first_update > 0 || limits.force_exit > 0;
+  return limits.soft > 0 || limits.hard > 0 || limits.first_update > 0 || limits.force_exit > 0 ||
+         limits.heartbeat_interval > 0;
 }
 
 /// Of a recipe that watches nothing.

@@ -22,6 +22,9 @@ namespace keel::detail {
 /// Whatever writing the report comes to: a disk that does not answer may be why the run hangs.
 inline constexpr std::chrono::seconds longest_report{10};
 
+/// The sign of a rank whose trainer has ended.
+inline constexpr std::int64_t farewell = -2;
+
 KEEL_BODY run_watch::run_watch(timeout::settings const& limits, watched_run of) : limits_(limits), of_(std::move(of)) {
   // Signals are for the program's own threads.
   sigset_t all, before;
@@ -49,7 +52,8 @@ KEEL_BODY void run_watch::begin(std::int64_t updates) {
 
 KEEL_BODY std::int64_t run_watch::tick() const {
   std::int64_t shortest = 20;
-  for (long long const one : {limits_.soft, limits_.hard, limits_.first_update, limits_.force_exit}) {
+  for (long long const one :
+       {limits_.soft, limits_.hard, limits_.first_update, limits_.force_exit, limits_.heartbeat_interval}) {
     if (one > 0) shortest = std::min<std::int64_t>(shortest, one);
   }
   return shortest * 1000 / 20;
@@ -59,17 +63,51 @@ KEEL_BODY void run_watch::run() {
   ::pthread_setname_np(::pthread_self(), "keel watch");
   auto const every = std::chrono::milliseconds(tick());
   std::unique_lock<std::mutex> lock(mutex_);
-  while (!ends_.wait_for(lock, every, [this] { return is_over_; })) {
-    if (!watches_.load()) {
-      signalled_at_.reset();
-      continue;
-    }
+  do {
     try {
-      look();
+      listen();
+      if (watches_.load()) {
+        look();
+      } else {
+        signalled_at_.reset();
+      }
     } catch (std::exception const&) {
       // No memory for a report, or a clock that is gone: it looks again soon.
     }
+  } while (!ends_.wait_for(lock, every, [this] { return is_over_; }));
+  if (own_sign_ > 0) static_cast<void>(of_.exchange_signs(farewell));
+}
+
+KEEL_BODY void run_watch::listen() {
+  if (limits_.heartbeat_interval == 0 || of_.ranks == 1) return;
+  std::int64_t const at = now();
+  if (own_sign_ > 0 && at - listened_at_ < limits_.heartbeat_interval * 1000) return;
+  // What this thread missed, as where the whole process was stopped for a while, says nothing of the others.
+  bool const was_away = own_sign_ == 0 || at - listened_at_ > 2000 * limits_.heartbeat_interval + 2000;
+  listened_at_ = at;
+  auto const found = of_.exchange_signs(++own_sign_);
+  if (found && found->empty()) return;
+  if (found || was_away) answered_at_ = at;
+  signs_.resize(static_cast<std::size_t>(of_.ranks));
+  for (std::size_t rank = 0; rank < signs_.size(); ++rank) {
+    if (was_away) signs_[rank].at = at;
+    if (found && (*found)[rank] != signs_[rank].number) signs_[rank] = {(*found)[rank], at};
   }
+  std::int64_t const limit = limits_.heartbeat_limit * 1000;
+  std::string silent;
+  if (!found && at - answered_at_ >= limit) silent = "the store of the ranks has not answered";
+  for (std::size_t rank = 0; found && silent.empty() && rank < signs_.size(); ++rank) {
+    bool const lives = signs_[rank].number == farewell || static_cast<int>(rank) == of_.rank;
+    if (!lives && at - signs_[rank].at >= limit) silent = "rank " + std::to_string(rank) + " has given no sign of life";
+  }
+  if (silent.empty() || !watches_.load()) return;
+  end_process(exit_code::ranks_gone,
+              "[E25] rank " + std::to_string(of_.rank) + " of " + std::to_string(of_.ranks) + ": " + silent + " for " +
+                  std::to_string(limits_.heartbeat_limit) + " s (keel::timeout::heartbeat): " +
+                  (found ? "it is gone or hanging as a whole, or cut off"
+                         : "rank 0, which serves it where no launcher does, is gone or hanging, or the network is") +
+                  ". This rank was in " + place() + " behind update " + std::to_string(updates_.load()) +
+                  ". Its process ends; start all of them again from the newest checkpoint.");
 }
 
 KEEL_BODY void run_watch::look() {

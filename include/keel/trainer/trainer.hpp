@@ -885,7 +885,8 @@ class trainer {
            .ranks = world.size(),
            .phase = [this] { return step_.phases().shown(); },
            .signal = [this] { return options_.stop_on_signals ? detail::process_signals::pending_now() : 0; },
-           .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); }});
+           .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); },
+           .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }});
     } else {
       return detail::no_watch();
     }

@@ -1,4 +1,4 @@
-// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U26 U27 U36 U37 U38 U41 U43 U44 U46 U58
+// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U27 U36 U37 U38 U41 U43 U44 U46 U58 U58
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -56,7 +56,7 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<saves, has_grace>> u38{model, optimizer};
   keel::step<keel::recipe<profiles>> u44{model, optimizer};
   keel::step<keel::recipe<keeps>> u46{model, optimizer};
-  keel::step<keel::recipe<beats>> u26{model, optimizer};
+  keel::step<keel::recipe<beats>> u58_too{model, optimizer};
   keel::step<keel::recipe<times_out>> u58{model, optimizer};
   keel::step<keel::recipe<computes_on>> u27{model, optimizer};
 }

@@ -15,10 +15,6 @@ inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::sft", keel::hea
 template <>
 inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised", keel::objective::supervised));
 template <>
-inline constexpr auto fixes<rule::U26> =
-    said(FIX("keel::timeout::collective<10_min>, which names a silent rank, and hard",
-             keel::timeout::set<keel::timeout::hard<5_min>, keel::timeout::collective<10_min>>));
-template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
 inline constexpr auto fixes<rule::U30> =
@@ -64,7 +60,7 @@ inline constexpr auto fixes<rule::U46> = said(FIX_BESIDE("keel::trainer", "keel:
 
 template <>
 inline constexpr auto fixes<rule::U58> = said(FIX_BESIDE("keel::trainer", "keel::trainer", timeout::set<timeout::hard<5_min>>),
-                                              FIX("remove soft, hard, first_update and force_exit", timeout::none));
+                                              FIX("remove soft, hard, first_update, force_exit and heartbeat", timeout::none));
 
 template struct each_followed<rule::rules_not_implemented>;
 template struct each_followed<rule::watched_rules>;
