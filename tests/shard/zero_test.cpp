@@ -167,6 +167,7 @@ TEST_CASE("with any element-wise optimizer, clipping, accumulation, dtype and nu
   compare<skips, clips, keel::ema<0.9>>(adamw);
   compare<skips, clips, keel::accumulate<3>>(adamw);
   compare<skips, keel::clip::value<0.01>>(adamw);
+  compare<skips, keel::clip::global_norm<0.05, keel::clip::order<keel::clip::infinity>>>(adamw);
   compare<skips, keel::clip::adaptive<0.01>>(adamw);
   compare<skips, clips, keel::schedule::cosine<keel::schedule::total<8_steps>, keel::schedule::warmup<2_steps>>>(made_of<keel::adam>(torch::optim::AdamOptions(0.01).amsgrad(true)));
   compare<skips, clips>(made_of<keel::sgd>(torch::optim::SGDOptions(0.05).momentum(0.9).nesterov(true)));
@@ -287,6 +288,33 @@ TEST_CASE("layers that are unfrozen and frozen again get their shares and lose t
   };
   auto const expected = train_on(whole<>()), all = train_on(cut<>());
   for (auto const& one : all) CHECK(same_bits(one, expected.front()));
+}
+
+TEST_CASE("a layer that cannot be cut is not unfrozen, and the training goes on as it was") {
+  single_thread const threads;
+  std::vector<std::vector<at::Tensor>> parameters(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    auto const model = std::make_shared<images>(at::kFloat);
+    // Every second row of a larger tensor.
+    at::Tensor const with_holes = at::zeros({20, 3, 3, 3}).slice(0, 0, 20, 2);
+    model->first->weight.set_data(with_holes);
+    for (at::Tensor const& one : model->first->parameters()) one.requires_grad_(false);
+    std::vector<at::Tensor> trained;
+    for (at::Tensor const& one : model->parameters()) {
+      if (one.requires_grad()) trained.push_back(one);
+    }
+    keel::adamw optimizer(trained, 0.01);
+    keel::step<cut<>> step{*model, optimizer, world};
+    std::int64_t i = 0;
+    auto const update = [&] { step([&] { return model->loss(rows_of(i++, world.rank(), at::kFloat)); }); };
+    update();
+    CHECK_THROWS_WITH(step.unfreeze(model->first->parameters(), 0.02), Catch::Contains("[E11]") && Catch::Contains("lies in memory with holes"));
+    CHECK(optimizer.param_groups().size() == 1);
+    CHECK_FALSE(model->first->weight.requires_grad());
+    update();
+    parameters[static_cast<std::size_t>(world.rank())] = copies_of(model->parameters());
+  });
+  CHECK(same_bits(parameters[0], parameters[1]));
 }
 
 TEST_CASE("what the program does beside the step with an optimizer in shares is an error that says what to do") {

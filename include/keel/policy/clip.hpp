@@ -9,7 +9,7 @@
 //   zscore<Z,..>       scales all gradients to mean + Z deviations of the recent norms if theirs stands above it: a limit that
 //                      follows the run (Kumar et al. 2025, "ZClip"). Options: window<N>, at_most<M>, a bound that holds from
 //                      the first update on. A deviation counts as at least a hundredth of the mean.
-// Left out: orders below 1, which are not norms (G15), other orders than 2 over shards (G06), and clipping of every micro-batch
+// Left out: orders below 1, which are not norms (G15), other orders than 2 over shards of gradients (G06), and clipping of every micro-batch
 // (G02).
 #pragma once
 

@@ -24,10 +24,10 @@ struct G05 {
 
 struct G06 {
   KEEL_RULE_TEXT("G06", "Accelerate (DeepSpeed)",
-                 "keel combines only L2 norms across ZeRO's shards. Fix: remove keel::clip::order, or "
+                 "keel combines only L2 norms across shards of gradients. Fix: remove keel::clip::order, or "
                  "use keel::shard::replicate.");
   static constexpr bool broken(config const& c) {
-    return c.clip.kind == clip::kind::global_norm && c.clip.order != 2.0 && c.shard.stage >= 1;
+    return c.clip.kind == clip::kind::global_norm && c.clip.order != 2.0 && c.shard.stage >= 2;
   }
 };
 

@@ -53,6 +53,8 @@ class optimizer_shares {
     optimizer_shares* shares_;
   };
 
+  /// Throws error (E11) for a parameter that does not lie in memory without holes.
+  static void require_dense_memory(at::Tensor const& parameter, std::string const& name);
   /// The optimizer has other groups now.
   void parameters_changed();
   /// Before an update of parameters that have their gradients: allocates what gathering them needs.

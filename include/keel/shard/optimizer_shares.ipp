@@ -69,12 +69,16 @@ KEEL_BODY optimizer_shares::~optimizer_shares() {
   for (share const& one : shares_) forget(one);
 }
 
-KEEL_BODY optimizer_shares::share optimizer_shares::make_share(at::Tensor const& parameter, std::size_t index) const {
+KEEL_BODY void optimizer_shares::require_dense_memory(at::Tensor const& parameter, std::string const& name) {
   if (!parameter.is_non_overlapping_and_dense())
     throw error("E11",
-                "parameter " + parameters_.names[index] +
+                "parameter " + name +
                     " lies in memory with holes, and keel::shard::zero<1> cuts memory. Make it with .contiguous(), or use "
                     "keel::shard::replicate.");
+}
+
+KEEL_BODY optimizer_shares::share optimizer_shares::make_share(at::Tensor const& parameter, std::size_t index) const {
+  require_dense_memory(parameter, parameters_.names[index]);
   range_of_elements const range = share_of(parameter.numel(), index, world_.rank(), world_.size());
   at::Tensor const flat = in_memory_order(parameter.detach(), parameter);
   return {parameter, flat.narrow(0, range.begin, range.count), range};

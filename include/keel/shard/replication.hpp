@@ -132,6 +132,11 @@ class replication {
   static void require_dense(parameter_list const& parameters);
   /// Of shard::zero<1>; null: the optimizer's state is whole.
   optimizer_shares* shares() { return shares_ ? &*shares_ : nullptr; }
+  /// Before these are trained too: throws error (E11) for one that cannot be cut, while nothing has changed yet.
+  void require_trainable(std::vector<at::Tensor> const& which) const {
+    for (std::size_t i = 0; shares_ && i < which.size(); ++i)
+      optimizer_shares::require_dense_memory(which[i], "number " + std::to_string(i) + " of those to unfreeze");
+  }
   void parameters_changed() {
     if (sums_) sums_->parameters_changed();
     if (shares_) shares_->parameters_changed();
@@ -252,6 +257,7 @@ struct no_replication {
   static void leave(char const* /*words*/) noexcept {}
   static bool all_know() { return true; }
   static optimizer_shares* shares() { return nullptr; }
+  static void require_trainable(std::vector<at::Tensor> const& /*which*/) {}
   static void parameters_changed() {}
   static void require_own_state() {}
   template <class Run>

@@ -247,6 +247,7 @@ class step {
     settle();
     if (!at_boundary())
       throw error("E12", "parameters are unfrozen between updates, and one is open. Do it at the beginning of an epoch.");
+    replication_.require_trainable(which);
     std::size_t const before = parameters_.tensors.size();
     if (!train_more(model_, optimizer_, parameters_, which, rate)) return;
     schedule_.add_group(rate);

@@ -33,10 +33,11 @@ static_assert(keeps(of<clip::adaptive<0.01>, shard::zero<1>>));
 
 template <>
 struct example<rule::G06>
-    : recipes<recipe<clip::global_norm<1.0, clip::order<1>>, shard::zero<1>>, recipe<clip::global_norm<1.0>, shard::zero<1>>> {
+    : recipes<recipe<clip::global_norm<1.0, clip::order<1>>, shard::zero<2>>, recipe<clip::global_norm<1.0>, shard::zero<2>>> {
 };
 static_assert(breaks<rule::G06>(of<clip::global_norm<1.0, clip::order<clip::infinity>>, shard::zero<3>>));
 static_assert(keeps(of<clip::global_norm<1.0, clip::order<1>>, shard::replicate>));
+static_assert(keeps(of<clip::global_norm<1.0, clip::order<1>>, shard::zero<1>>));
 static_assert(keeps(of<clip::global_norm<1.0, clip::order<2>>, shard::zero<3>>));
 
 template <>
