@@ -29,7 +29,10 @@ namespace {
 
 using namespace keel::literals;
 
+/// keel::shard::none of one process, keel::shard::replicate of several ranks.
+template <class Shard>
 struct recipe : keel::recipe<                                                                              //
+                    Shard,                                                                                 //
                     keel::precision::fp32,                                                                 //
                     keel::accumulate<2>,                                                                   //
                     keel::clip::global_norm<1.0>,                                                          //
@@ -40,19 +43,10 @@ struct recipe : keel::recipe<                                                   
                     keel::oom::ladder<keel::oom::halve_micro_batch,                                        //
                                       keel::oom::enable_recompute<keel::recompute::non_reentrant>,         //
                                       keel::oom::offload_optimizer, keel::oom::give_up>> {};
+using of_one = recipe<keel::shard::none>;
+using of_ranks = recipe<keel::shard::replicate>;
 
-/// The same on several ranks: a ladder takes its rungs on one alone.
-struct recipe_of_ranks : keel::recipe<                                                                     //
-                             keel::shard::replicate,                                                       //
-                             keel::precision::fp32,                                                        //
-                             keel::accumulate<2>,                                                          //
-                             keel::clip::global_norm<1.0>,                                                 //
-                             keel::nonfinite::skip<5>,                                                     //
-                             keel::schedule::cosine<keel::schedule::warmup_ratio<0.08>, keel::schedule::min_ratio<0.1>>,  //
-                             keel::checkpoint::every<50_steps, keel::checkpoint::keep<2>>,                 //
-                             keel::determinism::seeded<1337>> {};
-
-static_assert(keel::valid<recipe> && keel::valid<recipe_of_ranks>);
+static_assert(keel::valid<of_one> && keel::valid<of_ranks>);
 
 constexpr std::int64_t rows = 8;  // in a micro-batch
 
@@ -288,10 +282,10 @@ std::string new_run_directory() {
 
 int train(settings const& arguments) {
   keel::launch const started = keel::launched();
-  if (started.size == 1) return train_by<recipe>(arguments, {}, 1);
+  if (started.size == 1) return train_by<of_one>(arguments, {}, 1);
   if (arguments.faults || arguments.memory_percent > 0)
     throw keel::error("E12", "--faults and --memory-percent show one process. Leave --ranks, or them, out.");
-  return train_by<recipe_of_ranks>(arguments, keel::join(), started.local_size.value_or(started.size));
+  return train_by<of_ranks>(arguments, keel::join(), started.local_size.value_or(started.size));
 }
 
 }  // namespace char_gpt
