@@ -1,8 +1,9 @@
 // A ladder on several ranks: memory that runs out on one of them, at whatever allocation, is the rung of all, and the update that begins
 // again has the bits of one that began there.
 #include <ATen/Parallel.h>
-#include <torch/nn/modules/normalization.h>
 
+#include <cmath>
+#include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
 #include "../collective/words_of_ranks.hpp"
@@ -20,6 +21,20 @@ template <class Shard>
 struct in_halves : keel::recipe<Shard, keel::accumulate<4>, keel::clip::global_norm<0.05>, keel::nonfinite::skip<9>> {};
 struct only_gives_up : keel::recipe<keel::shard::replicate, oom::ladder<oom::give_up>, keel::incident::off> {};
 struct plain : keel::recipe<keel::shard::replicate> {};
+
+/// A rung of the test, which some ranks cannot take.
+struct has_room {
+  static constexpr oom::rung_settings rung{.kind = oom::rung_kind::custom};
+  static bool& of_this_rank() {
+    thread_local bool has = true;
+    return has;
+  }
+  static bool take(torch::nn::Module&) { return of_this_rank(); }
+};
+struct with_own_rung : keel::recipe<keel::shard::replicate, oom::ladder<has_room, oom::give_up>, keel::incident::off> {};
+struct offloads : keel::recipe<keel::shard::zero<1>, keel::nonfinite::skip<9>, oom::ladder<oom::offload_optimizer, oom::give_up>, keel::incident::off> {};
+struct offloading : keel::recipe<keel::shard::zero<1>, keel::nonfinite::skip<9>, keel::offload::optimizer> {};
+struct skipping : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<9>> {};
 
 pair_batch rows_of(int rank, std::uint64_t number) { return make_pair_batch(10 * static_cast<std::uint64_t>(rank) + number); }
 
@@ -163,4 +178,74 @@ TEST_CASE("where memory runs out on one rank and another one throws, all end wit
   });
   CHECK(words[2] == "of the program");
   for (std::size_t const rank : {0u, 1u}) CHECK(words[rank] == "[E25] rank 2 threw, and no rank makes this update: of the program");
+}
+
+TEST_CASE("a rung that all ranks can take is taken by all, and one that some alone have taken ends all by name") {
+  at::set_num_threads(1);
+  for (bool const all_can : {true, false}) {
+    std::vector<bool> updated(2);
+    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      has_room::of_this_rank() = all_can || world.rank() == 0;
+      auto const model = make_small(3);
+      keel::adamw optimizer(model->parameters(), 0.01);
+      keel::step<with_own_rung> step{model, optimizer, world};
+      bool starves = world.rank() == 0;
+      auto const ended = step(rows_of(world.rank(), 0), [&](pair_batch const& batch) {
+        if (std::exchange(starves, false)) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "of the test");
+        return mean_squared_error(model)(batch);
+      });
+      updated[static_cast<std::size_t>(world.rank())] = ended.updated() != nullptr;
+    });
+    for (std::size_t const rank : {0u, 1u}) {
+      INFO(words[rank]);
+      CHECK(updated[rank] == all_can);
+      CHECK((words[rank].find("some ranks alone could take the rung") != std::string::npos) == !all_can);
+    }
+  }
+}
+
+TEST_CASE("moments in shares are offloaded by the rung of all, with the bits of a run that offloads from the first update on") {
+  at::set_num_threads(1);
+  std::vector<std::vector<at::Tensor>> expected(2), found(2);
+  auto const train = [&](auto recipe, std::vector<std::vector<at::Tensor>>& to, bool starves) {
+    keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+      auto const model = make_small(3);
+      keel::adamw optimizer(model->parameters(), 0.01);
+      keel::step<decltype(recipe)> step{model, optimizer, world};
+      bool starving = starves && world.rank() == 1;
+      for (std::uint64_t i = 0; i < 5; ++i) {
+        step(rows_of(world.rank(), i), [&, i](pair_batch const& batch) {
+          if (i == 2 && std::exchange(starving, false)) throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "of the test");
+          return mean_squared_error(model)(batch);
+        });
+      }
+      CHECK(step.relief().offload);
+      to[static_cast<std::size_t>(world.rank())] = copies_of(model->parameters());
+    });
+  };
+  train(offloading(), expected, false);
+  train(offloads(), found, true);
+  for (std::size_t const rank : {0u, 1u}) CHECK(same_bits(found[rank], expected[0]));
+}
+
+TEST_CASE("an exception in the backward pass of one rank beside a NaN of another ends all with its words") {
+  at::set_num_threads(1);
+  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    auto const model = make_small(3);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<skipping> step{model, optimizer, world};
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      step(rows_of(world.rank(), i), [&, i](pair_batch const& batch) {
+        at::Tensor const y = model->forward(batch.first);
+        if (i == 1 && world.rank() == 0) y.register_hook([](at::Tensor const&) { throw std::runtime_error("of the program"); });
+        return (y - batch.second).square().mean() * (i == 1 && world.rank() == 2 ? NAN : 1.0);
+      });
+    }
+  });
+  CHECK(words[0] == "of the program");
+  for (std::size_t const rank : {1u, 2u}) {
+    INFO(words[rank]);
+    CHECK(words[rank].find("[E25]") == 0);
+    CHECK(words[rank].find("rank 0 has given up: of the program") != std::string::npos);
+  }
 }

@@ -340,3 +340,32 @@ TEST_CASE("a ladder that is at its end on one rank ends the run of all, who go o
     CHECK(same_bits(all[0], all[1]));
   }
 }
+
+TEST_CASE("where memory runs out on one rank and the data of another ends, in the same update, the epoch ends for all") {
+  at::set_num_threads(1);
+  for (bool const in_backward : {false, true}) {
+    INFO((in_backward ? "in the backward pass" : "in the forward pass"));
+    scratch_directory const directory;
+    std::vector<std::vector<at::Tensor>> all(3);
+    keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
+      auto const model = make_small(3, 0.2);
+      keel::adamw optimizer{model->parameters(), 0.05};
+      keel::trainer<climbing> trainer{*model, optimizer, world, quiet({.run_directory = directory, .epochs = 2})};
+      std::vector<pair_batch> const batches(world.rank() == 1 ? 3 : 5, make_pair_batch(static_cast<std::uint64_t>(world.rank())));
+      bool starves = world.rank() == 0;
+      auto const ended = trainer.fit(batches, [&](pair_batch const& batch) {
+        bool const now = trainer.updates() == 3 && std::exchange(starves, false);
+        auto const starve = [] { throw c10::OutOfMemoryError({__func__, __FILE__, 1}, "of the test"); };
+        if (now && !in_backward) starve();
+        at::Tensor const y = model->forward(batch.first);
+        if (now) y.register_hook([=](at::Tensor const&) { starve(); });
+        return at::mse_loss(y, batch.second);
+      });
+      CHECK(ended.finished() != nullptr);
+      CHECK(trainer.updates() == 6);
+      all[static_cast<std::size_t>(world.rank())] = copies_of(model->parameters());
+    });
+    for (auto const& one : all) CHECK(same_bits(one, all[0]));
+    CHECK(events_of(directory, "rung").empty());
+  }
+}

@@ -9,6 +9,7 @@
 #include <keel/rule/reject_call.hpp>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 namespace keel {
 
@@ -20,6 +21,16 @@ template <world_like World, class Value, reduction Reduction = reduce::max>
 agreed<Value> agree(World const& world, Value const& mine, Reduction how = {}) {
   return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, mine));
 }
+
+namespace detail {
+
+/// Of a bool that each rank has: whether it is true on all, and whether on any. All of them must call what this returns.
+template <world_like World>
+auto all_and_any(World const& world) {
+  return [&world](bool mine) { return std::pair(world.combine(reduce::min{}, mine), world.combine(reduce::max{}, mine)); };
+}
+
+}  // namespace detail
 
 template <class Value>
 class agreed {

@@ -4,8 +4,8 @@
 //     at::Tensor all = keel::all_gather(world, tensor);      [size, ..] of what each rank has
 //     at::Tensor mine = keel::reduce_scatter(world, tensor); this rank's part of the sum
 // Any dense tensor of a floating-point or integer dtype or bool, on any device that the group serves. Sums of float16 and bfloat16 are
-// made in float32, in the order of the ranks. Every rank has the same bits. Throws world_error (E25) where a rank is gone, is too late or
-// calls something else, and error (E12) for a tensor that no collective takes.
+// made in float32, in the order of the ranks. Every rank has the same bits. Throws world_error (E25) where a rank is gone or too late,
+// world_error (E26) where one calls something else, and error (E12) for a tensor that no collective takes.
 // Left out: sparse tensors, and collectives of some of the ranks.
 #pragma once
 

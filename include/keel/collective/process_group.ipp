@@ -65,12 +65,16 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c
   auto const ask = [store, rank, size, mine, is_asking] {
     auto const ends = c10::make_scope_exit([&] { is_asking->store(false); });
     put(*store, sign_key(rank), std::to_string(mine));
-    std::string all;
-    for (int one = 0; one < size; ++one) {
+    std::vector<std::string> all(static_cast<std::size_t>(size), std::to_string(transport::not_asked_for));
+    // A rank looks at some behind it: of hundreds each would otherwise ask for hundreds.
+    for (int behind = 1; behind <= std::min(4, size - 1); ++behind) {
+      int const one = (rank + behind) % size;
       std::string const found = found_at(*store, sign_key(one));
-      all += (found.empty() ? "-1" : found) + " ";
+      all[static_cast<std::size_t>(one)] = found.empty() ? "-1" : found;
     }
-    return all;
+    std::string words;
+    for (std::string const& one : all) words += one + " ";
+    return words;
   };
   try {
     auto const words = answered(std::chrono::seconds(1), ask);
@@ -80,7 +84,8 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c
     for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
     return found;
   } catch (std::exception const&) {
-    // The store is gone, which the caller takes for a store that does not answer.
+    // The store is gone, which the caller takes for a store that does not answer, or there was no thread for the question.
+    is_asking->store(false);
     return std::nullopt;
   }
 }
@@ -148,11 +153,14 @@ KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std
   } catch (std::exception const&) {
     left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
-  return {left.find(" is at ") != std::string::npos && left.find(" has given up") == std::string::npos,
-          "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
-              ", its collective number " + std::to_string(number) + ": " +
-              (left.empty() ? "a rank is gone, too late, or calls something else" : left) + " (" + reason +
-              "). Look at what that rank said last, and start all of them again."};
+  // Several may be under way, of which ranks name different ones where the connection breaks.
+  std::size_t const at = left.find(" is at ");
+  bool const is_elsewhere = at != std::string::npos && left.find(" has given up") == std::string::npos &&
+                            !left.substr(at + 7).starts_with(std::string(what) + ",");
+  return {is_elsewhere, "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
+                            ", its collective number " + std::to_string(number) + ": " +
+                            (left.empty() ? "a rank is gone, too late, or calls something else" : left) + " (" + reason +
+                            "). Look at what that rank said last, and start all of them again."};
 }
 
 }  // namespace keel::detail

@@ -68,8 +68,9 @@ class transport {
   virtual void abort(std::string const& why) noexcept = 0;
   /// The same from another thread, in the last moment of a process whose own one hangs: leaves the words, and nothing else.
   virtual void leave_last_words(std::string const& /*why*/) noexcept {}
-  /// From another thread: leaves this number for the others, and returns theirs, in the order of the ranks; -1: it has left none. Empty: ranks
-  /// of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
+  /// From another thread: leaves this number for the others, and returns theirs, in the order of the ranks; -1: it has left none;
+  /// not_asked_for: enough others look at that rank. Empty: ranks of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
+  static constexpr std::int64_t not_asked_for = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t /*mine*/) { return std::vector<std::int64_t>(); }
   /// No collective waits longer than this for the others.
   virtual void limit(std::chrono::milliseconds /*longest*/) {}

@@ -3,7 +3,7 @@
 //     keel::world_of_ranks world = keel::join();                    those of the launcher (collective/join.hpp)
 //     keel::world_of_ranks world = keel::over(group);               a c10d group that the program has
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks of one process, for tests (collective/in_process.hpp)
-// Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each.
+// Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each at a time.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

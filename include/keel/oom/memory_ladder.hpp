@@ -26,6 +26,7 @@
 #include <keel/rule/reject_call.hpp>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace keel {
@@ -120,9 +121,21 @@ class memory_ladder {
     if (!relief().offload && offloaded_) bring_back();
   }
 
-  /// Takes the next rung; see ladder_position::take_next.
-  oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates) {
-    return position_.take_next(max_pieces, updates, [&](int index) { return can_take(index); });
+  /// Takes the next rung; see ladder_position::take_next. `on_all(bool)`: whether all ranks can take one, and whether any can. Throws
+  /// out_of_memory_error (E09) where some of them alone took one that cannot be taken back.
+  template <class OnAll>
+  oom::rung_kind take_next(std::int64_t max_pieces, std::int64_t updates, OnAll const& on_all) {
+    return position_.take_next(max_pieces, updates, [&](int index) {
+      bool const mine = can_take(index);
+      auto const [all, any] = on_all(mine);
+      if (all == any) return all;
+      auto const kind = ladder_.rungs[index].kind;
+      if (kind == oom::rung_kind::quantize_base || kind == oom::rung_kind::custom)
+        throw out_of_memory_error("E09", std::string("some ranks alone could take the rung ") + to_string(kind) +
+                                             ", which cannot be taken back. Put it where all of them have memory for it.");
+      if (offloaded_ && !relief().offload) bring_back();
+      return false;
+    });
   }
 
   /// An update took place; the rung that it gave back, if it did.

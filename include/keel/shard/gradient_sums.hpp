@@ -43,11 +43,14 @@ class gradient_sums {
   std::int64_t prepare();
   /// The last backward pass of an update follows: sums begin in it, once `may_begin` permits it.
   void begin_backward(permission may_begin);
-  /// No sum may begin any more, and none has.
+  /// No sum may begin by itself any more.
   void forget();
-  /// All ranks, once for each prepare() on which they agreed: begins what has not begun, and waits for all. False where a rank `threw`. Otherwise
+  /// All ranks, once for each prepare() on which they agreed: begins what has not begun, and waits for all. False where a rank `threw`, or failed
+  /// here. Otherwise
   /// the gradients are the sums, in float32 where parameters are narrower, and a parameter that has one on any rank has one.
   bool finish(double relative, bool threw);
+  /// What failed on this rank itself, where finish() returned false; null: nothing.
+  std::exception_ptr take_failure() { return std::exchange(failed_, nullptr); }
 
  private:
   struct bucket {
@@ -70,6 +73,7 @@ class gradient_sums {
   void ready(std::size_t parameter) noexcept;
   void begin_ready();
   void begin(std::size_t number, double relative, bool threw);
+  void begin_whatever(std::size_t number, double relative, bool threw);
   void fill(bucket& of, double relative, bool threw);
   void hand_out(bucket const& of);
   taken of_gradient(std::size_t parameter) const;
@@ -91,6 +95,7 @@ class gradient_sums {
   permission may_begin_;  ///< empty: no backward pass is watched
   std::size_t begun_ = 0;
   std::exception_ptr failed_;  ///< in a backward pass, which it does not end
+  bool is_broken_ = false;     ///< in a collective
 };
 
 }  // namespace keel::detail

@@ -130,8 +130,10 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   bool is_cut = takes_part_.size() == tensors.size();
   for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
   if (!is_cut) cut();
-  std::int64_t checksum = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) checksum += takes_part_[i] ? static_cast<std::int64_t>(i) + 1 : 0;
+  // A double holds it exactly.
+  constexpr std::int64_t prime = 2147483647;
+  std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
+  for (std::size_t i = 0; i < tensors.size(); ++i) checksum = (checksum * 48271 + (takes_part_[i] ? 2 : 1)) % prime;
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
     one.under_way.reset();
@@ -149,12 +151,19 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   std::fill(is_ready_.begin(), is_ready_.end(), false);
   begun_ = 0;
   failed_ = nullptr;
+  is_broken_ = false;
   return checksum;
 }
 
-KEEL_BODY void gradient_sums::begin_backward(permission may_begin) { may_begin_ = std::move(may_begin); }
+KEEL_BODY void gradient_sums::begin_backward(permission may_begin) {
+  std::lock_guard const lock(mutex_);
+  may_begin_ = std::move(may_begin);
+}
 
-KEEL_BODY void gradient_sums::forget() { may_begin_ = nullptr; }
+KEEL_BODY void gradient_sums::forget() {
+  std::lock_guard const lock(mutex_);
+  may_begin_ = nullptr;
+}
 
 KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   std::lock_guard const lock(mutex_);
@@ -224,7 +233,20 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
 KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
   bucket& one = buckets_[number];
   fill(one, relative, threw);
+  is_broken_ = true;
   one.under_way = begin_all_reduce(world_, one.sum);
+  is_broken_ = false;
+}
+
+/// What fails on this rank alone does not keep it from the collectives in which the others are.
+KEEL_BODY void gradient_sums::begin_whatever(std::size_t number, double relative, bool threw) {
+  try {
+    begin(number, relative, threw || failed_);
+  } catch (std::exception const&) {
+    if (is_broken_ || threw || failed_) throw;
+    failed_ = std::current_exception();
+    begin(number, relative, true);
+  }
 }
 
 KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
@@ -236,15 +258,15 @@ KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
 }
 
 KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
-  may_begin_ = nullptr;
-  if (failed_) std::rethrow_exception(std::exchange(failed_, nullptr));
+  forget();
+  if (is_broken_) std::rethrow_exception(std::exchange(failed_, nullptr));
   at::NoGradGuard const no_grad;
   auto const wait = [this] {
     for (bucket& one : buckets_) {
       if (one.under_way) std::exchange(one.under_way, nullptr)->wait();
     }
   };
-  while (begun_ < buckets_.size()) begin(begun_++, relative, threw);
+  while (begun_ < buckets_.size()) begin_whatever(begun_++, relative, threw);
   wait();
   at::Tensor const& last = buckets_.back().sum;
   auto const said = read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks));

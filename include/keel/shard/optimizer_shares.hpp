@@ -78,10 +78,16 @@ class optimizer_shares {
     range_of_elements range;
   };
 
+  /// Bytes of a device, from update to update.
+  struct memory_of_gather {
+    at::Tensor sent, received;
+  };
+
   /// Calls `use(bucket, longest)` for the parameters that have a gradient, where no rank has more than `longest` elements of a bucket.
   template <class Use>
   void for_each_gathered(Use const& use) const;
   range_of_elements range_of(std::size_t index, int rank) const;
+  memory_of_gather& memory_on(c10::Device device);
   share make_share(at::Tensor const& parameter, std::size_t index) const;
   void forget(share const& one);
   /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
@@ -94,7 +100,7 @@ class optimizer_shares {
   parameter_list const& parameters_;
   std::vector<share> shares_;                   ///< in the order of the parameters
   std::vector<std::vector<at::Tensor>> aside_;  ///< a group: the pieces, or the parameters while they are inside
-  at::Tensor sent_, received_;                  ///< bytes, from update to update
+  std::vector<memory_of_gather> of_devices_;
   int depth_ = 0;
 };
 

@@ -163,14 +163,22 @@ KEEL_BODY range_of_elements optimizer_shares::range_of(std::size_t index, int ra
   return share_of(shares_[index].parameter.numel(), index, rank, world_.size());
 }
 
+KEEL_BODY optimizer_shares::memory_of_gather& optimizer_shares::memory_on(c10::Device device) {
+  for (memory_of_gather& one : of_devices_) {
+    if (one.sent.defined() && one.sent.device() == device) return one;
+  }
+  return of_devices_.emplace_back();
+}
+
 KEEL_BODY void optimizer_shares::prepare() {
   for_each_gathered([this](std::vector<std::size_t> const& bucket, std::int64_t longest) {
     at::Tensor const& like = shares_[bucket.front()].parameter;
     auto const bytes = longest * static_cast<std::int64_t>(like.element_size());
-    if (sent_.defined() && sent_.device() == like.device() && sent_.numel() >= bytes) return;
+    memory_of_gather& memory = memory_on(like.device());
+    if (memory.sent.defined() && memory.sent.numel() >= bytes) return;
     auto const options = at::TensorOptions(at::kByte).device(like.device());
-    received_ = at::empty({world_.size() * bytes}, options);
-    sent_ = at::zeros({bytes}, options);
+    memory.received = at::empty({world_.size() * bytes}, options);
+    memory.sent = at::zeros({bytes}, options);
   });
 }
 
@@ -182,13 +190,14 @@ KEEL_BODY void optimizer_shares::gather_parameters() {
     auto const begin_of = [&](at::Tensor const& bytes, std::int64_t elements) {
       return bytes.narrow(0, 0, elements * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
     };
-    at::Tensor const mine = begin_of(sent_, longest);
+    memory_of_gather const& memory = memory_on(like.device());
+    at::Tensor const mine = begin_of(memory.sent, longest);
     std::int64_t at = 0;
     for (std::size_t const i : bucket) {
       mine.narrow(0, at, shares_[i].range.count).copy_(shares_[i].piece);
       at += shares_[i].range.count;
     }
-    at::Tensor all = begin_of(received_, world_.size() * longest).view({world_.size(), longest});
+    at::Tensor all = begin_of(memory.received, world_.size() * longest).view({world_.size(), longest});
     if (auto const under_way = begin_all_gather(world_, mine, all)) under_way->wait();
     for (int rank = 0; rank < world_.size(); ++rank) {
       if (rank == world_.rank()) continue;

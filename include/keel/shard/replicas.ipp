@@ -22,20 +22,22 @@ namespace keel::detail {
 /// Of its bits: their sum as integers, which any one of them changes.
 inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
-  at::Tensor const flat = tensor.detach().contiguous().view(-1);
-  switch (flat.element_size()) {
-    case 1:
-      return flat.to(at::kLong).sum().item<std::int64_t>();
-    case 2:
-      return flat.view(at::kShort).sum(at::kLong).item<std::int64_t>();
-    case 4:
-      return flat.view(at::kInt).sum(at::kLong).item<std::int64_t>();
-    case 8:
-      return flat.is_complex() ? at::view_as_real(flat).view(at::kInt).sum(at::kLong).item<std::int64_t>()
-                               : flat.view(at::kLong).sum().item<std::int64_t>();
-    default:
-      return 0;
+  at::Tensor const whole = tensor.detach();
+  at::Tensor const flat = whole.is_non_overlapping_and_dense() ? whole.as_strided({whole.numel()}, {1}) : whole.reshape(-1);
+  at::Tensor const bits = flat.is_complex() ? at::view_as_real(flat).view(-1) : flat;
+  auto const type = bits.element_size() == 1   ? at::kByte
+                    : bits.element_size() == 2 ? at::kShort
+                    : bits.element_size() == 4 ? at::kInt
+                                               : at::kLong;
+  // A sum in 64 bits of all of them at once would need a copy.
+  constexpr std::int64_t piece = 1 << 18;
+  std::int64_t sum = 0;
+  for (std::int64_t begin = 0; begin < bits.numel(); begin += piece) {
+    at::Tensor const one = bits.narrow(0, begin, std::min(piece, bits.numel() - begin)).view(type).sum(at::kLong);
+    // It may go round: only its bits count.
+    sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(one.item<std::int64_t>()));
   }
+  return sum;
 }
 
 KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors) {

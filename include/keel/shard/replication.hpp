@@ -20,6 +20,7 @@
 #include <exception>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/optimizer_shares.hpp>
@@ -114,7 +115,7 @@ class replication {
   void tell_out_of_memory();
   /// The allocator of this rank loses time, which the others learn at the next agreement.
   void ask_for_rung(bool thrashes) { thrashes_ = thrashes; }
-  /// One of them did, at the last agreement; said once.
+  /// The allocator of one of them did, as of the last agreement; said once, so that all take the rung behind the same update.
   bool take_rung_request() { return std::exchange(asked_.thrashes, false); }
   /// This rank's training ends with an exception outside of a call: unless all of them end by it, their collectives throw its words.
   void leave(char const* words) noexcept {
@@ -160,12 +161,24 @@ class replication {
     if (shares_) shares_->prepare();
   }
   /// An update of the parameters, after which each rank has the shares of the others. Where `run` throws, they learn it at once.
-  /// Every hundredth looks at the replicas: throws world_error (E26) that names what differs and the rank.
   template <class Run>
   void update(Run const& run) {
     told_before_shares(run);
     if (shares_) shares_->gather_parameters();
-    if (is_shared() && ++updates_since_look_ == updates_between_looks) look_at_replicas();
+  }
+  /// All ranks, behind an update: every hundredth looks at the replicas. Throws world_error (E26) that names what differs and the rank.
+  void look_at_replicas();
+  /// The others wait in a collective that a rank which throws by itself does not come to.
+  template <class Run>
+  void told_at_once(Run const& run) {
+    try {
+      run();
+    } catch (world_error const&) {
+      throw;
+    } catch (std::exception const& thrown) {
+      if (is_shared()) world_.abort(thrown.what());
+      throw;
+    }
   }
   /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
   template <class Run>
@@ -187,7 +200,6 @@ class replication {
 
  private:
   using clock = std::chrono::steady_clock;
-  void look_at_replicas();
   /// How a rank comes to an agreement that it cannot make.
   enum class ending : unsigned char { none, threw, out_of_memory };
 
@@ -221,7 +233,7 @@ class replication {
   world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   torch::nn::Module* model_ = nullptr;
-  parameter_list const* parameters_ = nullptr;
+  bool has_ladder_ = false;
   std::int64_t updates_since_look_ = 0;
   std::optional<gradient_sums> sums_;
   std::optional<optimizer_shares> shares_;
@@ -250,6 +262,13 @@ struct no_replication {
   static constexpr bool is_shared() { return false; }
   static void begin_call() {}
   static void tell_out_of_memory() {}
+  static void look_at_replicas() {}
+  static void ask_for_rung(bool /*thrashes*/) {}
+  static bool take_rung_request() { return false; }
+  template <class Run>
+  static void told_at_once(Run const& run) {
+    run();
+  }
   static void prepare_update() {}
   static void tell() noexcept {}
   static void tell(std::exception_ptr const& /*thrown*/) noexcept {}

@@ -14,6 +14,7 @@
 #include <keel/collective/words_of_rank.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/shard/replication.hpp>
 #include <map>
 #include <utility>
@@ -91,7 +92,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
                                   torch::optim::Optimizer& optimizer, bool has_closure) {
   optimizer_ = &optimizer;
   model_ = &model;
-  parameters_ = &parameters;
+  has_ladder_ = recipe.oom.kind == oom::kind::ladder;
   if (!is_shared()) return;
   if (has_closure)
     throw error(
@@ -237,9 +238,17 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
     if (has_words) thrower = rank;
     is_out_of_memory = is_out_of_memory || !has_words;
   }
-  if (thrower < world_.size() || is_out_of_memory) {
+  if (thrower < world_.size()) {
     end_together(thrower, threw);
     // Its own exception is on its way.
+    return {};
+  }
+  // Where one has no more data, the update is dropped, whatever else became of it.
+  for (int rank = 0; is_out_of_memory && rank < world_.size(); ++rank) {
+    if (of(rank, of_window::ended) != 0.0) return {.ended_on = rank};
+  }
+  if (is_out_of_memory) {
+    end_together(thrower, threw);
     return {};
   }
   std::vector<double> milliseconds;
@@ -306,9 +315,23 @@ KEEL_BODY void replication::end_of_data(std::int64_t updates) {
 
 KEEL_BODY void replication::sum_gradients() {
   if (!is_shared()) return;
+  bool const all_summed = waiting([this] { return sums_->finish(factor_, false); });
   owes_sums_ = false;
-  if (waiting([this] { return sums_->finish(factor_, false); })) return;
-  end_together(world_.combine(reduce::min{}, world_.size()), "");
+  if (all_summed) return;
+  std::exception_ptr const own = sums_->take_failure();
+  std::string words;
+  bool is_out = false;
+  if (own) {
+    try {
+      std::rethrow_exception(own);
+    } catch (std::exception const& one) {
+      words = *one.what() != 0 ? one.what() : "an exception without words";
+      is_out = has_ladder_ && is_out_of_memory(one);
+    }
+  }
+  is_starved_ = is_starved_ || is_out;
+  end_together(world_.combine(reduce::min{}, own && !is_out ? world_.rank() : world_.size()), words);
+  if (own) std::rethrow_exception(own);
 }
 
 KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
@@ -323,6 +346,10 @@ KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
       // What it is, its own catcher says.
     }
     take_part(ending::threw, words);
+    // The others skip the update, or have ended it, and are to end by this too.
+    if (!all_know_) world_.abort(words);
+  } catch (data_ended const&) {
+    world_.abort(words);
   } catch (...) {
     // The other ranks are gone, or this one is: what it threw is on its way already.
   }
@@ -335,13 +362,13 @@ KEEL_BODY void replication::tell_out_of_memory() {
 }
 
 KEEL_BODY void replication::take_part(ending how, std::string const& words) {
-  if (!std::exchange(told_, true)) {
-    begin_exchange({}, how);
-    finish_exchange(words);
-    return;
+  bool const is_early = !std::exchange(told_, true);
+  if (is_early) begin_exchange({}, how);
+  // It may have agreed before it threw: the others are in the sums then, or come to them, unless what the ranks agreed on says otherwise.
+  if (is_exchanging_) {
+    window_of_ranks const all = finish_exchange(words);
+    if (all.ended_on >= 0) throw data_ended{all.ended_on};
   }
-  // It agreed before it threw: the others are in the sums, or come to them, unless what the ranks agreed on says otherwise.
-  if (is_exchanging_) finish_exchange(words);
   sums_->forget();
   if (!std::exchange(owes_sums_, false)) return;
   static_cast<void>(sums_->finish(factor_, true));
@@ -360,6 +387,7 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
 }
 
 KEEL_BODY void replication::look_at_replicas() {
+  if (!is_shared() || ++updates_since_look_ < updates_between_looks) return;
   updates_since_look_ = 0;
   require_live(world_);
   tensor_map all;

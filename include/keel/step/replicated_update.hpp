@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <exception>
 #include <keel/accumulate/declared_batch.hpp>
-#include <keel/collective/agreed.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
@@ -28,8 +27,9 @@ class replicated_update {
 
   /// Before the update's last micro-batch: where the host knows its loss before the backward pass, the ranks agree while that runs.
   void agree_in_backward() {
-    // A micro-batch that is cut has several backward passes.
-    if (!ranks().is_shared() || step_.losses_stay_on_device_ || step_.pieces() > 1) return;
+    // A micro-batch that is cut has several backward passes, and a hook behind it may look at gradients or be in a collective.
+    bool const is_alone = step_.pieces() == 1 && !reads_losses(step_.observe_);
+    if (!ranks().is_shared() || step_.losses_stay_on_device_ || !is_alone) return;
     step_.pass_.tell_before_backward([&step = step_](loss_accumulator const& tally, double weight) {
       replicated_update(step).begin_agreement(tally, weight);
     });
@@ -129,16 +129,5 @@ class replicated_update {
   update_sums const& sums_;
   std::optional<gradients<stage::scaled>> whole_;  ///< where this rank's loss is finite
 };
-
-/// Of several ranks: the allocator of one loses time, so that all take a rung.
-template <class World>
-bool any_thrashes(no_replication const& /*ranks*/, World const& world, bool mine) {
-  return agree(world, mine).value();
-}
-/// As of the last agreement: another collective would cost every update one.
-inline bool any_thrashes(replication& ranks, world_of_ranks const& /*world*/, bool mine) {
-  ranks.ask_for_rung(mine);
-  return ranks.is_shared() ? ranks.take_rung_request() : mine;
-}
 
 }  // namespace keel::detail

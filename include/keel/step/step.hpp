@@ -56,6 +56,7 @@
 #include <keel/step/update_pass.hpp>
 #include <keel/step/update_replay.hpp>
 #include <keel/step/update_trace.hpp>
+#include <keel/step/world_for.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -81,6 +82,7 @@ class step {
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
   static constexpr bool replicates = shard::is_of_ranks(configured.shard);
+  static constexpr bool takes_several = replicates || std::same_as<recipe, detail::inert>;
   using world_type = std::conditional_t<replicates, world_of_ranks, typename Environment::world>;
   /// What follows model and optimizer: the length of the run.
   using options_type = std::int64_t;
@@ -128,12 +130,14 @@ class step {
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, std::int64_t updates = 0, Observer observe = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
-      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe, world_for_this(world)) {}
+      : step(model, optimizer, detail::recipe_numbers<recipe>(), updates, observe,
+             detail::world_for<world_type, Recipe, takes_several>(world)) {}
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, numbers const& all, std::int64_t updates = 0,
        Observer observe = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe, world_for_this(world)) {}
+      : step(model, optimizer, detail::recipe_numbers<recipe>(all), updates, observe,
+             detail::world_for<world_type, Recipe, takes_several>(world)) {}
   /// Rejected (Z08): which of the two would be guarded?
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   step(Model& model, First& first, Second&, std::int64_t = 0, Observer = {}) : step(model, first) {
@@ -504,15 +508,6 @@ class step {
     if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
   }
 
-  /// Rejected (U57): more ranks than the recipe is for.
-  static world_type world_for_this([[maybe_unused]] world_of_ranks const& world) {
-    if constexpr (replicates) {
-      return world;
-    } else {
-      if constexpr (!std::same_as<recipe, detail::inert>) detail::reject_call<rule::U57, Recipe>();
-      return {};
-    }
-  }
   /// Rejected (U56) where the recipe needs one.
   static void require_world() {
     if constexpr (replicates) detail::reject_call<rule::U56, Recipe>();
@@ -559,8 +554,12 @@ class step {
   /// Between updates: a rung for an allocator that loses time.
   void relieve_allocator() {
     auto const retries = Environment::allocator_retries(parameters_.tensors.front().device());
-    if (!detail::any_thrashes(replication_, world_, ladder_.thrashes(retries))) return;
-    // Where no rung is left the run goes on as slowly as it did.
+    bool const thrashes = ladder_.thrashes(retries);
+    if (replication_.is_shared()) return replication_.ask_for_rung(thrashes);
+    if (agree(world_, thrashes).value()) take_rung_for_time();
+  }
+  /// Where no rung is left the run goes on as slowly as it did.
+  void take_rung_for_time() {
     take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
   }
 
@@ -575,7 +574,9 @@ class step {
     };
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
     if (!decision) return result::accumulated{micro_batches_, numbers_.present().accumulate.count};
-    return decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+    step_outcome const result = decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+    if (has_ladder && replication_.take_rung_request()) take_rung_for_time();
+    return result;
   }
 
   /// What ends the update, if anything does before it is decided.
@@ -632,7 +633,11 @@ class step {
 
   /// The next rung, which all ranks take together; hooks are called.
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
-    auto const rung = ladder_.take_next(agree(world_, replay_.max_pieces()).value(), begun());
+    oom::rung_kind rung{};
+    replication_.told_at_once([&] {
+      auto const pieces = agree(world_, replay_.max_pieces()).value();
+      replication_.inside([&] { rung = ladder_.take_next(pieces, begun(), detail::all_and_any(world_)); });
+    });
     if (rung != oom::rung_kind::give_up || may_give_up)
       observe_(event::out_of_memory{begun(), to_string(rung), message, ladder_.relief().pieces, !may_give_up, shortage()});
     return rung;
@@ -753,7 +758,9 @@ class step {
     });
     pass_.layers().after_update(updates_ + 1);
     repeated_.take(optimizer_, parameters_);
-    return accept(found.facts, found.loss, found.norm, was_clipped);
+    step_outcome const result = accept(found.facts, found.loss, found.norm, was_clipped);
+    replication_.told_at_once([&] { replication_.look_at_replicas(); });
+    return result;
   }
 
   /// Launches the update and says what became of the one before it.

@@ -1,4 +1,5 @@
-// timeout::soft, hard, first_update and force_exit: a thread that sees how long a run stays where it is, and that waits for nothing itself.
+// timeout::soft, hard, first_update and force_exit: a thread that sees how long a run stays where it is, and that waits for nothing itself
+// but, with a heartbeat, a second at most for the store of the ranks.
 //   soft          no update, save or batch of an evaluation has ended for so long: says so, once, with what the training thread does
 //   hard          the same for longer: the stacks of all threads go into `no_progress.txt` of the run's directory, a `failed` event (E27) into
 //                 events.jsonl, the words to the other ranks and to the launcher; the process ends with exit_code::no_progress

@@ -10,6 +10,7 @@
 #include <exception>
 #include <fstream>
 #include <keel/collective/exit_code.hpp>
+#include <keel/collective/transport.hpp>
 #include <keel/timeout/run_watch.hpp>
 #include <keel/timeout/thread_stacks.hpp>
 #include <nlohmann/json.hpp>
@@ -75,7 +76,9 @@ KEEL_BODY void run_watch::run() {
       // No memory for a report, or a clock that is gone: it looks again soon.
     }
   } while (!ends_.wait_for(lock, every, [this] { return is_over_; }));
-  if (own_sign_ > 0) static_cast<void>(of_.exchange_signs(farewell));
+  // A question may still be open.
+  for (int attempt = 0; own_sign_ > 0 && attempt < 10 && !of_.exchange_signs(farewell); ++attempt)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
 
 KEEL_BODY void run_watch::listen() {
@@ -97,7 +100,8 @@ KEEL_BODY void run_watch::listen() {
   std::string silent;
   if (!found && at - answered_at_ >= limit) silent = "the store of the ranks has not answered";
   for (std::size_t rank = 0; found && silent.empty() && rank < signs_.size(); ++rank) {
-    bool const lives = signs_[rank].number == farewell || static_cast<int>(rank) == of_.rank;
+    std::int64_t const number = signs_[rank].number;
+    bool const lives = number == farewell || number == transport::not_asked_for || static_cast<int>(rank) == of_.rank;
     if (!lives && at - signs_[rank].at >= limit) silent = "rank " + std::to_string(rank) + " has given no sign of life";
   }
   if (silent.empty() || !watches_.load()) return;

@@ -86,13 +86,13 @@ class trainer {
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {}, files const& file_system = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
       : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system,
-                step_type::world_for_this(world)) {}
+                detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {},
           files const& file_system = {})
     requires(detail::recipe_numbers<recipe>::are_open)
       : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system,
-                step_type::world_for_this(world)) {}
+                detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
   /// With the numbers of another trainer of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
@@ -842,10 +842,10 @@ class trainer {
                                   progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                   step_.relief(), log_.timeline()));
     log_.ended(ended, step_.updates(), words);
+    watch_.end();
     hooks_(event::run_end{ended});
     begun_ = false;
     ended_ = true;
-    watch_.end();
     stop_requested_ = false;
     if constexpr (step_type::replicates) {
       // What asked this loop to end does not ask the next one.
