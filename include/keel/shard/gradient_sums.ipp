@@ -233,9 +233,14 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
 KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
   bucket& one = buckets_[number];
   fill(one, relative, threw);
-  is_broken_ = true;
-  one.under_way = begin_all_reduce(world_, one.sum);
-  is_broken_ = false;
+  try {
+    one.under_way = begin_all_reduce(world_, one.sum);
+  } catch (...) {
+    // Whoever comes to the sums once more gets it too.
+    failed_ = std::current_exception();
+    is_broken_ = true;
+    throw;
+  }
 }
 
 /// What fails on this rank alone does not keep it from the collectives in which the others are.
@@ -259,7 +264,7 @@ KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
 
 KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   forget();
-  if (is_broken_) std::rethrow_exception(std::exchange(failed_, nullptr));
+  if (is_broken_) std::rethrow_exception(failed_);
   at::NoGradGuard const no_grad;
   auto const wait = [this] {
     for (bucket& one : buckets_) {
