@@ -214,6 +214,11 @@ class replication {
   /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
   std::optional<double> may_sum() const;
   double factor_in(window_of_ranks const& all) const;
+  /// Of several ranks, once begin() was there.
+  gradient_sums& sums() {
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): begin() makes them
+    return *sums_;
+  }
   /// All ranks: the update ends. `first`: the first rank that threw, whose words those without an exception throw; size(): none did, but memory
   /// ran out on one.
   void end_together(int first, std::string const& threw);

@@ -146,7 +146,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   own[tokens] = real(mine.tokens);
   own[updates] = real(mine.updates);
   // One that threw, or has no data, sums nothing.
-  own[trains] = how != ending::none || mine.ended_on >= 0 ? 0.0 : real(sums_->prepare());
+  own[trains] = how != ending::none || mine.ended_on >= 0 ? 0.0 : real(sums().prepare());
   own[signal] = real(mine_.signal);
   own[stops] = real(mine_.stops);
   own[saves] = real(mine_.saves);
@@ -288,7 +288,7 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
 KEEL_BODY void replication::begin_agreement(window_of_ranks const& mine) {
   if (!is_shared()) return;
   begin_exchange(mine, ending::none);
-  sums_->begin_backward([this] { return may_sum(); });
+  sums().begin_backward([this] { return may_sum(); });
 }
 
 KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
@@ -299,7 +299,7 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
   }
   if (!is_exchanging_) begin_exchange(mine, ending::none);
   auto const ends = c10::make_scope_exit([this] {
-    if (!owes_sums_) sums_->forget();
+    if (!owes_sums_) sums().forget();
   });
   window_of_ranks const all = finish_exchange("");
   if (all.ended_on >= 0) throw data_ended{all.ended_on};
@@ -315,10 +315,10 @@ KEEL_BODY void replication::end_of_data(std::int64_t updates) {
 
 KEEL_BODY void replication::sum_gradients() {
   if (!is_shared()) return;
-  bool const all_summed = waiting([this] { return sums_->finish(factor_, false); });
+  bool const all_summed = waiting([this] { return sums().finish(factor_, false); });
   owes_sums_ = false;
   if (all_summed) return;
-  std::exception_ptr const own = sums_->take_failure();
+  std::exception_ptr const own = sums().take_failure();
   std::string words;
   bool is_out = false;
   if (own) {
@@ -369,9 +369,9 @@ KEEL_BODY void replication::take_part(ending how, std::string const& words) {
     window_of_ranks const all = finish_exchange(words);
     if (all.ended_on >= 0) throw data_ended{all.ended_on};
   }
-  sums_->forget();
+  sums().forget();
   if (!std::exchange(owes_sums_, false)) return;
-  static_cast<void>(sums_->finish(factor_, true));
+  static_cast<void>(sums().finish(factor_, true));
   end_together(world_.combine(reduce::min{}, how == ending::threw ? world_.rank() : world_.size()), words);
 }
 
