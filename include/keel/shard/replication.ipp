@@ -362,8 +362,8 @@ KEEL_BODY void replication::tell_out_of_memory() {
 }
 
 KEEL_BODY void replication::take_part(ending how, std::string const& words) {
-  bool const is_early = !std::exchange(told_, true);
-  if (is_early) begin_exchange({}, how);
+  bool const is_untold = !std::exchange(told_, true);
+  if (is_untold) begin_exchange({}, how);
   // It may have agreed before it threw: the others are in the sums then, or come to them, unless what the ranks agreed on says otherwise.
   if (is_exchanging_) {
     window_of_ranks const all = finish_exchange(words);
