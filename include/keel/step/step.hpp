@@ -575,7 +575,8 @@ class step {
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
     if (!decision) return result::accumulated{micro_batches_, numbers_.present().accumulate.count};
     step_outcome const result = decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
-    if (has_ladder && replication_.take_rung_request()) take_rung_for_time();
+    if constexpr (has_ladder)
+      if (replication_.take_rung_request()) take_rung_for_time();
     return result;
   }
 
