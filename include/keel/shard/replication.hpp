@@ -249,10 +249,11 @@ class replication {
   clock::duration waited_{};                   ///< for other ranks since
   at::Tensor packed_, gathered_;               ///< numbers of this rank, and of all
   std::unique_ptr<collective_under_way> under_way_;
-  bool is_exchanging_ = false;                    ///< an exchange has begun
-  bool owes_sums_ = false;                        ///< the others are in the sums, or come to them
-  double factor_ = 1.0;                           ///< of this rank's gradients there
-  std::map<at::ScalarType, at::Tensor> buffers_;  ///< in which they go to the other ranks
+  bool is_exchanging_ = false;                                ///< an exchange has begun
+  bool owes_sums_ = false;                                    ///< the others are in the sums, or come to them
+  double factor_ = 1.0;                                       ///< of this rank's gradients there
+  std::map<at::ScalarType, std::vector<at::Tensor>> shared_;  ///< buffers of the model, as of the agreement
+  std::map<at::ScalarType, at::Tensor> buffers_;              ///< in which they go to the other ranks
   bool thrashes_ = false;
   bool is_starved_ = false;  ///< memory ran out in this call
   bool told_ = true;

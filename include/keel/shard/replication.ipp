@@ -406,7 +406,8 @@ inline std::map<at::ScalarType, std::vector<at::Tensor>> shared_buffers(torch::n
 }
 
 KEEL_BODY void replication::prepare_buffers() {
-  for (auto const& [dtype, all] : shared_buffers(*model_)) {
+  shared_ = shared_buffers(*model_);
+  for (auto const& [dtype, all] : shared_) {
     std::int64_t elements = 0;
     for (at::Tensor const& one : all) elements += one.numel();
     at::Tensor& flat = buffers_[dtype];
@@ -418,7 +419,7 @@ KEEL_BODY void replication::prepare_buffers() {
 KEEL_BODY void replication::share_buffers() {
   if (!is_shared()) return;
   at::NoGradGuard const no_grad;
-  for (auto const& [dtype, all] : shared_buffers(*model_)) {
+  for (auto const& [dtype, all] : shared_) {
     at::Tensor const& flat = buffers_.at(dtype);
     auto const each = [&](auto const& use) {
       std::int64_t begin = 0;
