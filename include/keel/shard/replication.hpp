@@ -168,17 +168,21 @@ class replication {
   }
   /// All ranks, behind an update: every hundredth looks at the replicas. Throws world_error (E26) that names what differs and the rank.
   void look_at_replicas();
-  /// The others wait in a collective that a rank which throws by itself does not come to.
-  template <class Run>
-  void told_at_once(Run const& run) {
+  /// The others wait in a collective that a rank which throws by itself does not come to, unless `is_told(exception)`.
+  template <class Run, class IsTold>
+  void told_at_once(Run const& run, IsTold const& is_told) {
     try {
       run();
     } catch (world_error const&) {
       throw;
     } catch (std::exception const& thrown) {
-      if (is_shared()) world_.abort(thrown.what());
+      if (is_shared() && !is_told(thrown)) world_.abort(thrown.what());
       throw;
     }
+  }
+  template <class Run>
+  void told_at_once(Run const& run) {
+    told_at_once(run, [](std::exception const&) { return false; });
   }
   /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
   template <class Run>

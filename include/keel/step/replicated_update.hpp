@@ -108,21 +108,12 @@ class replicated_update {
     return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
   }
 
-  /// The others are in a collective that a rank which throws by itself does not come to. With a ladder
-  /// the step says where memory ran out.
+  /// As replication::told_at_once. Where memory ran out, the step of a recipe with a ladder says so.
   template <class Run>
   void told_if_not_of_ranks(Run const& run) {
-    try {
-      run();
-    } catch (world_error const&) {
-      throw;
-    } catch (memory_of_other_rank const&) {
-      throw;
-    } catch (std::exception const& thrown) {
-      bool const is_told = Step::has_ladder && is_out_of_memory(thrown);
-      if (!is_told) ranks().world().abort(thrown.what());
-      throw;
-    }
+    ranks().told_at_once(run, [](std::exception const& thrown) {
+      return dynamic_cast<memory_of_other_rank const*>(&thrown) != nullptr || (Step::has_ladder && is_out_of_memory(thrown));
+    });
   }
 
   Step& step_;
