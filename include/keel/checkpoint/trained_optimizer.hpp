@@ -22,6 +22,9 @@ struct trained_optimizer {
   parameter_list const* parameters;  ///< by their names in the checkpoint's model
   config value;
   detail::optimizer_shares* shares = nullptr;  ///< of its state, where each of several ranks has some
+
+  /// What the names of its tensors begin with in a checkpoint.
+  std::string prefix() const { return name.empty() ? "" : name + ":"; }
 };
 
 }  // namespace keel

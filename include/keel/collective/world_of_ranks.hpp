@@ -62,6 +62,23 @@ class world_of_ranks {
     if (of_ != nullptr) of_->by->limit(longest);
   }
 
+  /// What `run` takes counts as waiting for other ranks.
+  template <class Run>
+  auto waiting(Run const& run) const {
+    struct counted {
+      world_of_ranks const& of;
+      std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
+      ~counted() {
+        if (of.of_ != nullptr) of.of_->waited += std::chrono::steady_clock::now() - began;
+      }
+    } const ends{*this};
+    return run();
+  }
+  /// So far.
+  std::chrono::steady_clock::duration waited() const {
+    return of_ == nullptr ? std::chrono::steady_clock::duration() : of_->waited;
+  }
+
   /// Null for a process alone. Counts a collective, `what` of so many elements.
   detail::transport* begin(char const* what, std::int64_t elements) const;
 
@@ -70,6 +87,7 @@ class world_of_ranks {
     std::shared_ptr<detail::transport> by;
     std::int64_t count = 0;
     std::uint64_t fingerprint = 0;
+    std::chrono::steady_clock::duration waited{};
   };
   /// Of all ranks, in their order.
   std::vector<double> gather(double mine) const;

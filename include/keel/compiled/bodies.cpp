@@ -94,9 +94,11 @@
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/shard/gradient_sums.ipp>
+#include <keel/shard/numbers_of_ranks.ipp>
 #include <keel/shard/optimizer_shares.ipp>
 #include <keel/shard/replicas.ipp>
 #include <keel/shard/replication.ipp>
+#include <keel/shard/shared_buffers.ipp>
 #include <keel/spike/spike_guard.ipp>
 #include <keel/step/closure_backup.ipp>
 #include <keel/step/device_update.ipp>
@@ -113,6 +115,7 @@
 #include <keel/trainer/checkpoint_manager.ipp>
 #include <keel/trainer/checkpointed_step.ipp>
 #include <keel/trainer/environment.hpp>
+#include <keel/trainer/iterations_of_ranks.ipp>
 #include <keel/trainer/late_parts.ipp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>

@@ -19,18 +19,17 @@ struct at_trainer {
 /// A bare step also rejects what only a trainer does.
 struct at_step {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules, rule::watched_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
 };
 
 /// One of several models in a run, and the run itself.
 struct at_part {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules, rule::one_model_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules>::type;
 };
 struct at_run {
   template <class Recipe>
-  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules, rule::one_model_rules,
-                                              rule::watched_rules>::type;
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules>::type;
 };
 
 /// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may

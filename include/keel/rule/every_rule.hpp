@@ -11,6 +11,6 @@ namespace keel::rule {
 using order_rules = typename detail::joined<call_order_rules, metric_order_rules, call_rules>::type;
 
 using every_rule = typename detail::joined<catalogue, accept_rules, order_rules, rules_not_implemented, trainer_only_rules,
-                                           run_only_rules, part_only_rules, one_model_rules, watched_rules>::type;
+                                           run_only_rules, part_only_rules>::type;
 
 }  // namespace keel::rule

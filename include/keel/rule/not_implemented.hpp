@@ -33,26 +33,7 @@ struct U27 {
 };
 using rules_not_implemented = list<U04, U08, U09, U27>;
 
-/// What only a run with one model does.
-struct U30 {
-  KEEL_RULE_TEXT("U30", "",
-                 "several models in one run do not train on several ranks in this version of keel. Fix: keel::trainer, or "
-                 "keel::shard::none.");
-  static constexpr bool broken(config const& c) { return shard::is_of_ranks(c.shard); }
-};
-struct U58 {
-  KEEL_RULE_TEXT("U58", "",
-                 "only a trainer of one model watches how long its run takes. Fix: keel::trainer, or remove soft, hard, "
-                 "first_update, force_exit and heartbeat.");
-  static constexpr bool broken(config const& c) {
-    auto const& t = c.timeout;
-    return t.soft > 0 || t.hard > 0 || t.first_update > 0 || t.force_exit > 0 || t.heartbeat_interval > 0;
-  }
-};
-using one_model_rules = list<U30>;
-using watched_rules = list<U58>;
-
-/// What only a trainer does; a bare step would ignore it.
+/// What only a trainer or a run does; a bare step would ignore it.
 struct U13 {
   KEEL_RULE_TEXT("U13", "", "a bare step saves no checkpoints. Fix: keel::trainer, or keel::checkpoint::never.");
   static constexpr bool broken(config const& c) { return c.checkpoint.kind != checkpoint::kind::never; }
@@ -108,7 +89,16 @@ struct U46 {
   static constexpr bool broken(config const& c) { return c.incident.kind == incident::kind::keep; }
 };
 
-using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44, U46>;
+struct U58 {
+  KEEL_RULE_TEXT("U58", "",
+                 "a bare step does not watch how long its run takes. Fix: keel::trainer, or remove soft, hard, first_update, "
+                 "force_exit and heartbeat.");
+  static constexpr bool broken(config const& c) {
+    auto const& t = c.timeout;
+    return t.soft > 0 || t.hard > 0 || t.first_update > 0 || t.force_exit > 0 || t.heartbeat_interval > 0;
+  }
+};
+using trainer_only_rules = list<U13, U22, U23, U36, U37, U38, U41, U43, U44, U46, U58>;
 
 /// What a run of several parts does once for all of them.
 struct U52 {
@@ -134,7 +124,7 @@ struct U53 {
     return !(c.precision == none.precision && c.loss_scale == none.loss_scale && c.accumulate == none.accumulate &&
              c.clip == none.clip && c.nonfinite == none.nonfinite && c.spike == none.spike && c.schedule == none.schedule &&
              c.recompute == none.recompute && c.offload == none.offload && c.attention == none.attention && c.oom == none.oom &&
-             c.ema == none.ema && c.objective == none.objective);
+             c.ema == none.ema && c.objective == none.objective && c.shard.stage == 0);
   }
 };
 /// Of a run of several parts, what is not there yet.
@@ -285,7 +275,7 @@ struct U51 {
 struct U56 {
   KEEL_RULE_TEXT("U56", "",
                  "this recipe replicates over ranks and gets none. Fix: keel::join() behind the optimizer, of "
-                 "<keel/collective/join.hpp>.");
+                 "<keel/collective/join.hpp>; of a run of parts it comes first.");
 };
 struct U57 {
   KEEL_RULE_TEXT(
@@ -293,8 +283,14 @@ struct U57 {
       "this recipe trains on one rank and gets several. Fix: add keel::shard::replicate to it, or leave the world out.");
 };
 
+struct U59 {
+  KEEL_RULE_TEXT("U59", "",
+                 "a run and its parts train on several ranks together or not at all. Fix: keel::shard::replicate in both recipes, "
+                 "or in neither.");
+};
+
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50,
-                        U51, U56, U57>;
+                        U51, U56, U57, U59>;
 
 }  // namespace keel::rule
 

@@ -64,12 +64,12 @@ class optimizer_shares {
   /// Throws interference_error (E19) where the optimizer has made state of whole parameters.
   void require_own_state() const;
 
-  // Checkpoints, whose tensors are whole.
+  // Checkpoints, whose tensors are whole. `named`: the parameters, by the names that the checkpoint has for them.
   /// All ranks: what save_optimizer found inside becomes whole on rank 0, and goes on the others. Throws world_error (E26) where they found
   /// other tensors.
-  void make_whole(tensor_map& tensors) const;
+  void make_whole(tensor_map& tensors, parameter_list const& named) const;
   /// What load_optimizer is to find inside. Throws checkpoint_error (E05) for a tensor of another shape than its parameter's.
-  void cut(tensor_map& tensors, std::string const& source) const;
+  void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
 
  private:
   struct share {
@@ -91,7 +91,7 @@ class optimizer_shares {
   share make_share(at::Tensor const& parameter, std::size_t index) const;
   void forget(share const& one);
   /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
-  share const* share_of_tensor(std::string const& name) const;
+  share const* share_of_tensor(std::string const& name, parameter_list const& named) const;
   void swap();
   void set_gradients();
 

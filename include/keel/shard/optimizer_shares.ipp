@@ -60,7 +60,7 @@ KEEL_BODY optimizer_shares::optimizer_shares(world_of_ranks world, torch::optim:
   if (has_state) save_optimizer(optimizer, parameters, values, tensors);
   parameters_changed();
   if (!has_state) return;
-  cut(tensors, "the optimizer's state");
+  cut(tensors, parameters, "the optimizer's state");
   inside const shares(this);
   load_optimizer(optimizer, parameters, values, tensors, "the optimizer's state");
 }
@@ -228,13 +228,14 @@ KEEL_BODY void optimizer_shares::require_own_state() const {
   }
 }
 
-KEEL_BODY optimizer_shares::share const* optimizer_shares::share_of_tensor(std::string const& name) const {
+KEEL_BODY optimizer_shares::share const* optimizer_shares::share_of_tensor(std::string const& name,
+                                                                         parameter_list const& named) const {
   std::string const parameter = name.substr(0, name.rfind('.'));
-  auto const found = std::find(parameters_.names.begin(), parameters_.names.end(), parameter);
-  return found == parameters_.names.end() ? nullptr : &shares_[static_cast<std::size_t>(found - parameters_.names.begin())];
+  auto const found = std::find(named.names.begin(), named.names.end(), parameter);
+  return found == named.names.end() ? nullptr : &shares_[static_cast<std::size_t>(found - named.names.begin())];
 }
 
-KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
+KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors, parameter_list const& named) const {
   at::NoGradGuard const no_grad;
   std::string names;
   for (auto const& [name, tensor] : tensors) names += name + "\n";
@@ -244,7 +245,7 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
         "the ranks do not have the same state of the optimizer any more. Freeze, add and remove the same parameters "
         "on all of them.");
   for (auto& [name, tensor] : tensors) {
-    share const* const one = share_of_tensor(name);
+    share const* const one = share_of_tensor(name, named);
     if (one == nullptr || tensor.dim() == 0) continue;
     auto const index = static_cast<std::size_t>(one - shares_.data());
     std::int64_t longest = 0;
@@ -263,10 +264,10 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors) const {
   if (world_.rank() != 0) tensors.clear();
 }
 
-KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, std::string const& source) const {
+KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const {
   at::NoGradGuard const no_grad;
   for (auto& [name, tensor] : tensors) {
-    share const* const one = share_of_tensor(name);
+    share const* const one = share_of_tensor(name, named);
     if (one == nullptr || tensor.dim() == 0) continue;
     bool const is_cut = tensor.dim() == 1 && tensor.numel() == one->range.count;
     if (tensor.sizes() == one->parameter.sizes()) {

@@ -1,4 +1,5 @@
-// What all ranks have the same of, looked at now and then: a parameter that something changes on one rank alone shows in no loss for weeks.
+// What all ranks have the same of: of what they begin with, and, looked at now and then, of what they train, since a parameter that something
+// changes on one rank alone shows in no loss for weeks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -6,8 +7,12 @@
 #include <cstdint>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/collective/world_of_ranks.hpp>
+#include <string>
 
 namespace keel::detail {
+
+/// All ranks: throws world_error (E24) that names the first line in which another rank's text is not rank 0's, of both.
+void require_same_lines(world_of_ranks const& world, std::string const& mine);
 
 /// Updates from one look of a step at its replicas to the next.
 inline constexpr std::int64_t updates_between_looks = 100;

@@ -11,9 +11,11 @@
 #include <algorithm>
 #include <iterator>
 #include <keel/collective/collectives.hpp>
+#include <keel/collective/words_of_rank.hpp>
 #include <keel/core/error.hpp>
 #include <keel/shard/replicas.hpp>
 #include <string>
+#include <utility>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -38,6 +40,31 @@ inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
     sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(one.item<std::int64_t>()));
   }
   return sum;
+}
+
+/// The first line in which they differ, of both.
+inline std::pair<std::string, std::string> first_difference(std::string const& a, std::string const& b) {
+  for (std::size_t at_a = 0, at_b = 0;;) {
+    auto const line = [](std::string const& text, std::size_t& at) {
+      if (at >= text.size()) return std::string("nothing");
+      std::size_t const end = std::min(text.find('\n', at), text.size());
+      std::string const found = text.substr(at, end - at);
+      at = end + 1;
+      return found;
+    };
+    std::string const of_a = line(a, at_a), of_b = line(b, at_b);
+    if (of_a != of_b || (at_a >= a.size() && at_b >= b.size())) return {of_a, of_b};
+  }
+}
+
+KEEL_BODY void require_same_lines(world_of_ranks const& world, std::string const& mine) {
+  std::string const first = words_of_rank(world, mine, 0);
+  std::int64_t const other = world.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world.rank()});
+  if (other < 0) return;
+  auto const [of_first, of_other] = first_difference(first, words_of_rank(world, mine, static_cast<int>(other)));
+  throw world_error("E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
+                               "\": their updates would not be of the same training. Start the same program with the same "
+                               "options for all ranks.");
 }
 
 KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors) {

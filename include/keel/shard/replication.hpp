@@ -14,7 +14,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -23,11 +22,11 @@
 #include <keel/core/error.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/shard/gradient_sums.hpp>
+#include <keel/shard/numbers_of_ranks.hpp>
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/shard/replicas.hpp>
+#include <keel/shard/shared_buffers.hpp>
 #include <keel/shard/straggler_watch.hpp>
-#include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -81,6 +80,10 @@ class replication {
 
   world_of_ranks const& world() const { return world_; }
   bool is_shared() const { return world_.size() > 1; }
+  /// What its updates are of, such as "an update of the part critic", by which ranks that make different ones learn it.
+  void move_to(std::string place) {
+    if (numbers_) numbers_->move_to(std::move(place));
+  }
 
   /// All ranks, before the first update: rank 0's parameters and buffers are everyone's. Throws world_error (E24) on every rank for one
   /// with another recipe, other parameters or other learning rates, and says both; error (E12) for an optimizer with a closure; of
@@ -197,13 +200,15 @@ class replication {
       throw;
     }
   }
-  /// All ranks, behind an agreement: rank 0's buffers are everyone's.
+  /// All ranks, behind an agreement: rank 0's buffers are everyone's, of the model and of those that were added.
   void share_buffers();
+  /// Another model that loss functions run through.
+  void add_buffers_of(torch::nn::Module const& other) { models_.push_back(&other); }
+  void remove_buffers_of(torch::nn::Module const& other) { std::erase(models_, &other); }
   /// The ranks' sums of numbers that all of them have, in their order.
   void sum(std::vector<double>& numbers) const;
 
  private:
-  using clock = std::chrono::steady_clock;
   /// How a rank comes to an agreement that it cannot make.
   enum class ending : unsigned char { none, threw, out_of_memory };
 
@@ -211,33 +216,21 @@ class replication {
   /// `threw`: the words of this rank's own exception, or nothing.
   window_of_ranks finish_exchange(std::string const& threw);
   void take_part(ending how, std::string const& words);
-  /// Of an exchange that is complete: the first rank for which two differ in a number; -1 where none does.
-  int first_other(std::int64_t number) const;
   /// What all of them come to, where no rank threw.
   window_of_ranks window() const;
   /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
-  std::optional<double> may_sum() const;
+  std::optional<double> may_sum();
   double factor_in(window_of_ranks const& all) const;
   /// Of several ranks, once begin() was there.
-  gradient_sums& sums() {
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): begin() makes them
-    return *sums_;
-  }
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): begin() makes them
+  gradient_sums& sums() { return *sums_; }
+  numbers_of_ranks& numbers() { return *numbers_; }
+  numbers_of_ranks const& numbers() const { return *numbers_; }
+  // NOLINTEND(bugprone-unchecked-optional-access)
   /// All ranks: the update ends. `first`: the first rank that threw, whose words those without an exception throw; size(): none did, but memory
   /// ran out on one.
   void end_together(int first, std::string const& threw);
-  void prepare_buffers();
   std::vector<double> rates_of_groups() const;
-  /// What waits for other ranks is not this one's time.
-  template <class Run>
-  auto waiting(Run const& run) {
-    struct counted {
-      replication& of;
-      clock::time_point began = clock::now();
-      ~counted() { of.waited_ += clock::now() - began; }
-    } const ends{*this};
-    return run();
-  }
 
   world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
@@ -249,15 +242,13 @@ class replication {
   asked_of_ranks mine_;
   asked_of_ranks asked_;
   times_of_ranks times_;
-  clock::time_point begun_at_ = clock::now();  ///< the last agreement
-  clock::duration waited_{};                   ///< for other ranks since
-  at::Tensor packed_, gathered_;               ///< numbers of this rank, and of all
-  std::unique_ptr<collective_under_way> under_way_;
-  bool is_exchanging_ = false;                                ///< an exchange has begun
-  bool owes_sums_ = false;                                    ///< the others are in the sums, or come to them
-  double factor_ = 1.0;                                       ///< of this rank's gradients there
-  std::map<at::ScalarType, std::vector<at::Tensor>> shared_;  ///< buffers of the model, as of the agreement
-  std::map<at::ScalarType, at::Tensor> buffers_;              ///< in which they go to the other ranks
+  busy_time busy_{world_};
+  std::optional<numbers_of_ranks> numbers_;
+  bool is_exchanging_ = false;  ///< an exchange has begun
+  bool owes_sums_ = false;      ///< the others are in the sums, or come to them
+  double factor_ = 1.0;         ///< of this rank's gradients there
+  std::vector<torch::nn::Module const*> models_;  ///< whose buffers are shared
+  shared_buffers buffers_;
   bool thrashes_ = false;
   bool is_starved_ = false;  ///< memory ran out in this call
   bool told_ = true;
@@ -289,6 +280,8 @@ struct no_replication {
   static void require_trainable(std::vector<at::Tensor> const& /*which*/) {}
   static void parameters_changed() {}
   static void require_own_state() {}
+  static void add_buffers_of(torch::nn::Module const& /*other*/) {}
+  static void remove_buffers_of(torch::nn::Module const& /*other*/) {}
   template <class Run>
   static void inside(Run const& run) {
     run();

@@ -4,9 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/ScopeExit.h>
 
 #include <algorithm>
@@ -16,7 +14,6 @@
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/shard/replication.hpp>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -49,6 +46,7 @@ enum number : std::int64_t {
   busy,
   count
 };
+static_assert(count + 1 == numbers_of_ranks::count);
 }  // namespace of_window
 
 /// What must be alike, a line each.
@@ -67,21 +65,6 @@ inline std::string same_on_all_ranks(config const& recipe, parameter_list const&
   return lines;
 }
 
-/// The first line in which they differ, of both.
-inline std::pair<std::string, std::string> first_difference(std::string const& a, std::string const& b) {
-  for (std::size_t at_a = 0, at_b = 0;;) {
-    auto const line = [](std::string const& text, std::size_t& at) {
-      if (at >= text.size()) return std::string("nothing");
-      std::size_t const end = std::min(text.find('\n', at), text.size());
-      std::string const found = text.substr(at, end - at);
-      at = end + 1;
-      return found;
-    };
-    std::string const of_a = line(a, at_a), of_b = line(b, at_b);
-    if (of_a != of_b || (at_a >= a.size() && at_b >= b.size())) return {of_a, of_b};
-  }
-}
-
 KEEL_BODY replication::replication(world_of_ranks world) : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
 
 KEEL_BODY replication::~replication() {
@@ -92,6 +75,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
                                   torch::optim::Optimizer& optimizer, bool has_closure) {
   optimizer_ = &optimizer;
   model_ = &model;
+  models_.insert(models_.begin(), &model);
   has_ladder_ = recipe.oom.kind == oom::kind::ladder;
   if (!is_shared()) return;
   if (has_closure)
@@ -101,21 +85,10 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
         "sgd, or one rank.");
   at::NoGradGuard const no_grad;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
-  std::string const mine = same_on_all_ranks(recipe, parameters, model, optimizer);
-  std::string const first = words_of_rank(world_, mine, 0);
-  std::int64_t const other = world_.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world_.rank()});
-  if (other >= 0) {
-    std::string const theirs = words_of_rank(world_, mine, static_cast<int>(other));
-    auto const [of_first, of_other] = first_difference(first, theirs);
-    throw world_error(
-        "E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
-                   "\": their updates would not be of the same training. Start the same program with the same options for "
-                   "all ranks.");
-  }
+  require_same_lines(world_, same_on_all_ranks(recipe, parameters, model, optimizer));
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
-  packed_ = at::zeros({of_window::count}, at::kDouble);
-  gathered_ = at::zeros({world_.size(), of_window::count}, at::kDouble);
+  numbers_.emplace(world_, "an update");
   sums_.emplace(world_, parameters);
   if (recipe.shard.stage == 1) shares_.emplace(world_, optimizer, parameters);
 }
@@ -129,13 +102,10 @@ KEEL_BODY std::vector<double> replication::rates_of_groups() const {
 
 KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending how) {
   using namespace of_window;
-  if (how == ending::none) prepare_buffers();
+  if (how == ending::none) buffers_.prepare(models_);
   auto const real = [](auto const value) { return static_cast<double>(value); };
-  double* const own = packed_.data_ptr<double>();
-  auto const now = clock::now();
-  own[busy] = std::chrono::duration<double, std::milli>(now - begun_at_ - waited_).count();
-  begun_at_ = now;
-  waited_ = {};
+  double* const own = &numbers().mine(0);
+  own[busy] = busy_.take(world_);
   own[of_window::threw] = real(how);
   own[nonfinite] = real(mine.nonfinite_on >= 0);
   own[loss] = mine.loss;
@@ -158,26 +128,12 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
   // An exception before this is one that the others have yet to learn.
   told_ = true;
-  under_way_ = begin_all_gather(world_, packed_, gathered_);
+  numbers().begin();
   is_exchanging_ = true;
 }
 
-namespace of_window {
-inline double of(at::Tensor const& gathered, int rank, number what) {
-  return gathered.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + what];
-}
-}  // namespace of_window
-
-KEEL_BODY int replication::first_other(std::int64_t number) const {
-  auto const what = static_cast<of_window::number>(number);
-  for (int rank = 1; rank < world_.size(); ++rank) {
-    if (of_window::of(gathered_, rank, what) != of_window::of(gathered_, 0, what)) return rank;
-  }
-  return -1;
-}
-
 KEEL_BODY window_of_ranks replication::window() const {
-  auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
+  auto const of = [this](int rank, of_window::number what) { return numbers().of(rank, what); };
   window_of_ranks all;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (all.nonfinite_on < 0 && of(rank, of_window::nonfinite) != 0.0) all.nonfinite_on = rank;
@@ -193,22 +149,22 @@ KEEL_BODY window_of_ranks replication::window() const {
     all.tokens += static_cast<std::int64_t>(of(rank, of_window::tokens));
   }
   all.updates = static_cast<std::int64_t>(of(0, of_window::updates));
-  if (first_other(of_window::names) < 0) all.names = static_cast<std::uint32_t>(of(0, of_window::names));
+  if (numbers().first_other(of_window::names) < 0) all.names = static_cast<std::uint32_t>(of(0, of_window::names));
   return all;
 }
 
 KEEL_BODY double replication::factor_in(window_of_ranks const& all) const {
-  double const unit = of_window::of(gathered_, world_.rank(), of_window::unit);
+  double const unit = numbers().of(world_.rank(), of_window::unit);
   return unit == 0.0 || unit == all.unit ? 1.0 : unit / all.unit;
 }
 
-KEEL_BODY std::optional<double> replication::may_sum() const {
-  if (!is_exchanging_ || (under_way_ && !under_way_->is_done())) return std::nullopt;
+KEEL_BODY std::optional<double> replication::may_sum() {
+  if (!is_exchanging_ || !numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
-    if (of_window::of(gathered_, rank, of_window::threw) != 0.0) return std::nullopt;
+    if (numbers().of(rank, of_window::threw) != 0.0) return std::nullopt;
   }
   for (auto const one : {of_window::updates, of_window::rates, of_window::trains}) {
-    if (first_other(one) >= 0) return std::nullopt;
+    if (numbers().first_other(one) >= 0) return std::nullopt;
   }
   window_of_ranks const all = window();
   if (all.ended_on >= 0 || !all.is_finite()) return std::nullopt;
@@ -227,9 +183,9 @@ KEEL_BODY void replication::end_together(int first, std::string const& threw) {
 }
 
 KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw) {
-  auto const of = [this](int rank, of_window::number what) { return of_window::of(gathered_, rank, what); };
+  auto const of = [this](int rank, of_window::number what) { return numbers().of(rank, what); };
   is_exchanging_ = owes_sums_ = false;
-  if (under_way_) waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
+  numbers().wait();
   int thrower = world_.size();
   bool is_out_of_memory = false;
   for (int rank = world_.size() - 1; rank >= 0; --rank) {
@@ -255,14 +211,14 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
   milliseconds.reserve(static_cast<std::size_t>(world_.size()));
   for (int rank = 0; rank < world_.size(); ++rank) milliseconds.push_back(of(rank, of_window::busy));
   times_ = times_of(std::move(milliseconds));
-  if (int const other = first_other(of_window::updates); other >= 0) {
+  if (int const other = numbers().first_other(of_window::updates); other >= 0) {
     auto const update_of = [&](int rank) { return std::to_string(static_cast<long long>(of(rank, of_window::updates))); };
     throw world_error("E26", "rank " + std::to_string(other) + " is at update " + update_of(other) + " and rank 0 at " +
                                  update_of(0) +
                                  ": they are not of the same training any more. Make the same updates on all ranks, or "
                                  "resume all of them from one checkpoint.");
   }
-  if (int const other = first_other(of_window::rates); other >= 0) {
+  if (int const other = numbers().first_other(of_window::rates); other >= 0) {
     std::string const text = c10::str(c10::Join(", ", rates_of_groups()));
     std::string const first = words_of_rank(world_, text, 0);
     throw world_error("E26", "rank " + std::to_string(other) + " has the learning rates " + words_of_rank(world_, text, other) +
@@ -276,7 +232,7 @@ KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw)
     asked_.thrashes = asked_.thrashes || of(rank, of_window::thrashes) != 0.0;
   }
   window_of_ranks const all = window();
-  if (int const other = first_other(of_window::trains); other >= 0 && all.ended_on < 0)
+  if (int const other = numbers().first_other(of_window::trains); other >= 0 && all.ended_on < 0)
     throw world_error("E26", "rank " + std::to_string(other) +
                                  " and rank 0 do not train the same parameters: some require grad on one of them alone. "
                                  "Freeze and unfreeze the same on all ranks.");
@@ -315,7 +271,7 @@ KEEL_BODY void replication::end_of_data(std::int64_t updates) {
 
 KEEL_BODY void replication::sum_gradients() {
   if (!is_shared()) return;
-  bool const all_summed = waiting([this] { return sums().finish(factor_, false); });
+  bool const all_summed = world_.waiting([this] { return sums().finish(factor_, false); });
   owes_sums_ = false;
   if (all_summed) return;
   std::exception_ptr const own = sums().take_failure();
@@ -396,42 +352,8 @@ KEEL_BODY void replication::look_at_replicas() {
   require_replicas(world_, "the parameter or buffer", all);
 }
 
-/// Those that go to the other ranks, by dtype: one collective for each, since the buffers of batch normalisation are many and small.
-inline std::map<at::ScalarType, std::vector<at::Tensor>> shared_buffers(torch::nn::Module const& model) {
-  std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype;
-  for (at::Tensor const& one : model.buffers()) {
-    if (one.defined() && one.layout() == at::kStrided && one.numel() > 0) by_dtype[one.scalar_type()].push_back(one);
-  }
-  return by_dtype;
-}
-
-KEEL_BODY void replication::prepare_buffers() {
-  shared_ = shared_buffers(*model_);
-  for (auto const& [dtype, all] : shared_) {
-    std::int64_t elements = 0;
-    for (at::Tensor const& one : all) elements += one.numel();
-    at::Tensor& flat = buffers_[dtype];
-    if (!flat.defined() || flat.numel() != elements || flat.device() != all.front().device())
-      flat = at::empty({elements}, all.front().options().requires_grad(false));
-  }
-}
-
 KEEL_BODY void replication::share_buffers() {
-  if (!is_shared()) return;
-  at::NoGradGuard const no_grad;
-  for (auto const& [dtype, all] : shared_) {
-    at::Tensor const& flat = buffers_.at(dtype);
-    auto const each = [&](auto const& use) {
-      std::int64_t begin = 0;
-      for (at::Tensor const& one : all) {
-        use(one, flat.narrow(0, begin, one.numel()).view(one.sizes()));
-        begin += one.numel();
-      }
-    };
-    each([](at::Tensor const& one, at::Tensor const& in_flat) { in_flat.copy_(one); });
-    broadcast(world_, flat, 0);
-    if (world_.rank() != 0) each([](at::Tensor const& one, at::Tensor const& in_flat) { one.copy_(in_flat); });
-  }
+  if (is_shared()) buffers_.share(world_);
 }
 
 KEEL_BODY void replication::sum(std::vector<double>& numbers) const {

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <keel/collective/world_of_ranks.hpp>
 #include <optional>
 #include <vector>
 
@@ -31,6 +33,25 @@ inline times_of_ranks times_of(std::vector<double> milliseconds) {
   found.others_ms = *middle;
   return found;
 }
+
+/// What a rank does itself, and does not wait for others.
+class busy_time {
+ public:
+  explicit busy_time(world_of_ranks const& world) : waited_(world.waited()) {}
+  /// Milliseconds since the last call, or since it was made.
+  double take(world_of_ranks const& world) {
+    auto const now = clock::now();
+    auto const busy = now - taken_at_ - (world.waited() - waited_);
+    taken_at_ = now;
+    waited_ = world.waited();
+    return std::chrono::duration<double, std::milli>(busy).count();
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  clock::time_point taken_at_ = clock::now();
+  clock::duration waited_;
+};
 
 /// Speaks once of a rank that has been the slowest by half for so many updates in a row; of another one, or after a pause, again.
 class straggler_watch {

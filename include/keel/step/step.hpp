@@ -157,8 +157,7 @@ class step {
       : step(model, optimizer, updates, observe) {
     detail::reject_call<rule::U48, Recipe>();
   }
-  // The update may be run again by functions that know this object.
-  step(step const&) = delete;
+  step(step const&) = delete;  // the update may be run again by functions that know this object
   /// Rejected (U51) where it is called, which for a member is where its class is moved.
   step(step&& other) noexcept : step(other.model_, other.optimizer_, other.numbers_) {
     detail::reject_call<rule::U51, Recipe>();
@@ -307,9 +306,10 @@ class step {
   void restore_on_skip(torch::nn::Module& other) {
     pass_.buffers().add(other);
     trace_.add(other);
+    replication_.add_buffers_of(other);
   }
   /// That model may be gone from here on.
-  void forget(torch::nn::Module& other) { trace_.remove(other); }
+  void forget(torch::nn::Module& other) { trace_.remove(other), replication_.remove_buffers_of(other); }
 
   /// What it does with the other ranks of a recipe that replicates.
   auto& ranks() { return replication_; }

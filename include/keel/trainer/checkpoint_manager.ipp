@@ -324,8 +324,7 @@ bool checkpoint_manager<Seams>::is_due_by_count(std::int64_t updates, bool updat
 
 template <class Seams>
 snapshot checkpoint_manager<Seams>::content_now(std::optional<std::int64_t> age) {
-  std::vector<trained_optimizer> const trained = step_.trained(recipe_);
-  return ranks_.gather([&] { return live(age); }, ranks_.is_shared() ? trained.front().shares : nullptr);
+  return ranks_.gather([&] { return live(age); }, step_.trained(recipe_), step_.model());
 }
 
 template <class Seams>

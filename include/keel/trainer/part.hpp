@@ -142,6 +142,7 @@ class part final : public detail::run_part {
     explicit owner(Run& of)
         : parts_(&of.parts_),
           registered_(&of.checkpoints_.registered()),
+          ranks_(&of.ranks_),
           recipe_(&of.recipe_value()),
           begin_([&of] {
             if (!of.begun_) of.begin_run();
@@ -171,8 +172,16 @@ class part final : public detail::run_part {
     auto inside(part& one, Call const& call) {
       begin_();
       set_aside const others(*parts_, one);
-      return call();
+      ranks_->all_know(false);
+      try {
+        return call();
+      } catch (...) {
+        ranks_->all_know(one.step_.ranks().all_know());
+        throw;
+      }
     }
+    /// What is thrown next, all ranks throw.
+    void all_throw() { ranks_->all_know(true); }
     detail::run_parts& parts() const { return *parts_; }
     config const& recipe() const { return *recipe_; }
     bool in_iteration() const { return *in_iteration_; }
@@ -205,6 +214,7 @@ class part final : public detail::run_part {
 
     detail::run_parts* parts_;
     registered_states* registered_;
+    detail::iterations_of_ranks* ranks_;
     config const* recipe_;
     std::function<void()> begin_;
     bool const* in_iteration_;
@@ -216,22 +226,36 @@ class part final : public detail::run_part {
   template <class Run, class Model, class Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, detail::run_part* follows,
        detail::recipe_numbers<recipe_type> const& all)
-      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), forward_events{this}) {
+      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), forward_events{this}, world_in(of)) {
     // Also what only both recipes together break.
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
         [[maybe_unused]]
       detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
+    if constexpr (step_type::replicates) step_.ranks().move_to("an update of the part " + this->name());
+    step_.phases().listen(&of.shown_);
     name_model(owner_.parts().model_name(*this, follows));
     name_parameters(step_.parameters());
     owner_.add(*this, follows);
   }
 
+  /// Rejected (U59) where only one of them trains on several ranks.
+  template <class Run>
+  static typename step_type::world_type world_in(Run const& of) {
+    constexpr bool is_rejected =
+        std::same_as<recipe_type, detail::inert> || std::same_as<typename Run::recipe_type, detail::inert>;
+    if constexpr (!is_rejected && step_type::replicates != Run::is_of_ranks)
+      detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
+    return detail::world_for<typename step_type::world_type, Recipe, true>(of.ranks_.world());
+  }
+
   template <class Call>
   step_outcome taken(Call const& call) {
     step_outcome const outcome = owner_.inside(*this, call);
-    if (auto const* const ended = outcome.gave_up())
+    if (auto const* const ended = outcome.gave_up()) {
+      owner_.all_throw();
       throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no further rung: " +
                                            ended->detail + ". Make its batches smaller.");
+    }
     return outcome;
   }
 
@@ -270,6 +294,7 @@ class part final : public detail::run_part {
   torch::nn::Module& model() override { return step_.model(); }
   torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
   run_facts const& facts() override { return step_.facts(); }
+  detail::optimizer_shares* shares() override { return step_.ranks().shares(); }
   bool at_boundary() const override { return step_.at_boundary(); }
   bool is_half_updated() const override { return step_.is_half_updated(); }
   void settle() override { step_.settle(); }

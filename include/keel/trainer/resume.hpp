@@ -321,7 +321,7 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
     detail::optimizer_shares::inside const shares(one.shares);
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
     // Two optimizers may have had the same parameters, one after the other.
-    for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.name.empty() ? name : one.name + ":" + name, tensor);
+    for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.prefix() + name, tensor);
     if (!one.name.empty()) content.state["recipes"][one.name] = detail::slots_to_json(one.value, slots{});
   }
   for (state_part const& part : parts) {
@@ -381,10 +381,10 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     auto const object =
         content.state.value(nlohmann::json::json_pointer(detail::places_of(one.name).optimizer), nlohmann::json::object());
     tensor_map tensors;
-    std::string const prefix = one.name.empty() ? "" : one.name + ":";
+    std::string const prefix = one.prefix();
     for (auto const& [name, tensor] : content.optimizer)
       if (name.starts_with(prefix)) tensors.emplace(name.substr(prefix.size()), tensor);
-    if (one.shares != nullptr) one.shares->cut(tensors, source);
+    if (one.shares != nullptr) one.shares->cut(tensors, *one.parameters, source);
     detail::optimizer_shares::inside const shares(one.shares);
     load_optimizer(*one.optimizer, *one.parameters, object, tensors, one.name.empty() ? source : source + ", part " + one.name);
   }

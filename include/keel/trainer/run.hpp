@@ -14,38 +14,48 @@
 // the record's line, evaluations, checkpoints, signals, rollbacks. An update of the run, by which its cadences count, is an iteration in
 // which a part applied something, or as many iterations as accumulation takes. A skipped update of a part leaves the buffers of all parts'
 // models as they were, and the registered state; so a part whose loss runs through another's batch norm leaves no NaN in it.
+// On several ranks the run's recipe and those of its parts have keel::shard::replicate, or of a part keel::shard::zero<1>, and the world comes first:
+//     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
+// All ranks make the same updates in the same order; what happens on one of them happens on all, as in a trainer (collective/README.md).
 // Left out: alarms, profiles, kept incidents, saves on an exception and dry runs, which are a trainer's (U54), its figures of layers,
 // memory and utilisation, and averages of several models at once.
 #pragma once
+
+#include <c10/util/ScopeExit.h>
 
 #include <atomic>
 #include <chrono>
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <iterator>
 #include <keel/collective/agreed.hpp>
+#include <keel/collective/world_of_ranks.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/data/no_batches.hpp>
-#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/step/own_backward.hpp>
 #include <keel/step/step.hpp>
+#include <keel/step/world_for.hpp>
 #include <keel/trainer/batch_walk.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/evaluator.hpp>
 #include <keel/trainer/hooks.hpp>
+#include <keel/trainer/iterations_of_ranks.hpp>
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
 #include <keel/trainer/run_part.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
+#include <keel/trainer/watched_run.hpp>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -62,7 +72,7 @@ class evaluated_parts {
  public:
   static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool averages = false;
-  explicit evaluated_parts(run_parts& parts) : parts_(parts) {}
+  evaluated_parts(run_parts& parts, iterations_of_ranks const& ranks) : parts_(parts), ranks_(ranks) {}
   void settle() { parts_.settle(); }
   bool at_boundary() const { return parts_.at_boundary(); }
   torch::nn::Module& model() { return parts_.model(); }
@@ -72,9 +82,11 @@ class evaluated_parts {
   std::int64_t updates() const { return parts_.updates(); }
   config const& recipe_value() const { return parts_.recipe_value(); }
   auto& phases() { return phases_; }
+  iterations_of_ranks const& ranks() const { return ranks_; }
 
  private:
   run_parts& parts_;
+  iterations_of_ranks const& ranks_;
   phase_clock<typename Environment::clock> phases_;
 };
 
@@ -94,15 +106,29 @@ class run {
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
   using files = typename Environment::files;
   using environment_type = Environment;
+  static constexpr bool is_of_ranks = shard::is_of_ranks(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
   explicit run(trainer_options options = {}, files const& file_system = {})
     requires(!detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system) {}
+      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system, {}) {
+    require_world();
+  }
   /// For a recipe that leaves numbers open. Throws recipe_error (E22) too.
   explicit run(numbers const& all, trainer_options options = {}, files const& file_system = {})
     requires(detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system) {}
+      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system, {}) {
+    require_world();
+  }
+  /// Of a recipe that replicates, on all ranks of `world`. Throws world_error (E24) for ranks with another recipe or length.
+  template <std::same_as<world_of_ranks> World>
+  explicit run(World const& world, trainer_options options = {}, files const& file_system = {})
+    requires(!detail::recipe_numbers<recipe_type>::are_open)
+      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system, taken_world(world)) {}
+  template <std::same_as<world_of_ranks> World>
+  run(World const& world, numbers const& all, trainer_options options = {}, files const& file_system = {})
+    requires(detail::recipe_numbers<recipe_type>::are_open)
+      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system, taken_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
 
@@ -125,11 +151,17 @@ class run {
   /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
   /// was saved before is. Throws what a save throws.
   outcome finish() {
-    settle_all();
-    drop_open_updates();
-    outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
-                                                       : outcome(result::finished{parts_.updates()});
-    return end_run(ended);
+    return told([this] {
+      auto const ends = c10::make_scope_exit([this] { watch_.end(); });
+      watch_.begin(parts_.updates());
+      phase_scope const saving(evaluated_.phases(), run_phase::saving);
+      ranks_.end();
+      settle_all();
+      drop_open_updates();
+      outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
+                                                         : outcome(result::finished{parts_.updates()});
+      return end_run(ended);
+    });
   }
   /// Ends the loop at the next boundary, and the loops behind it before they begin; from a hook or from another thread.
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
@@ -199,15 +231,40 @@ class run {
   template <class, class>
   friend class part;
   using clock = typename Environment::clock;
+  using phase_scope = typename phase_clock<clock>::scope;
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, files const& file_system)
+  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, files const& file_system,
+      world_of_ranks const& world)
       : numbers_(all),
-        options_(std::move(options)),
+        options_(detail::options_of_rank(std::move(options), world.rank())),
+        ranks_(world, recipe_value(), options_),
         console_(options_.console, options_.mode, options_.console_every),
         directory_(detail::open_directory(options_, saves, file_system)) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
+  }
+
+  static constexpr bool takes_several = is_of_ranks || std::same_as<recipe_type, detail::inert>;
+  /// Rejected (U57) for a recipe of one rank.
+  static world_of_ranks taken_world(world_of_ranks const& world) {
+    return detail::world_for<world_of_ranks, Recipe, takes_several>(world);
+  }
+  /// Rejected (U56) where the recipe needs one.
+  static void require_world() {
+    if constexpr (is_of_ranks) detail::reject_call<rule::U56, Recipe>();
+  }
+
+  /// What throws on one rank between its updates is for the others to know.
+  template <class Call>
+  std::invoke_result_t<Call const&> told(Call const& call) {
+    ranks_.all_know(false);
+    try {
+      return call();
+    } catch (std::exception const& thrown) {
+      ranks_.leave(thrown.what());
+      throw;
+    }
   }
 
   /// What both loops are: begin() once, then operator++ between iterations.
@@ -229,6 +286,22 @@ class run {
     Loop* loop_;
   };
 
+  /// For as long as a loop lives.
+  class looping {
+   public:
+    explicit looping(run& of) : run_(of), unwinding_(std::uncaught_exceptions()) {}
+    looping(looping const&) = delete;
+    looping& operator=(looping const&) = delete;
+    ~looping() {
+      run_.watch_.end();
+      if (std::uncaught_exceptions() > unwinding_) run_.ranks_.leave("an exception has ended the loop of its run");
+    }
+
+   private:
+    run& run_;
+    int unwinding_;  ///< exceptions when it was built
+  };
+
   template <class Batches>
   class loop {
     using source = std::remove_reference_t<Batches>;
@@ -237,13 +310,19 @@ class run {
     using batch_type = detail::batch_of<source>;
     using value_type = batch_type;
     loop(run& of, Batches&& batches, std::int64_t epochs)
-        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
+        : run_(of),
+          batches_(std::forward<Batches>(batches)),
+          epochs_(epochs),
+          signals_(of.options_.stop_on_signals) {}
     auto begin() {
-      run_.begin_run();
-      if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
-      walk_.emplace(batches_, run_.progress_.cursor, run_.device());
-      over_ = run_.is_over();
-      if (!over_) find();
+      run_.told([this] {
+        run_.begin_run();
+        run_.watch_.begin(run_.parts_.updates());
+        if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
+        walk_.emplace(batches_, run_.progress_.cursor, run_.device());
+        over_ = run_.is_over();
+        if (!over_) find();
+      });
       return loop_iterator<loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
@@ -251,15 +330,17 @@ class run {
     batch_type& current() { return *batch_; }
     bool is_over() const { return over_; }
     void advance() {
-      batch_.reset();
-      bool const goes_on = run_.end_iteration(true, signals_.received());
-      if (!goes_on) return leave();
-      if (std::exchange(run_.data_moved_, false)) {
-        opened_ = false;
-      } else {
-        walk_->next();
-      }
-      find();
+      run_.told([this] {
+        batch_.reset();
+        bool const goes_on = run_.end_iteration(true, signals_.received());
+        if (!goes_on) return leave();
+        if (std::exchange(run_.data_moved_, false)) {
+          opened_ = false;
+        } else {
+          walk_->next();
+        }
+        find();
+      });
     }
 
    private:
@@ -273,8 +354,14 @@ class run {
           walk_->open([&](std::int64_t position) { run_.hooks_(event::epoch_begin{cursor.epoch, position}); });
           opened_ = true;
         }
-        if (walk_->has_batch()) break;
-        detail::require_batches(cursor);
+        bool const has_batch = walk_->has_batch();
+        int const ended_on = run_.first_without_batch(has_batch, signals_.received());
+        if (ended_on < 0) break;
+        if (has_batch) {
+          run_.data_ended(ended_on);
+        } else {
+          detail::require_batches(cursor);
+        }
         opened_ = false;
         walk_->close();
         bool const goes_on = run_.end_epoch(signals_.received());
@@ -296,39 +383,49 @@ class run {
     std::optional<detail::batch_walk<source>> walk_;
     std::optional<batch_type> batch_;
     bool opened_ = false, over_ = false;
+    looping looping_{run_};
   };
 
   class counted_loop {
    public:
     using value_type = std::int64_t;
-    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
+    counted_loop(run& of, std::int64_t until)
+        : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
       if (until_ < 1)
         throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
     }
     auto begin() {
-      run_.begin_run();
-      over_ = run_.is_over();
-      find();
+      run_.told([this] {
+        run_.begin_run();
+        run_.watch_.begin(run_.parts_.updates());
+        over_ = run_.is_over();
+        find();
+      });
       return loop_iterator<counted_loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
     std::int64_t current() const { return run_.progress_.cursor.consumed; }
     bool is_over() const { return over_; }
     void advance() {
-      over_ = !run_.end_iteration(true, signals_.received());
-      run_.data_moved_ = false;
-      find();
+      run_.told([this] {
+        over_ = !run_.end_iteration(true, signals_.received());
+        run_.data_moved_ = false;
+        find();
+      });
     }
 
    private:
     void find() {
       over_ = over_ || run_.progress_.cursor.consumed >= until_;
-      if (!over_) run_.begin_iteration();
+      if (over_) return;
+      run_.first_without_batch(true, signals_.received());
+      run_.begin_iteration();
     }
     run& run_;
     std::int64_t until_;
     typename Environment::stop signals_;
     bool over_ = false;
+    looping looping_{run_};
   };
 
   std::int64_t length() const { return length_of(options_, 1); }
@@ -345,11 +442,14 @@ class run {
     signal_ = 0;
     was_stopped_ = false;
     if (!resumed && progress_.record.attempts == 0) {
-      if constexpr (configured.determinism.kind != determinism::kind::off) seed(recipe_value().determinism, device());
+      int const rank = ranks_.world().rank();
+      if (configured.determinism.kind != determinism::kind::off || rank > 0)
+        detail::begin_random(recipe_value().determinism, device(), rank);
       log_.begin(recipe_value());
     }
     log_.write_recipe(recipe_value());
     if (directory_) log_.weaker_promises(parts_.updates());
+    if (ranks_.is_shared()) log_.begins_on(parts_.updates(), ranks_.world().rank(), ranks_.world().size());
     started_ = clock::now();
     timer_.begin_run();
     tokens_before_ = progress_.record.tokens;
@@ -358,6 +458,36 @@ class run {
     checkpoints_.begin();
     checkpoints_.note_random();
     begun_ = true;
+  }
+  /// The watch of the recipe, where it has one.
+  auto make_watch() {
+    if constexpr (detail::is_watched(configured.timeout)) {
+      evaluator_.before_each_batch([this] { watch_.moved(); });
+      evaluated_.phases().listen(&shown_);
+      return detail::run_watch(recipe_value().timeout,
+                               detail::watched(directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); }));
+    } else {
+      return detail::no_watch();
+    }
+  }
+
+  /// Of several ranks they agree here. -1: all have a batch.
+  int first_without_batch(bool has_batch, int signal) {
+    detail::asked_of_ranks mine;
+    if (ranks_.is_shared()) {
+      if (save_signal_.take_request()) checkpoints_.ask();
+      mine = {signal, stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
+    }
+    phase_scope const agreeing(evaluated_.phases(), run_phase::update);
+    return ranks_.begin(has_batch, mine);
+  }
+  /// An epoch ends on this rank, which has more of it, because it ends on another one.
+  void data_ended(int rank) {
+    data_cursor const& cursor = progress_.cursor;
+    if (cursor.position == 0)
+      throw world_error("E25", "rank " + std::to_string(rank) + " has no batches in epoch " + std::to_string(cursor.epoch) +
+                                   ". Look at the data's path and at its filters there.");
+    log_.data_ended(parts_.updates(), rank);
   }
 
   void begin_iteration() {
@@ -379,6 +509,7 @@ class run {
       ++progress_.cursor.consumed;
     }
     in_iteration_ = false;
+    watch_.moved();
     if (!parts_.at_boundary()) return true;
     bool const applied = record_iteration();
     checkpoints_.mark_incomplete(false);
@@ -387,7 +518,16 @@ class run {
   }
   bool goes_on(int signal) {
     if (is_at_end()) return false;
-    was_stopped_ = stop_requested_.exchange(false) || signal != 0;
+    bool stops = false;
+    if (ranks_.is_shared()) {
+      signal = ranks_.asked().signal;
+      stops = ranks_.asked().stops;
+      ranks_.forget_asked();
+    } else {
+      stops = stop_requested_.load(std::memory_order_relaxed);
+    }
+    if (stops) stop_requested_ = false;
+    was_stopped_ = stops || signal != 0;
     if (signal != 0) signal_ = signal;
     return !was_stopped_;
   }
@@ -437,6 +577,7 @@ class run {
     // An iteration in which no part was updated is none of the run's.
     if (applied == 0 && !why) return false;
     parts_.count(applied > 0);
+    watch_.updated(parts_.updates());
     auto* const first = parts_.all().front();
     step_outcome const result =
         applied > 0 ? step_outcome(result::updated{loss, std::sqrt(squares), first->learning_rate(), clipped > 0})
@@ -450,6 +591,7 @@ class run {
                                   .rows = rows};
     begin_console(rows, tokens);
     hooks_(event);
+    if (ranks_.is_shared()) log_.ranks_took(parts_.updates(), ranks_.times());
     auto const time = timer_.end_update(false);
     log_.update(event,
                 {time.epoch, first->learning_rate(), parts_.skipped(), time.milliseconds, checkpoints_.rollbacks(), 0.0, 0.0,
@@ -471,7 +613,10 @@ class run {
   }
   void save_at_boundary(bool applied) {
     auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
-    if (checkpoints_.at_boundary(applied, save_signal_.take_request(), slowest)) data_moved_ = true;
+    phase_scope const saving(evaluated_.phases(), run_phase::saving);
+    bool const asked = ranks_.is_shared() ? ranks_.take_save_request() : save_signal_.take_request();
+    if (checkpoints_.at_boundary(applied, asked, slowest)) data_moved_ = true;
+    watch_.moved();
   }
   void evaluate_recipe() {
     checkpoints_.mark_incomplete(true);
@@ -516,14 +661,16 @@ class run {
     begun_ = false;
     in_iteration_ = false;
     stop_requested_ = false;
+    ranks_.forget_asked();
     return ended;
   }
 
   [[no_unique_address]] detail::recipe_numbers<recipe_type> numbers_;
   trainer_options options_;
+  detail::iterations_of_ranks ranks_;
   hooks hooks_;
   detail::run_parts parts_{numbers_.value()};
-  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_};
+  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_, ranks_};
   console console_;
   detail::opened_directory<files> directory_;
   run_progress progress_{recipe_value().evaluation};
@@ -532,7 +679,15 @@ class run {
   detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{
       evaluated_, progress_, log_, hooks_};
   detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
-      recipe_value(), options_, &Environment::new_run_id, directory_.get(), parts_, progress_, log_, hooks_};
+      recipe_value(),
+      options_,
+      &Environment::new_run_id,
+      directory_.get(),
+      parts_,
+      progress_,
+      log_,
+      hooks_,
+      detail::run_of_ranks(ranks_.world())};
   update_timer<clock> timer_;
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};
@@ -544,6 +699,8 @@ class run {
   int signal_ = 0;
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
+  detail::shown_phase shown_;
+  detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 
 }  // namespace keel

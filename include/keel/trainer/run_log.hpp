@@ -108,9 +108,9 @@ class run_log {
   void begins_on(std::int64_t update, int rank, int ranks);
   /// The run goes on from a checkpoint of another number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
+  /// For the next line of the record, what the ranks took; and which rank the others wait for, where they have for long.
+  void ranks_took(std::int64_t update, times_of_ranks const& times);
   /// The epoch ends for all ranks, because one has no more data.
-  /// Which rank the others wait for.
-  void straggler(std::int64_t update, times_of_ranks const& times);
   void data_ended(std::int64_t update, int rank);
   /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
   /// `state`: checksums of what was loaded.
@@ -182,6 +182,7 @@ class run_log {
   std::int64_t every_;  ///< updates of a line
   std::vector<reduced_value> own_;
   std::vector<raised_alarm> raised_;
+  detail::straggler_watch stragglers_;
   /// Means over the micro-batches of an update: the open one, and the one before, whose end may be late.
   struct share {
     double sum = 0.0;

@@ -247,7 +247,10 @@ void run_log<Files>::other_ranks(std::string const& source, std::int64_t before,
 }
 
 template <class Files>
-void run_log<Files>::straggler(std::int64_t update, times_of_ranks const& times) {
+void run_log<Files>::ranks_took(std::int64_t update, times_of_ranks const& times) {
+  log(metric<reduce::mean>("ranks/slowest_ms").reduced(world_of_one{}, times.slowest_ms));
+  log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
+  if (!stragglers_.take(times)) return;
   std::string const words = detail::formatted(
       "rank %d takes %.1f ms an update, and the others %.1f ms, for the last %lld updates: they wait for it", times.slowest,
       times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));

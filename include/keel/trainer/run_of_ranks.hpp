@@ -7,14 +7,18 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <cstdint>
 #include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
+#include <keel/checkpoint/trained_optimizer.hpp>
 #include <keel/collective/world_of_ranks.hpp>
+#include <keel/config/config.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace keel {
 
@@ -22,8 +26,6 @@ struct evaluation_result;
 struct snapshot;
 
 namespace detail {
-
-class optimizer_shares;
 
 /// All functions but the first ones are called by all ranks, and throw world_error (E25) where one of them is gone.
 class run_of_ranks {
@@ -48,12 +50,15 @@ class run_of_ranks {
   /// A checkpoint that rank 0 finds and all of them get, whole; false: it finds none. `source`: where it was.
   bool share(std::function<bool(snapshot&, std::string&)> const& find, snapshot& content, std::string& source) const;
 
-  /// One checkpoint of what each rank has of it, on rank 0; the others keep what they made. What `make` throws on one of them is thrown by
+  /// One checkpoint of what each rank has of it, on rank 0; the others keep what they made. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
   /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
-  /// optimizer that is not rank 0's. `shares`: the optimizer's state is in them, and becomes whole.
-  snapshot gather(std::function<snapshot()> const& make, optimizer_shares const* shares) const;
+  /// optimizer that is not rank 0's. `trained`: its optimizers, of which state in shares becomes whole.
+  snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
+                  torch::nn::Module const& model) const;
 
  private:
+  void make_whole(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained) const;
+
   world_of_ranks world_;
 };
 
@@ -67,6 +72,9 @@ void combine_over(world_of_ranks const& world, evaluation_result& result);
 
 /// A seed that no other rank has; rank 0 keeps the recipe's.
 std::uint64_t seed_of_rank(std::uint64_t seed, int rank);
+/// A run begins: seeds the generators as a recipe's determinism says. Of several ranks each draws other numbers, also where the program seeds all
+/// of them alike.
+void begin_random(determinism::settings by, at::DeviceType device, int rank);
 /// The generators go on with numbers that no other rank draws, which had the same until now.
 void separate_random(at::DeviceType device, int rank);
 

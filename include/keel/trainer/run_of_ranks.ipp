@@ -14,11 +14,13 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/words_of_rank.hpp>
 #include <keel/core/error.hpp>
+#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/shard/replicas.hpp>
+#include <keel/shard/shared_buffers.hpp>
 #include <keel/trainer/run_of_ranks.hpp>
 #include <utility>
 #include <vector>
@@ -112,13 +114,39 @@ KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> 
   return true;
 }
 
-KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, optimizer_shares const* shares) const {
+KEEL_BODY void run_of_ranks::make_whole(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained) const {
+  tensor_map whole = std::move(of_optimizers);
+  of_optimizers.clear();
+  for (trained_optimizer const& one : trained) {
+    if (one.shares == nullptr) continue;
+    std::string const prefix = one.prefix();
+    tensor_map own;
+    for (auto at = whole.begin(); at != whole.end();) {
+      if (!at->first.starts_with(prefix)) {
+        ++at;
+        continue;
+      }
+      own.emplace(at->first.substr(prefix.size()), at->second);
+      at = whole.erase(at);
+    }
+    one.shares->make_whole(own, *one.parameters);
+    for (auto const& [name, tensor] : own) of_optimizers.emplace(prefix + name, tensor);
+  }
+  require_replicas(world_, "the optimizer's", whole);
+  of_optimizers.merge(whole);
+}
+
+KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make,
+                                         std::vector<trained_optimizer> const& trained, torch::nn::Module const& model) const {
   if (!is_shared()) return make();
   snapshot content;
   std::string text, words;
   std::exception_ptr thrown;
   bool is_not_finite = false;
+  // A program may have run a model behind its last update, as to look at what it generates.
+  shared_buffers buffers;
   try {
+    buffers.prepare({&model});
     content = make();
     text = text_of(content.state);
   } catch (std::exception const& one) {
@@ -136,12 +164,9 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, o
     if (of_all) throw broken_rule<nonfinite_error, rule::N13>(sentence);
     throw world_error("E25", sentence);
   }
+  buffers.share(world_);
   require_replicas(world_, "the parameter or buffer", content.model);
-  if (shares != nullptr) {
-    shares->make_whole(content.optimizer);
-  } else {
-    require_replicas(world_, "the optimizer's", content.optimizer);
-  }
+  make_whole(content.optimizer, trained);
   nlohmann::json const first = nlohmann::json::parse(words_of_rank(world_, text, 0));
   nlohmann::json others = nlohmann::json::array();
   tensor_map of_others;
@@ -210,6 +235,15 @@ KEEL_BODY void combine_over(world_of_ranks const& world, evaluation_result& resu
 
 KEEL_BODY std::uint64_t seed_of_rank(std::uint64_t seed, int rank) {
   return seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(rank);
+}
+
+KEEL_BODY void begin_random(determinism::settings by, at::DeviceType device, int rank) {
+  if (by.kind != determinism::kind::off) {
+    by.seed = seed_of_rank(by.seed, rank);
+    seed(by, device);
+  } else if (rank > 0) {
+    separate_random(device, rank);
+  }
 }
 
 KEEL_BODY void separate_random(at::DeviceType device, int rank) {

@@ -27,6 +27,8 @@
 
 namespace keel::detail {
 
+class optimizer_shares;
+
 /// What a part's updates came to since the last boundary of the run.
 struct part_figures {
   std::int64_t applied = 0;
@@ -56,6 +58,8 @@ class run_part {
   virtual torch::optim::Optimizer& optimizer() = 0;
   virtual config const& recipe_value() const = 0;
   virtual run_facts const& facts() = 0;
+  /// Of its optimizer's state, where each of several ranks has some; or null.
+  virtual optimizer_shares* shares() = 0;
   virtual double learning_rate() const = 0;
   virtual double loss_scale() const = 0;
   virtual std::int64_t updates() const = 0;

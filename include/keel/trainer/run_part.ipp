@@ -126,7 +126,7 @@ KEEL_BODY std::vector<trained_optimizer> run_parts::trained(config const& /*pres
   for (run_part* const one : all_) {
     config value = one->recipe_value();
     value.run = one->facts();
-    list.push_back({one->name(), &one->optimizer(), &one->named_parameters(), value});
+    list.push_back({one->name(), &one->optimizer(), &one->named_parameters(), value, one->shares()});
   }
   return list;
 }

@@ -20,14 +20,12 @@
 #include <keel/collective/agreed.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/data/no_batches.hpp>
-#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/health/alarm_watch.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/step/step.hpp>
-#include <keel/timeout/run_watch.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/dry_run.hpp>
 #include <keel/trainer/environment.hpp>
@@ -43,6 +41,7 @@
 #include <keel/trainer/run_observer.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
+#include <keel/trainer/watched_run.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -509,7 +508,7 @@ class trainer {
     if (begun_) return;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!resumed && progress_.record.attempts == 0) {
-      seed_generators();
+      detail::begin_random(recipe_value().determinism, step_.parameters().device, step_.ranks().world().rank());
       log_.begin(recipe_value());
     }
     log_.write_recipe(recipe_value());
@@ -534,18 +533,6 @@ class trainer {
     begun_ = true;
     step_.phases().enter(run_phase::data);
     watch_.begin(step_.updates());
-  }
-
-  /// A run begins. Of several ranks each draws other numbers, also where the program seeds all of them alike.
-  void seed_generators() {
-    int const rank = step_.ranks().world().rank();
-    if constexpr (configured.determinism.kind != determinism::kind::off) {
-      determinism::settings settings = recipe_value().determinism;
-      settings.seed = detail::seed_of_rank(settings.seed, rank);
-      seed(settings, step_.parameters().device);
-    } else if (rank > 0) {
-      detail::separate_random(step_.parameters().device, rank);
-    }
   }
 
   template <class Batches, class LossOf, class Listener>
@@ -791,22 +778,15 @@ class trainer {
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
     for (auto const& [name, value] : event.losses)
       log_.log(metric<reduce::mean>("loss/" + name).reduced(typename Environment::world{}, value));
-    if constexpr (step_type::replicates) record_ranks();
+    if constexpr (step_type::replicates) {
+      if (step_.ranks().is_shared()) log_.ranks_took(step_.updates(), step_.ranks().times());
+    }
     log_.update(event,
                 {time.epoch, step_.learning_rate(), step_.skipped(), time.milliseconds, checkpoints_.rollbacks(),
                  observer_.operations_per_token(), observer_.peak(), observer_.gpu(), late},
                 warns);
     act_on_alarms();
     if (auto const words = log_.take_slowdown(); !words.empty()) observer_.symptom(words);
-  }
-
-  void record_ranks() {
-    if (!step_.ranks().is_shared()) return;
-    times_of_ranks const& times = step_.ranks().times();
-    typename Environment::world const alone{};
-    log_.log(metric<reduce::mean>("ranks/slowest_ms").reduced(alone, times.slowest_ms));
-    log_.log(metric<reduce::mean>("ranks/others_ms").reduced(alone, times.others_ms));
-    if (auto const found = stragglers_.take(times)) log_.straggler(step_.updates(), *found);
   }
 
   void move_data() { data_moved_ = true, observer_.data_moved(); }
@@ -877,16 +857,9 @@ class trainer {
   auto make_watch() {
     if constexpr (detail::is_watched(configured.timeout)) {
       evaluator_.before_each_batch([this] { watch_.moved(); });
-      auto const world = step_.ranks().world();
-      return detail::run_watch(
-          recipe_value().timeout,
-          {.directory = directory_ ? detail::root_of(*directory_) : std::filesystem::path(),
-           .rank = world.rank(),
-           .ranks = world.size(),
-           .phase = [this] { return step_.phases().shown(); },
-           .signal = [this] { return options_.stop_on_signals ? detail::process_signals::pending_now() : 0; },
-           .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); },
-           .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }});
+      return detail::run_watch(recipe_value().timeout,
+                               detail::watched(directory_.get(), options_, step_.ranks().world(),
+                                               [this] { return step_.phases().shown(); }));
     } else {
       return detail::no_watch();
     }
@@ -922,12 +895,11 @@ class trainer {
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
-  detail::straggler_watch stragglers_;
   mutable int signal_ = 0;  ///< that this rank has, of several
   bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
-  std::conditional_t<detail::is_watched(configured.timeout), detail::run_watch, detail::no_watch> watch_ = make_watch();
+  detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 
 }  // namespace keel

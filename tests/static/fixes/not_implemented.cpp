@@ -17,10 +17,6 @@ inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised",
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
-inline constexpr auto fixes<rule::U30> =
-    said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::shard::replicate), FIX("keel::shard::none", keel::shard::none));
-
-template <>
 inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),
                                               FIX("keel::checkpoint::never", keel::checkpoint::never));
 template <>
@@ -63,7 +59,6 @@ inline constexpr auto fixes<rule::U58> = said(FIX_BESIDE("keel::trainer", "keel:
                                               FIX("remove soft, hard, first_update, force_exit and heartbeat", timeout::none));
 
 template struct each_followed<rule::rules_not_implemented>;
-template struct each_followed<rule::watched_rules>;
 template struct each_followed<rule::trainer_only_rules>;
 
 }  // namespace fixed

@@ -1,0 +1,56 @@
+// Numbers that ranks exchange where they decide something together, an update or whether their run goes on. The first says where a rank is, and every
+// such exchange has as many: so ranks that have come to different places learn it, and do not take each other's numbers for something else.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <keel/collective/transport.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <memory>
+#include <string>
+
+namespace keel::detail {
+
+class numbers_of_ranks {
+ public:
+  /// Of one rank, with that of its place.
+  static constexpr std::int64_t count = 19;
+
+  /// `place`: as in "rank 1 is at an update".
+  numbers_of_ranks(world_of_ranks world, std::string place);
+  void move_to(std::string place);
+
+  /// This rank's, for the next exchange; `number` is less than count - 1.
+  double& mine(std::int64_t number) { return mine_.data_ptr<double>()[number + 1]; }
+  /// Of an exchange that has come to its end.
+  double of(int rank, std::int64_t number) const {
+    return all_.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + number + 1];
+  }
+  /// The first rank for which this differs from rank 0's; -1: none.
+  int first_other(std::int64_t number) const;
+
+  /// All ranks. Goes on beside this rank's own work.
+  void begin();
+  /// It has begun, and come to its end, and all ranks are at this place.
+  bool is_done();
+  /// Returns at its end; the time counts as waiting for other ranks. Throws world_error: E25 where one is gone, E26 that names two places where
+  /// ranks have come to different ones.
+  void wait();
+
+ private:
+  static constexpr std::int64_t place = -1;
+
+  world_of_ranks world_;
+  std::string place_;
+  at::Tensor mine_, all_;
+  std::unique_ptr<collective_under_way> under_way_;
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/shard/numbers_of_ranks.ipp>
+#endif

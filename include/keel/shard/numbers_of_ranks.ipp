@@ -1,0 +1,53 @@
+// The bodies of numbers_of_ranks.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/ops/zeros.h>
+#include <xxhash.h>
+
+#include <keel/collective/collectives.hpp>
+#include <keel/collective/words_of_rank.hpp>
+#include <keel/core/error.hpp>
+#include <keel/shard/numbers_of_ranks.hpp>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+KEEL_BODY numbers_of_ranks::numbers_of_ranks(world_of_ranks world, std::string at)
+    : world_(std::move(world)), mine_(at::zeros({count}, at::kDouble)), all_(at::zeros({world_.size(), count}, at::kDouble)) {
+  move_to(std::move(at));
+}
+
+KEEL_BODY void numbers_of_ranks::move_to(std::string to) {
+  place_ = std::move(to);
+  // As many bits as a double has for a whole number.
+  mine(place) = static_cast<double>(XXH3_64bits(place_.data(), place_.size()) >> 11);
+}
+
+KEEL_BODY int numbers_of_ranks::first_other(std::int64_t number) const {
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    if (of(rank, number) != of(0, number)) return rank;
+  }
+  return -1;
+}
+
+KEEL_BODY void numbers_of_ranks::begin() { under_way_ = begin_all_gather(world_, mine_, all_); }
+
+KEEL_BODY bool numbers_of_ranks::is_done() { return (!under_way_ || under_way_->is_done()) && first_other(place) < 0; }
+
+KEEL_BODY void numbers_of_ranks::wait() {
+  if (under_way_) world_.waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
+  int const other = first_other(place);
+  if (other < 0) return;
+  std::string const of_first = words_of_rank(world_, place_, 0);
+  std::string const of_other = words_of_rank(world_, place_, other);
+  throw world_error("E26", "rank " + std::to_string(other) + " is at " + of_other + ", and rank 0 at " + of_first +
+                               ": one of them has left the other's way. Make the same calls in the same order on all ranks.");
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

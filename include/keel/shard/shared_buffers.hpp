@@ -1,0 +1,32 @@
+// Buffers that are rank 0's on all ranks, such as the statistics of batch normalisation, which each rank has of its own rows.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <keel/collective/world_of_ranks.hpp>
+#include <map>
+#include <vector>
+
+namespace keel::detail {
+
+class shared_buffers {
+ public:
+  /// Allocates what it takes for those that these models have now.
+  void prepare(std::vector<torch::nn::Module const*> const& models);
+  /// All ranks: rank 0's are everyone's. Throws world_error (E25).
+  void share(world_of_ranks const& world) const;
+
+ private:
+  /// By dtype: one collective for each, since the buffers of batch normalisation are many and small.
+  std::map<at::ScalarType, std::vector<at::Tensor>> buffers_;
+  std::map<at::ScalarType, at::Tensor> flat_;  ///< in which they go to the other ranks
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/shard/shared_buffers.ipp>
+#endif

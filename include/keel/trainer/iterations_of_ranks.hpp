@@ -1,0 +1,62 @@
+// What several ranks decide together between the iterations of a run of parts: whether each has a batch, and what any of them was asked for. The
+// parts agree on their own updates (shard/replication.hpp).
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/config/config.hpp>
+#include <keel/shard/numbers_of_ranks.hpp>
+#include <keel/shard/replication.hpp>
+#include <keel/shard/straggler_watch.hpp>
+#include <keel/trainer/options.hpp>
+#include <optional>
+#include <utility>
+
+namespace keel::detail {
+
+/// Of one process: nothing happens, and nothing is asked for.
+class iterations_of_ranks {
+ public:
+  /// Throws world_error (E24) on every rank for one with another recipe or length of the run, and says both.
+  iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options);
+  iterations_of_ranks(iterations_of_ranks const&) = delete;
+  iterations_of_ranks& operator=(iterations_of_ranks const&) = delete;
+
+  world_of_ranks const& world() const { return world_; }
+  bool is_shared() const { return world_.size() > 1; }
+
+  /// All ranks, before an iteration: the first rank that has no batch; -1: all have one. Throws world_error: E25 where a rank is gone, E26 where
+  /// one is elsewhere, and names both places.
+  int begin(bool has_batch, asked_of_ranks const& mine);
+  /// All ranks, where the run ends. Throws as begin().
+  void end();
+
+  /// What any of them was asked for, as of the last agreement.
+  asked_of_ranks const& asked() const { return asked_; }
+  void forget_asked() { asked_ = {}; }
+  bool take_save_request() { return std::exchange(asked_.saves, false); }
+  /// Of the last iteration.
+  times_of_ranks const& times() const { return times_; }
+
+  /// An exception that not all ranks have ends the training of this one: the others' collectives throw its words.
+  void leave(char const* words) const noexcept {
+    if (is_shared() && !all_know_) world_.abort(words);
+  }
+  /// Whether the exception that is on its way is one that all ranks have.
+  void all_know(bool now) { all_know_ = now; }
+
+ private:
+  world_of_ranks world_;
+  std::optional<numbers_of_ranks> numbers_;  ///< of several
+  asked_of_ranks asked_;
+  times_of_ranks times_;
+  busy_time busy_{world_};
+  bool all_know_ = false;
+};
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/trainer/iterations_of_ranks.ipp>
+#endif

@@ -1,0 +1,48 @@
+// What the watch of timeout/run_watch.hpp has to know of a run.
+#pragma once
+
+#include <atomic>
+#include <filesystem>
+#include <functional>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/metrics/phase_times.hpp>
+#include <keel/timeout/run_watch.hpp>
+#include <keel/trainer/open_directory.hpp>
+#include <keel/trainer/options.hpp>
+#include <keel/trainer/signals.hpp>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+namespace keel::detail {
+
+/// Of a recipe that limits nothing it is empty.
+template <bool IsWatched>
+using watch_if = std::conditional_t<IsWatched, run_watch, no_watch>;
+
+/// Where a run of several parts is, whose parts have a clock each; for another thread.
+class shown_phase final : public phase_listener {
+ public:
+  run_phase now() const { return now_.load(std::memory_order_relaxed); }
+  void phase_began(run_phase which) override { now_.store(which, std::memory_order_relaxed); }
+  void phase_ended(run_phase /*which*/) override { now_.store(run_phase::data, std::memory_order_relaxed); }
+
+ private:
+  std::atomic<run_phase> now_{run_phase::data};
+};
+
+/// All of them outlive the watch; `directory` may be null.
+template <class Files>
+watched_run watched(run_directory<Files> const* directory, trainer_options const& options, world_of_ranks const& world,
+                    std::function<std::optional<run_phase>()> phase) {
+  return {.directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
+          .rank = world.rank(),
+          .ranks = world.size(),
+          .phase = std::move(phase),
+          .signal = [&options] { return options.stop_on_signals ? process_signals::pending_now() : 0; },
+          .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); },
+          .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }};
+}
+
+}  // namespace keel::detail
