@@ -547,6 +547,79 @@ TEST_CASE("memory that runs out in a part of one rank is the rung of all, and wh
   for (std::string const& one : said) CHECK(has(one, "memory ran out in the part discriminator, and its ladder has no further rung"));
 }
 
+TEST_CASE("memory that runs out at any allocation of a rank in an iteration, its save and its evaluation ends the run of all") {
+  at::set_num_threads(1);
+  keel::memory::budget budget;
+  bool failed = true;
+  std::int64_t named = 0;
+  // Every fifth: an iteration has many.
+  for (std::int64_t nth = 1; failed; nth += 5) {
+    int const rank = static_cast<int>(nth / 5 % 2);
+    REQUIRE(nth < 5000);
+    scratch_directory const directory;
+    auto const refused = budget.refused();
+    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      gan of(world);
+      struct often : keel::recipe<keel::shard::replicate, keel::checkpoint::every<2_steps, keel::checkpoint::synchronous>, keel::evaluation::every<2_steps>> {};
+      keel::run<often> run{world, quiet({.run_directory = directory})};
+      keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+      keel::part<in_shares> g{run, "generator", of.generator, *of.of_generator};
+      run.evaluate_on(std::vector<at::Tensor>{rows_of({0, 1, 2})}, [&](at::Tensor const& real) { return of.judged(real, 1); });
+      std::vector<at::Tensor> data;
+      for (std::int64_t i = 0; i < 4; ++i) data.push_back(rows_of({2 * i, 2 * i + 1}));
+      for (at::Tensor const& real : run.epochs(data)) {
+        if (run.cursor().consumed == 1 && world.rank() == rank) budget.refuse_allocation(nth);
+        if (run.cursor().consumed == 2 && world.rank() == rank) budget.refuse_allocation(0);
+        d.update(real, of.discriminator_loss(at::ones({2, 4})));
+        g.update([&] { return of.judged(of.generator->forward(at::ones({2, 4}) + real.mean()), 1); });
+      }
+      run.finish();
+      CHECK(run.updates() == 4);
+    });
+    budget.refuse_allocation(0);
+    failed = budget.refused() > refused;
+    INFO("allocation " << nth << ": " << words[0] << " | " << words[1]);
+    CHECK(words[0].empty() == words[1].empty());
+    if (!failed) CHECK(words[0].empty());
+    if (failed && !words[0].empty()) CHECK(has(words[static_cast<std::size_t>(1 - rank)], "[E25]"));
+    named += words[0].empty() ? 0 : 1;
+  }
+  CHECK(named > 10);
+}
+
+TEST_CASE("the program's own backward passes of a part are added up over the ranks, and a layer is unfrozen on all") {
+  auto const go = [](int ranks) {
+    std::vector<std::vector<at::Tensor>> all(static_cast<std::size_t>(ranks));
+    keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
+      gan of(world, true);
+      for (auto const& one : of.generator->parameters()) one.requires_grad_(false);
+      auto const last = of.generator->ptr(of.generator->size() - 1);
+      for (auto& one : last->parameters()) one.requires_grad_(true);
+      keel::adamw of_last(last->parameters(), 0.01);
+      keel::run<unsaved> run{world, quiet()};
+      keel::part<in_shares> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+      keel::part<in_shares> g{run, "generator", of.generator, of_last};
+      at::Tensor const noise = at::arange(48, at::kFloat).view({12, 4}).sin().slice(0, world.rank() * 12 / ranks, (world.rank() + 1) * 12 / ranks);
+      for (keel::row_numbers const& numbers : run.epochs(of.batches, 4)) {
+        at::Tensor const real = rows_of(numbers);
+        auto window = d.open(real.size(0));
+        at::Tensor const a = of.judged(real, 1), b = of.judged(of.generator->forward(noise).detach(), 0);
+        a.backward();
+        b.backward();
+        window.close(a + b);
+        if (run.cursor().consumed == 3) g.unfreeze(*of.generator->ptr(0));
+        g.update([&] { return of.judged(of.generator->forward(noise), 1); });
+      }
+      run.finish();
+      all[static_cast<std::size_t>(world.rank())] = of.state();
+    });
+    for (auto const& one : all) CHECK(same_bits(one, all.front()));
+    return all.front();
+  };
+  auto const one = go(1), two = go(2);
+  for (std::size_t i = 0; i < one.size(); ++i) CHECK(at::allclose(one[i], two[i], 1e-4, 1e-6));
+}
+
 TEST_CASE("a part of one rank that returns to a checkpoint returns with all parts on all ranks") {
   struct often : keel::recipe<keel::shard::replicate, keel::checkpoint::every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep<4>>> {};
   scratch_directory const directory;

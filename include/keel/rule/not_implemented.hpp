@@ -284,9 +284,10 @@ struct U57 {
 };
 
 struct U59 {
-  KEEL_RULE_TEXT("U59", "",
-                 "a run and its parts train on several ranks together or not at all. Fix: keel::shard::replicate in both recipes, "
-                 "or in neither.");
+  KEEL_RULE_TEXT(
+      "U59", "",
+      "a run and its parts train on several ranks together or not at all. Fix: keel::shard::replicate in both recipes, "
+      "or in neither.");
 };
 
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50,

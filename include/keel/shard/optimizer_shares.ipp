@@ -229,7 +229,7 @@ KEEL_BODY void optimizer_shares::require_own_state() const {
 }
 
 KEEL_BODY optimizer_shares::share const* optimizer_shares::share_of_tensor(std::string const& name,
-                                                                         parameter_list const& named) const {
+                                                                           parameter_list const& named) const {
   std::string const parameter = name.substr(0, name.rfind('.'));
   auto const found = std::find(named.names.begin(), named.names.end(), parameter);
   return found == named.names.end() ? nullptr : &shares_[static_cast<std::size_t>(found - named.names.begin())];

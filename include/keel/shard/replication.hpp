@@ -244,9 +244,9 @@ class replication {
   times_of_ranks times_;
   busy_time busy_{world_};
   std::optional<numbers_of_ranks> numbers_;
-  bool is_exchanging_ = false;  ///< an exchange has begun
-  bool owes_sums_ = false;      ///< the others are in the sums, or come to them
-  double factor_ = 1.0;         ///< of this rank's gradients there
+  bool is_exchanging_ = false;                    ///< an exchange has begun
+  bool owes_sums_ = false;                        ///< the others are in the sums, or come to them
+  double factor_ = 1.0;                           ///< of this rank's gradients there
   std::vector<torch::nn::Module const*> models_;  ///< whose buffers are shared
   shared_buffers buffers_;
   bool thrashes_ = false;

@@ -25,8 +25,8 @@ KEEL_BODY iterations_of_ranks::iterations_of_ranks(world_of_ranks world, config 
     : world_(std::move(world)) {
   if (!is_shared()) return;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
-  require_same_lines(world_, "recipe:\n" + std::string(describe(recipe).c_str()) + "updates " + std::to_string(options.updates) +
-                                 "\nepochs " + std::to_string(options.epochs) + "\n");
+  require_same_lines(world_, "recipe:\n" + std::string(describe(recipe).c_str()) + "updates " +
+                                 std::to_string(options.updates) + "\nepochs " + std::to_string(options.epochs) + "\n");
   numbers_.emplace(world_, "the beginning of an iteration");
 }
 

@@ -310,10 +310,7 @@ class run {
     using batch_type = detail::batch_of<source>;
     using value_type = batch_type;
     loop(run& of, Batches&& batches, std::int64_t epochs)
-        : run_(of),
-          batches_(std::forward<Batches>(batches)),
-          epochs_(epochs),
-          signals_(of.options_.stop_on_signals) {}
+        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
     auto begin() {
       run_.told([this] {
         run_.begin_run();
@@ -389,8 +386,7 @@ class run {
   class counted_loop {
    public:
     using value_type = std::int64_t;
-    counted_loop(run& of, std::int64_t until)
-        : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
+    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
       if (until_ < 1)
         throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
     }
@@ -678,16 +674,15 @@ class run {
   run_log<files> log_{directory_.get(), console_, progress_.record, options_};
   detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{
       evaluated_, progress_, log_, hooks_};
-  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
-      recipe_value(),
-      options_,
-      &Environment::new_run_id,
-      directory_.get(),
-      parts_,
-      progress_,
-      log_,
-      hooks_,
-      detail::run_of_ranks(ranks_.world())};
+  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{recipe_value(),
+                                                                                    options_,
+                                                                                    &Environment::new_run_id,
+                                                                                    directory_.get(),
+                                                                                    parts_,
+                                                                                    progress_,
+                                                                                    log_,
+                                                                                    hooks_,
+                                                                                    detail::run_of_ranks(ranks_.world())};
   update_timer<clock> timer_;
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};

@@ -136,8 +136,8 @@ KEEL_BODY void run_of_ranks::make_whole(tensor_map& of_optimizers, std::vector<t
   of_optimizers.merge(whole);
 }
 
-KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make,
-                                         std::vector<trained_optimizer> const& trained, torch::nn::Module const& model) const {
+KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
+                                        torch::nn::Module const& model) const {
   if (!is_shared()) return make();
   snapshot content;
   std::string text, words;

@@ -857,9 +857,8 @@ class trainer {
   auto make_watch() {
     if constexpr (detail::is_watched(configured.timeout)) {
       evaluator_.before_each_batch([this] { watch_.moved(); });
-      return detail::run_watch(recipe_value().timeout,
-                               detail::watched(directory_.get(), options_, step_.ranks().world(),
-                                               [this] { return step_.phases().shown(); }));
+      return detail::run_watch(recipe_value().timeout, detail::watched(directory_.get(), options_, step_.ranks().world(),
+                                                                       [this] { return step_.phases().shown(); }));
     } else {
       return detail::no_watch();
     }
@@ -895,8 +894,8 @@ class trainer {
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
-  mutable int signal_ = 0;  ///< that this rank has, of several
-  bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
+  mutable int signal_ = 0;   ///< that this rank has, of several
+  bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
