@@ -49,3 +49,34 @@ TEST_CASE("a batch or a piece of weight nothing counts nothing in an evaluation,
   CHECK(std::isfinite(whole));
   CHECK(by_rows == Approx(whole).epsilon(1e-6));
 }
+
+TEST_CASE("memory that runs out at any allocation of an evaluation is at most an error, and leaves the run as it was") {
+  auto const model = make_small(1, 0.3);
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<keel::recipe<>> run{model, optimizer, quiet()};
+  std::vector<pair_batch> const batches{make_pair_batch(1)};
+  // It draws, as an evaluation by samples does.
+  auto const loss_of = [&](pair_batch const& batch) { return mean_squared_error(model)(batch) + at::rand({}); };
+  keel::memory::budget budget;
+  bool was_refused = true;
+  std::int64_t nth = 0, errors = 0;
+  while (was_refused) {
+    REQUIRE(++nth < 1000);
+    auto const before = keel::random_snapshot::take(at::kCPU);
+    auto const refused = budget.refused();
+    budget.refuse_allocation(nth);
+    try {
+      run.evaluate(batches, loss_of);
+    } catch (std::exception const&) {
+      ++errors;
+    }
+    budget.refuse_allocation(0);
+    was_refused = budget.refused() > refused;
+    INFO("allocation " << nth);
+    CHECK(before.is_current());
+    CHECK(model->is_training());
+  }
+  // Where it can make room, an evaluation tries again.
+  CHECK(errors > 0);
+  CHECK(nth > 10);
+}

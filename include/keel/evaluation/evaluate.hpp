@@ -49,19 +49,10 @@ class evaluation_scope {
     // A module's mode goes down to its children, which come after it and then get their own.
     model_.train(training_);
     for (auto const& [module, training] : modes_) module->train(training);
-    if (!others_drew()) random_.restore();
+    if (!watch_.others_drew()) random_.restore();
   }
 
  private:
-  bool others_drew() noexcept {
-    try {
-      return watch_.others_drew();
-    } catch (std::exception const&) {
-      // No memory is left to look by, which is what ends the evaluation: what comes after it draws as if it had not been.
-      return false;
-    }
-  }
-
   torch::nn::Module& model_;
   bool training_;
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;

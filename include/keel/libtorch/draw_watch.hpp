@@ -8,6 +8,7 @@
 #include <ATen/record_function.h>
 
 #include <cstring>
+#include <exception>
 #include <keel/libtorch/compatibility.hpp>
 #include <memory>
 #include <unordered_map>
@@ -29,8 +30,9 @@ class draw_watch {
     innermost() = outer_;
   }
 
-  /// The generator moved by more than this thread's operators: another thread drew, or code that calls the generator directly.
-  bool others_drew() {
+  /// The generator moved by more than this thread's operators: another thread drew, or code that calls the generator directly. Where there was no
+  /// memory for a look, what happened until the next one is taken for this thread's.
+  bool others_drew() noexcept {
     compare();
     return others_drew_;
   }
@@ -51,12 +53,20 @@ class draw_watch {
   }
   static void end(at::RecordFunction const&, at::ObserverContext* drawn) {
     if (drawn == nullptr) return;
-    for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->state_ = libtorch::random_state(at::kCPU);
+    for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->state_ = look();
   }
 
-  void compare() {
-    at::Tensor now = libtorch::random_state(at::kCPU);
-    others_drew_ |= std::memcmp(now.data_ptr(), state_.data_ptr(), now.nbytes()) != 0;
+  /// Undefined where there is no memory for it: what needs that memory too says so.
+  static at::Tensor look() noexcept {
+    try {
+      return libtorch::random_state(at::kCPU);
+    } catch (std::exception const&) {
+      return {};
+    }
+  }
+  void compare() noexcept {
+    at::Tensor now = look();
+    if (now.defined() && state_.defined()) others_drew_ |= std::memcmp(now.data_ptr(), state_.data_ptr(), now.nbytes()) != 0;
     state_ = std::move(now);
   }
 
@@ -74,7 +84,7 @@ class draw_watch {
     return found->second;
   }
 
-  at::Tensor state_;  ///< after the last operator of this thread that drew
+  at::Tensor state_;  ///< after the last operator of this thread that drew; undefined: not known
   bool others_drew_ = false;
   draw_watch* outer_;
   at::CallbackHandle handle_;
