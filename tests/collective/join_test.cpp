@@ -1,5 +1,13 @@
 // Processes that meet as a launcher's would: what they find when all is well, and what each of them says when one is missing, another, dead
 // or hanging. Each scenario runs this program again, once a rank.
+#ifndef USE_C10D_GLOO
+#define USE_C10D_GLOO
+#endif
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#if __has_include(<gloo/algorithm.h>)
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#endif
+
 #include <signal.h>
 
 #include <chrono>
@@ -279,6 +287,37 @@ TEST_CASE("a rank without a sign of life is named by keel::timeout::heartbeat, w
 
 TEST_CASE("a rank that takes its time, and one that has ended before the others, has given its signs") {
   for (auto const& one : run_ranks("beats_slowly", 3)) CHECK(one.words == "went on");
+}
+
+TEST_CASE("ranks train over a group that the program has, and a heartbeat over one without a store says what it needs") {
+  auto const store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> words(2), trained(2);
+  auto const group_of = [&](int rank) {
+    auto const how = c10d::ProcessGroupGloo::Options::create(20s);
+    how->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 2, how);
+  };
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.emplace_back([&, rank] {
+      auto const group = group_of(rank);
+      auto const model = make_small(4, 0.0);
+      keel::adamw optimizer(model->parameters(), 0.01);
+      try {
+        keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s), quiet({.updates = 10})};
+      } catch (std::exception const& thrown) {
+        words[static_cast<std::size_t>(rank)] = thrown.what();
+      }
+      keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s, c10::intrusive_ptr<c10d::Store>(store)), quiet({.updates = 10})};
+      std::vector<pair_batch> const batches(10, make_pair_batch(1));
+      run.fit(batches, mean_squared_error(model));
+      trained[static_cast<std::size_t>(rank)] = std::to_string(run.updates());
+    });
+  }
+  for (std::thread& one : ranks) one.join();
+  for (std::string const& one : words)
+    CHECK(one.find("[E12] keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none") == 0);
+  for (std::string const& one : trained) CHECK(one == "10");
 }
 
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {

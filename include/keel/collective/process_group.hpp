@@ -115,6 +115,7 @@ class group_transport final : public transport {
   std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) override {
     return signs_in(store_, rank_, size_, mine, is_asking_);
   }
+  bool leaves_signs() const override { return store_.defined(); }
   void limit(std::chrono::milliseconds longest) override {
     is_limited_ = is_limited_ || longest < timeout_;
     timeout_ = std::min(timeout_, longest);
@@ -206,8 +207,7 @@ class group_transport final : public transport {
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
 /// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why, and
-/// keel::timeout::heartbeat has no place for its signs. The threads of a
-/// Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
+/// a trainer with keel::timeout::heartbeat, which leaves its signs there, throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {

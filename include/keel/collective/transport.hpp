@@ -72,6 +72,8 @@ class transport {
   /// not_asked_for: enough others look at that rank. Empty: ranks of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
   static constexpr std::int64_t not_asked_for = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t /*mine*/) { return std::vector<std::int64_t>(); }
+  /// There is a place to leave them, or no need of one.
+  virtual bool leaves_signs() const { return true; }
   /// No collective waits longer than this for the others.
   virtual void limit(std::chrono::milliseconds /*longest*/) {}
 

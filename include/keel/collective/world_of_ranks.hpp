@@ -1,7 +1,7 @@
 // keel::world_of_ranks: the processes that train together, as a value.
 //     keel::world_of_ranks alone;                                   this process; its collectives do nothing
 //     keel::world_of_ranks world = keel::join();                    those of the launcher (collective/join.hpp)
-//     keel::world_of_ranks world = keel::over(group);               a c10d group that the program has
+//     keel::world_of_ranks world = keel::over(group, 60s);          a c10d group that the program has
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks of one process, for tests (collective/in_process.hpp)
 // Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each at a time.
 #pragma once
@@ -57,6 +57,7 @@ class world_of_ranks {
   std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) const {
     return of_ == nullptr ? std::vector<std::int64_t>() : of_->by->exchange_signs(mine);
   }
+  bool leaves_signs() const { return of_ == nullptr || of_->by->leaves_signs(); }
   /// No collective waits longer than this for the others, nor than it would have.
   void limit(std::chrono::milliseconds longest) const {
     if (of_ != nullptr) of_->by->limit(longest);

@@ -461,7 +461,7 @@ class run {
       evaluator_.before_each_batch([this] { watch_.moved(); });
       evaluated_.phases().listen(&shown_);
       return detail::run_watch(recipe_value().timeout,
-                               detail::watched(directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); }));
+                               detail::watched(recipe_value().timeout, directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); }));
     } else {
       return detail::no_watch();
     }

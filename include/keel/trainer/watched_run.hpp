@@ -5,7 +5,9 @@
 #include <filesystem>
 #include <functional>
 #include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/error.hpp>
 #include <keel/metrics/phase_times.hpp>
+#include <keel/policy/timeout.hpp>
 #include <keel/timeout/run_watch.hpp>
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
@@ -32,10 +34,14 @@ class shown_phase final : public phase_listener {
   std::atomic<run_phase> now_{run_phase::data};
 };
 
-/// All of them outlive the watch; `directory` may be null.
+/// All of them outlive the watch; `directory` may be null. Throws error (E12) for a heartbeat of ranks that have no place for it.
 template <class Files>
-watched_run watched(run_directory<Files> const* directory, trainer_options const& options, world_of_ranks const& world,
+watched_run watched(timeout::settings const& limits, run_directory<Files> const* directory, trainer_options const& options, world_of_ranks const& world,
                     std::function<std::optional<run_phase>()> phase) {
+  if (limits.heartbeat_interval > 0 && !world.leaves_signs())
+    throw error("E12",
+                "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "
+                "keel::over(group, timeout, store), or leave the heartbeat out.");
   return {.directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
           .rank = world.rank(),
           .ranks = world.size(),
