@@ -7,6 +7,7 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/dropout.h>
 
+#include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
 #include "../collective/words_of_ranks.hpp"
@@ -474,11 +475,86 @@ TEST_CASE("ranks that go different ways are named with both places") {
              run.finish();
            }),
            "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run");
+  // The last iteration, which one leaves before its end.
+  say_both(words_of([&](int rank, gan& of, auto& run, auto& d, auto&) {
+             for (std::int64_t const i : run.iterations(3)) {
+               d.update(rows_of({i, i + 1}), loss(of));
+               if (rank == 0 && i == 2) break;
+             }
+             run.finish();
+           }),
+           "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run behind 2 iterations, in the middle of one");
   // Another length.
   for (std::string const& one : words_of_ranks(2, [](keel::world_of_ranks const& world) {
          keel::run<unsaved> run{world, quiet({.updates = 10 + world.rank()})};
        }))
     CHECK(has(one, "rank 0 has \"updates 10\" where rank 1 has \"updates 11\""));
+}
+
+TEST_CASE("an exception in a micro-batch that is not the last of its update, or in a hook of a part, is said with its words") {
+  for (bool const in_hook : {false, true}) {
+    CAPTURE(in_hook);
+    auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      gan of(world);
+      keel::run<unsaved> run{world, quiet()};
+      keel::part<replicated_two> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+      keel::part<replicated> g{run, "generator", of.generator, *of.of_generator};
+      auto const throws = [&](std::int64_t at) {
+        if (world.rank() == 1 && run.cursor().consumed == at) throw std::runtime_error("of the program");
+      };
+      g.on([&](keel::event::update_end const&) {
+        if (in_hook) throws(2);
+      });
+      for (keel::row_numbers const& numbers : run.epochs(of.batches, 3)) {
+        d.update(rows_of(numbers), [&](at::Tensor const& real) {
+          if (!in_hook) throws(2);
+          return of.judged(real, 1);
+        });
+        g.update([&] { return of.judged(of.generator->forward(at::ones({6, 4})), 1); });
+      }
+      run.finish();
+    });
+    CHECK(has(said[0], in_hook ? "[E25] rank 0 of 2: rank 1 has given up: of the program" : "[E25] rank 1 threw at an update of the part discriminator: of the program"));
+    CHECK(said[1] == "of the program");
+  }
+}
+
+TEST_CASE("what ends a rank before its run has parts is told to the others") {
+  scratch_directory const directory;
+  keel::run<keel::recipe<keel::checkpoint::every<5_steps>>> first{quiet({.run_directory = directory})};
+  auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    gan of(world);
+    keel::run<saved> run{world, quiet({.run_directory = directory})};
+    keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+  });
+  CHECK(has(said[0], "[E01]"));
+  CHECK(has(said[1], "rank 0 has given up: an exception has ended its run"));
+  for (std::string const& one : words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+         gan of(world);
+         keel::run<unsaved> run{world, quiet()};
+         keel::part<replicated> d{run, world.rank() == 0 ? "first" : "second", of.discriminator, *of.of_discriminator};
+       }))
+    CHECK(has(one, "rank 0 has \"part first\" where rank 1 has \"part second\""));
+}
+
+TEST_CASE("a stop that one rank asks for in the last iteration of a loop is a stop of the loops behind it on all ranks") {
+  std::vector<std::int64_t> updates(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    gan of(world);
+    keel::run<unsaved> run{world, quiet()};
+    keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+    auto const train_to = [&](std::int64_t until) {
+      for (std::int64_t const i : run.iterations(until)) {
+        d.update(rows_of({i}), [&](at::Tensor const& real) { return of.judged(real.expand({2, 2}), 1); });
+        if (i == 3 && world.rank() == 1) run.request_stop();
+      }
+    };
+    train_to(4);
+    train_to(9);
+    CHECK(run.finish().stopped() != nullptr);
+    updates[static_cast<std::size_t>(world.rank())] = d.updates();
+  });
+  CHECK(updates == std::vector<std::int64_t>{4, 4});
 }
 
 TEST_CASE("the data of one rank that ends earlier ends the epoch of all, and is said; a rank without data is named") {

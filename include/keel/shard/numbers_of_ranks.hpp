@@ -16,32 +16,32 @@ namespace keel::detail {
 
 class numbers_of_ranks {
  public:
-  /// Of one rank, with that of its place.
-  static constexpr std::int64_t count = 19;
+  /// Of one rank, with the two that all exchanges have: its place, and whether it threw.
+  static constexpr std::int64_t count = 20;
 
   /// `place`: as in "rank 1 is at an update".
   numbers_of_ranks(world_of_ranks world, std::string place);
   void move_to(std::string place);
 
-  /// This rank's, for the next exchange; `number` is less than count - 1.
-  double& mine(std::int64_t number) { return mine_.data_ptr<double>()[number + 1]; }
+  /// This rank's, for the next exchange; `number` is less than count - 2.
+  double& mine(std::int64_t number) { return mine_.data_ptr<double>()[number + 2]; }
   /// Of an exchange that has come to its end.
   double of(int rank, std::int64_t number) const {
-    return all_.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + number + 1];
+    return all_.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + number + 2];
   }
   /// The first rank for which this differs from rank 0's; -1: none.
   int first_other(std::int64_t number) const;
 
-  /// All ranks. Goes on beside this rank's own work.
-  void begin();
+  /// All ranks. Goes on beside this rank's own work. `threw`: it comes here with an exception.
+  void begin(bool threw = false);
   /// It has begun, and come to its end, and all ranks are at this place.
   bool is_done();
-  /// Returns at its end; the time counts as waiting for other ranks. Throws world_error: E25 where one is gone, E26 that names two places where
-  /// ranks have come to different ones.
-  void wait();
+  /// Returns at its end; the time counts as waiting for other ranks. Throws world_error: E25 where one is gone; where ranks have come to different
+  /// places, E25 with the words of one that threw, whose `words` these are on it, or E26 that names both places.
+  void wait(std::string const& words = "");
 
  private:
-  static constexpr std::int64_t place = -1;
+  static constexpr std::int64_t place = -2, threw = -1;
 
   world_of_ranks world_;
   std::string place_;

@@ -213,8 +213,8 @@ class replication {
   enum class ending : unsigned char { none, threw, out_of_memory };
 
   void begin_exchange(window_of_ranks const& mine, ending how);
-  /// `threw`: the words of this rank's own exception, or nothing.
-  window_of_ranks finish_exchange(std::string const& threw);
+  /// `words`: of what this rank came here with.
+  window_of_ranks finish_exchange(ending how, std::string const& words);
   void take_part(ending how, std::string const& words);
   /// What all of them come to, where no rank threw.
   window_of_ranks window() const;

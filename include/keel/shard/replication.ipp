@@ -46,7 +46,7 @@ enum number : std::int64_t {
   busy,
   count
 };
-static_assert(count + 1 == numbers_of_ranks::count);
+static_assert(count + 2 == numbers_of_ranks::count);
 }  // namespace of_window
 
 /// What must be alike, a line each.
@@ -128,7 +128,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
   // An exception before this is one that the others have yet to learn.
   told_ = true;
-  numbers().begin();
+  numbers().begin(how != ending::none);
   is_exchanging_ = true;
 }
 
@@ -182,10 +182,11 @@ KEEL_BODY void replication::end_together(int first, std::string const& threw) {
     throw world_error("E25", "rank " + std::to_string(first) + " threw, and no rank makes this update: " + words);
 }
 
-KEEL_BODY window_of_ranks replication::finish_exchange(std::string const& threw) {
+KEEL_BODY window_of_ranks replication::finish_exchange(ending how, std::string const& words) {
+  std::string const threw = how == ending::threw ? words : std::string();
   auto const of = [this](int rank, of_window::number what) { return numbers().of(rank, what); };
   is_exchanging_ = owes_sums_ = false;
-  numbers().wait();
+  numbers().wait(words.substr(0, longest_words));
   int thrower = world_.size();
   bool is_out_of_memory = false;
   for (int rank = world_.size() - 1; rank >= 0; --rank) {
@@ -257,7 +258,7 @@ KEEL_BODY window_of_ranks replication::agree(window_of_ranks const& mine) {
   auto const ends = c10::make_scope_exit([this] {
     if (!owes_sums_) sums().forget();
   });
-  window_of_ranks const all = finish_exchange("");
+  window_of_ranks const all = finish_exchange(ending::none, "");
   if (all.ended_on >= 0) throw data_ended{all.ended_on};
   return all;
 }
@@ -266,7 +267,7 @@ KEEL_BODY void replication::end_of_data(std::int64_t updates) {
   if (!is_shared()) return;
   begin_call();
   begin_exchange({.updates = updates, .ended_on = world_.rank()}, ending::none);
-  finish_exchange("");
+  finish_exchange(ending::none, "");
 }
 
 KEEL_BODY void replication::sum_gradients() {
@@ -314,7 +315,8 @@ KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
 KEEL_BODY void replication::tell_out_of_memory() {
   if (!is_shared()) return;
   is_starved_ = true;
-  take_part(ending::out_of_memory, "");
+  take_part(ending::out_of_memory,
+            "memory ran out in a micro-batch that is not the last of its update, where a part of several ranks takes no rung");
 }
 
 KEEL_BODY void replication::take_part(ending how, std::string const& words) {
@@ -322,7 +324,7 @@ KEEL_BODY void replication::take_part(ending how, std::string const& words) {
   if (is_untold) begin_exchange({}, how);
   // It may have agreed before it threw: the others are in the sums then, or come to them, unless what the ranks agreed on says otherwise.
   if (is_exchanging_) {
-    window_of_ranks const all = finish_exchange(words);
+    window_of_ranks const all = finish_exchange(how, words);
     if (all.ended_on >= 0) throw data_ended{all.ended_on};
   }
   sums().forget();

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <cstdint>
 #include <keel/collective/world_of_ranks.hpp>
 #include <map>
 #include <vector>
@@ -16,7 +17,9 @@ class shared_buffers {
  public:
   /// Allocates what it takes for those that these models have now.
   void prepare(std::vector<torch::nn::Module const*> const& models);
-  /// All ranks: rank 0's are everyone's. Throws world_error (E25).
+  /// Bytes of all of them.
+  std::int64_t bytes() const;
+  /// All ranks, which have as many: rank 0's are everyone's. Throws world_error (E25).
   void share(world_of_ranks const& world) const;
 
  private:

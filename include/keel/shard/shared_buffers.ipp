@@ -30,6 +30,12 @@ KEEL_BODY void shared_buffers::prepare(std::vector<torch::nn::Module const*> con
   }
 }
 
+KEEL_BODY std::int64_t shared_buffers::bytes() const {
+  std::int64_t sum = 0;
+  for (auto const& [dtype, all] : buffers_) sum += static_cast<std::int64_t>(flat_.at(dtype).nbytes());
+  return sum;
+}
+
 KEEL_BODY void shared_buffers::share(world_of_ranks const& world) const {
   at::NoGradGuard const no_grad;
   for (auto const& [dtype, all] : buffers_) {

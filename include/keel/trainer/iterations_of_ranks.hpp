@@ -4,6 +4,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <cstdint>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/shard/numbers_of_ranks.hpp>
@@ -11,6 +12,7 @@
 #include <keel/shard/straggler_watch.hpp>
 #include <keel/trainer/options.hpp>
 #include <optional>
+#include <string>
 #include <utility>
 
 namespace keel::detail {
@@ -22,6 +24,8 @@ class iterations_of_ranks {
   iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options);
   iterations_of_ranks(iterations_of_ranks const&) = delete;
   iterations_of_ranks& operator=(iterations_of_ranks const&) = delete;
+  /// Where an exception ends the run, the other ranks learn it.
+  ~iterations_of_ranks();
 
   world_of_ranks const& world() const { return world_; }
   bool is_shared() const { return world_.size() > 1; }
@@ -29,22 +33,27 @@ class iterations_of_ranks {
   /// All ranks, before an iteration: the first rank that has no batch; -1: all have one. Throws world_error: E25 where a rank is gone, E26 where
   /// one is elsewhere, and names both places.
   int begin(bool has_batch, asked_of_ranks const& mine);
-  /// All ranks, where the run ends. Throws as begin().
-  void end();
+  /// All ranks, where the run ends, and how far it came. Throws as begin().
+  void end(std::int64_t iterations, bool is_in_one, bool is_in_update);
 
   /// What any of them was asked for, as of the last agreement.
   asked_of_ranks const& asked() const { return asked_; }
   void forget_asked() { asked_ = {}; }
   bool take_save_request() { return std::exchange(asked_.saves, false); }
-  /// Of the last iteration.
+  /// Of the last iteration that was followed by another one of its epoch.
   times_of_ranks const& times() const { return times_; }
 
   /// An exception that not all ranks have ends the training of this one: the others' collectives throw its words.
   void leave(char const* words) const noexcept {
-    if (is_shared() && !all_know_) world_.abort(words);
+    if (is_shared() && !all_know_) world_.abort(words_.empty() ? words : words_);
   }
-  /// Whether the exception that is on its way is one that all ranks have.
-  void all_know(bool now) { all_know_ = now; }
+  /// A call begins.
+  void begin_call() { all_know_ = false, words_.clear(); }
+  /// An exception with these words is on its way, which all ranks have, or this one.
+  void threw(bool all_know, char const* words) {
+    all_know_ = all_know;
+    words_ = all_know ? "" : words;
+  }
 
  private:
   world_of_ranks world_;
@@ -52,7 +61,10 @@ class iterations_of_ranks {
   asked_of_ranks asked_;
   times_of_ranks times_;
   busy_time busy_{world_};
+  bool is_in_epoch_ = false;
   bool all_know_ = false;
+  std::string words_;  ///< of the last exception, where only this rank has it
+  int unwinding_;      ///< exceptions when it was built
 };
 
 }  // namespace keel::detail

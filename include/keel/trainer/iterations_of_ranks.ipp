@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <keel/config/describe.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/trainer/iterations_of_ranks.hpp>
@@ -22,12 +23,16 @@ enum number : std::int64_t { ended, signal, stops, saves, busy };
 }  // namespace of_iteration
 
 KEEL_BODY iterations_of_ranks::iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options)
-    : world_(std::move(world)) {
+    : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {
   if (!is_shared()) return;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
   require_same_lines(world_, "recipe:\n" + std::string(describe(recipe).c_str()) + "updates " +
-                                 std::to_string(options.updates) + "\nepochs " + std::to_string(options.epochs) + "\n");
+                                 std::to_string(length_of(options, 1)) + "\nepochs " + std::to_string(options.epochs) + "\n");
   numbers_.emplace(world_, "the beginning of an iteration");
+}
+
+KEEL_BODY iterations_of_ranks::~iterations_of_ranks() {
+  if (std::uncaught_exceptions() > unwinding_) leave("an exception has ended its run");
 }
 
 KEEL_BODY int iterations_of_ranks::begin(bool has_batch, asked_of_ranks const& mine) {
@@ -52,13 +57,16 @@ KEEL_BODY int iterations_of_ranks::begin(bool has_batch, asked_of_ranks const& m
     asked_.saves = asked_.saves || numbers_->of(rank, saves) != 0.0;
     milliseconds.push_back(numbers_->of(rank, busy));
   }
-  times_ = times_of(std::move(milliseconds));
+  // Not of what is between two epochs, or before the first iteration.
+  if (ended_on < 0 && std::exchange(is_in_epoch_, true)) times_ = times_of(std::move(milliseconds));
+  if (ended_on >= 0) is_in_epoch_ = false;
   return ended_on;
 }
 
-KEEL_BODY void iterations_of_ranks::end() {
+KEEL_BODY void iterations_of_ranks::end(std::int64_t iterations, bool is_in_one, bool is_in_update) {
   if (!numbers_) return;
-  numbers_->move_to("the end of the run");
+  numbers_->move_to("the end of the run behind " + std::to_string(iterations) + " iterations" +
+                    (is_in_one ? ", in the middle of one" : "") + (is_in_update ? ", with an update open" : ""));
   numbers_->begin();
   numbers_->wait();
 }

@@ -7,7 +7,9 @@
 
 #include <concepts>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <keel/shard/replicas.hpp>
 #include <keel/trainer/run.hpp>
 #include <optional>
 #include <string>
@@ -145,11 +147,13 @@ class part final : public detail::run_part {
           ranks_(&of.ranks_),
           recipe_(&of.recipe_value()),
           begin_([&of] {
-            if (!of.begun_) of.begin_run();
-            of.begin_iteration();
+            of.told([&of] {
+              if (!of.begun_) of.begin_run();
+              of.begin_iteration();
+            });
           }),
           in_iteration_(&of.in_iteration_),
-          end_([&of] { of.end_iteration(false, 0); }),
+          end_([&of] { of.told([&of] { of.end_iteration(false, 0); }); }),
           added_([&of](std::string const& name, detail::run_parts& alone) { of.checkpoints_.part_added(name, alone); }),
           note_change_([&of](std::string const& name, config const& before, config const& now) {
             of.log_.numbers_changed(of.updates(), before, now, name);
@@ -172,16 +176,16 @@ class part final : public detail::run_part {
     auto inside(part& one, Call const& call) {
       begin_();
       set_aside const others(*parts_, one);
-      ranks_->all_know(false);
+      ranks_->begin_call();
       try {
         return call();
-      } catch (...) {
-        ranks_->all_know(one.step_.ranks().all_know());
+      } catch (std::exception const& thrown) {
+        ranks_->threw(one.step_.ranks().all_know(), thrown.what());
         throw;
       }
     }
-    /// What is thrown next, all ranks throw.
-    void all_throw() { ranks_->all_know(true); }
+    /// What is thrown next, all ranks throw, or this one.
+    void throws(bool all_ranks) { ranks_->threw(all_ranks, ""); }
     detail::run_parts& parts() const { return *parts_; }
     config const& recipe() const { return *recipe_; }
     bool in_iteration() const { return *in_iteration_; }
@@ -226,7 +230,9 @@ class part final : public detail::run_part {
   template <class Run, class Model, class Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, detail::run_part* follows,
        detail::recipe_numbers<recipe_type> const& all)
-      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), forward_events{this}, world_in(of)) {
+      : run_part(std::move(name)),
+        owner_(of),
+        step_(model, optimizer, all, of.length(), forward_events{this}, world_in(of, this->name())) {
     // Also what only both recipes together break.
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
         [[maybe_unused]]
@@ -240,11 +246,12 @@ class part final : public detail::run_part {
 
   /// Rejected (U59) where only one of them trains on several ranks.
   template <class Run>
-  static typename step_type::world_type world_in(Run const& of) {
+  static typename step_type::world_type world_in(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
         std::same_as<recipe_type, detail::inert> || std::same_as<typename Run::recipe_type, detail::inert>;
     if constexpr (!is_rejected && step_type::replicates != Run::is_of_ranks)
       detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
+    if constexpr (step_type::replicates) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
     return detail::world_for<typename step_type::world_type, Recipe, true>(of.ranks_.world());
   }
 
@@ -252,7 +259,7 @@ class part final : public detail::run_part {
   step_outcome taken(Call const& call) {
     step_outcome const outcome = owner_.inside(*this, call);
     if (auto const* const ended = outcome.gave_up()) {
-      owner_.all_throw();
+      owner_.throws(true);
       throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no further rung: " +
                                            ended->detail + ". Make its batches smaller.");
     }
@@ -288,7 +295,10 @@ class part final : public detail::run_part {
   step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
     return taken([&] { return step_.end_own(loss, rows, tokens); });
   }
-  void abandon_own() { step_.abandon_own(); }
+  void abandon_own() {
+    step_.abandon_own();
+    owner_.throws(step_.ranks().all_know());
+  }
 
   // As the run sees it.
   torch::nn::Module& model() override { return step_.model(); }

@@ -154,8 +154,11 @@ class run {
     return told([this] {
       auto const ends = c10::make_scope_exit([this] { watch_.end(); });
       watch_.begin(parts_.updates());
+      {
+        phase_scope const agreeing(evaluated_.phases(), run_phase::update);
+        ranks_.end(progress_.cursor.consumed, in_iteration_, !parts_.at_boundary());
+      }
       phase_scope const saving(evaluated_.phases(), run_phase::saving);
-      ranks_.end();
       settle_all();
       drop_open_updates();
       outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
@@ -191,7 +194,9 @@ class run {
 
   /// Loads the newest good checkpoint; false if there is none. The loop does it by itself; call it before what must know where the run
   /// stands. Throws checkpoint_error.
-  bool resume() { return checkpoints_.resume(); }
+  bool resume() {
+    return told([this] { return checkpoints_.resume(); });
+  }
   /// Throws error: E12 without a checkpoint policy, S16 inside an iteration.
   void save() {
     if (in_iteration_) throw broken_rule<error, rule::S16>();
@@ -258,7 +263,7 @@ class run {
   /// What throws on one rank between its updates is for the others to know.
   template <class Call>
   std::invoke_result_t<Call const&> told(Call const& call) {
-    ranks_.all_know(false);
+    ranks_.begin_call();
     try {
       return call();
     } catch (std::exception const& thrown) {
@@ -352,7 +357,7 @@ class run {
           opened_ = true;
         }
         bool const has_batch = walk_->has_batch();
-        int const ended_on = run_.first_without_batch(has_batch, signals_.received());
+        int const ended_on = run_.first_without_batch(has_batch, signals_);
         if (ended_on < 0) break;
         if (has_batch) {
           run_.data_ended(ended_on);
@@ -413,9 +418,13 @@ class run {
    private:
     void find() {
       over_ = over_ || run_.progress_.cursor.consumed >= until_;
-      if (over_) return;
-      run_.first_without_batch(true, signals_.received());
-      run_.begin_iteration();
+      // Also at its end: what a rank was asked for in the last iteration is not lost.
+      run_.first_without_batch(true, signals_);
+      if (over_) {
+        if (run_.ranks_.is_shared() && !run_.was_stopped_) run_.goes_on(0);
+      } else {
+        run_.begin_iteration();
+      }
     }
     run& run_;
     std::int64_t until_;
@@ -439,8 +448,9 @@ class run {
     was_stopped_ = false;
     if (!resumed && progress_.record.attempts == 0) {
       int const rank = ranks_.world().rank();
-      if (configured.determinism.kind != determinism::kind::off || rank > 0)
-        detail::begin_random(recipe_value().determinism, device(), rank);
+      bool const is_seeded = configured.determinism.kind != determinism::kind::off;
+      if (is_seeded || rank > 0)
+        detail::begin_random(recipe_value().determinism, is_seeded || !parts_.all().empty() ? device() : at::kCPU, rank);
       log_.begin(recipe_value());
     }
     log_.write_recipe(recipe_value());
@@ -460,19 +470,20 @@ class run {
     if constexpr (detail::is_watched(configured.timeout)) {
       evaluator_.before_each_batch([this] { watch_.moved(); });
       evaluated_.phases().listen(&shown_);
-      return detail::run_watch(recipe_value().timeout,
-                               detail::watched(recipe_value().timeout, directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); }));
+      return detail::run_watch(recipe_value().timeout, detail::watched(recipe_value().timeout, directory_.get(), options_,
+                                                                       ranks_.world(), [this] { return shown_.now(); }));
     } else {
       return detail::no_watch();
     }
   }
 
   /// Of several ranks they agree here. -1: all have a batch.
-  int first_without_batch(bool has_batch, int signal) {
+  template <class Listener>
+  int first_without_batch(bool has_batch, Listener const& signals) {
     detail::asked_of_ranks mine;
     if (ranks_.is_shared()) {
       if (save_signal_.take_request()) checkpoints_.ask();
-      mine = {signal, stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
+      mine = {signals.received(), stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
     }
     phase_scope const agreeing(evaluated_.phases(), run_phase::update);
     return ranks_.begin(has_batch, mine);
@@ -525,6 +536,8 @@ class run {
     if (stops) stop_requested_ = false;
     was_stopped_ = stops || signal != 0;
     if (signal != 0) signal_ = signal;
+    // The others' signal may be still on its way to this rank, which is to take part in the last save.
+    if (signal != 0 && ranks_.is_shared() && !until_the_end_) until_the_end_.emplace(options_.stop_on_signals);
     return !was_stopped_;
   }
   bool end_epoch(int signal) {
@@ -587,7 +600,7 @@ class run {
                                   .rows = rows};
     begin_console(rows, tokens);
     hooks_(event);
-    if (ranks_.is_shared()) log_.ranks_took(parts_.updates(), ranks_.times());
+    if (ranks_.times().slowest_ms > 0.0) log_.ranks_took(parts_.updates(), ranks_.times());
     auto const time = timer_.end_update(false);
     log_.update(event,
                 {time.epoch, first->learning_rate(), parts_.skipped(), time.milliseconds, checkpoints_.rollbacks(), 0.0, 0.0,
@@ -658,6 +671,8 @@ class run {
     in_iteration_ = false;
     stop_requested_ = false;
     ranks_.forget_asked();
+    if (until_the_end_) static_cast<void>(until_the_end_->received());
+    until_the_end_.reset();
     return ended;
   }
 
@@ -692,9 +707,10 @@ class run {
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
   int signal_ = 0;
+  std::optional<typename Environment::stop> until_the_end_;  ///< of several ranks that a signal stops
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
-  detail::shown_phase shown_;
+  detail::shown_phase shown_{[this] { watch_.moved(); }};
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 

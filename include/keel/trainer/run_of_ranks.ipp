@@ -164,6 +164,8 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
     if (of_all) throw broken_rule<nonfinite_error, rule::N13>(sentence);
     throw world_error("E25", sentence);
   }
+  if (world_.combine(reduce::min{}, buffers.bytes()) != world_.combine(reduce::max{}, buffers.bytes()))
+    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
   buffers.share(world_);
   require_replicas(world_, "the parameter or buffer", content.model);
   make_whole(content.optimizer, trained);

@@ -58,8 +58,10 @@ KEEL_BODY void run_parts::add(run_part& one, run_part const* follows) {
 
 KEEL_BODY void run_parts::take_back(run_part& one) {
   std::erase(all_, &one);
+  bool const is_gone =
+      std::none_of(all_.begin(), all_.end(), [&](run_part* const other) { return &other->model() == &one.model(); });
   for (run_part* const other : all_) {
-    if (&other->model() != &one.model()) other->forget(one.model());
+    if (is_gone) other->forget(one.model());
   }
   auto const children = joint_->named_children();
   auto const* const own = children.find(one.name());

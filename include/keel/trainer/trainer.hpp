@@ -857,8 +857,9 @@ class trainer {
   auto make_watch() {
     if constexpr (detail::is_watched(configured.timeout)) {
       evaluator_.before_each_batch([this] { watch_.moved(); });
-      return detail::run_watch(recipe_value().timeout, detail::watched(recipe_value().timeout, directory_.get(), options_, step_.ranks().world(),
-                                                                       [this] { return step_.phases().shown(); }));
+      return detail::run_watch(recipe_value().timeout,
+                               detail::watched(recipe_value().timeout, directory_.get(), options_, step_.ranks().world(),
+                                               [this] { return step_.phases().shown(); }));
     } else {
       return detail::no_watch();
     }

@@ -26,18 +26,24 @@ using watch_if = std::conditional_t<IsWatched, run_watch, no_watch>;
 /// Where a run of several parts is, whose parts have a clock each; for another thread.
 class shown_phase final : public phase_listener {
  public:
+  /// Calls `moved` where the update of a part has ended.
+  explicit shown_phase(std::function<void()> moved) : moved_(std::move(moved)) {}
   run_phase now() const { return now_.load(std::memory_order_relaxed); }
   void phase_began(run_phase which) override { now_.store(which, std::memory_order_relaxed); }
-  void phase_ended(run_phase /*which*/) override { now_.store(run_phase::data, std::memory_order_relaxed); }
+  void phase_ended(run_phase which) override {
+    now_.store(run_phase::data, std::memory_order_relaxed);
+    if (which == run_phase::update) moved_();
+  }
 
  private:
+  std::function<void()> moved_;
   std::atomic<run_phase> now_{run_phase::data};
 };
 
 /// All of them outlive the watch; `directory` may be null. Throws error (E12) for a heartbeat of ranks that have no place for it.
 template <class Files>
-watched_run watched(timeout::settings const& limits, run_directory<Files> const* directory, trainer_options const& options, world_of_ranks const& world,
-                    std::function<std::optional<run_phase>()> phase) {
+watched_run watched(timeout::settings const& limits, run_directory<Files> const* directory, trainer_options const& options,
+                    world_of_ranks const& world, std::function<std::optional<run_phase>()> phase) {
   if (limits.heartbeat_interval > 0 && !world.leaves_signs())
     throw error("E12",
                 "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "
