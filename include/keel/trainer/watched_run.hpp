@@ -43,7 +43,7 @@ class shown_phase final : public phase_listener {
 /// All of them outlive the watch; `directory` may be null. Throws error (E12) for a heartbeat of ranks that have no place for it.
 template <class Files>
 watched_run watched(timeout::settings const& limits, run_directory<Files> const* directory, trainer_options const& options,
-                    world_of_ranks const& world, std::function<std::optional<run_phase>()> phase) {
+                    world_of_ranks const& world, std::function<std::optional<run_phase>()> const& phase) {
   if (limits.heartbeat_interval > 0 && !world.leaves_signs())
     throw error("E12",
                 "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "
@@ -51,7 +51,7 @@ watched_run watched(timeout::settings const& limits, run_directory<Files> const*
   return {.directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
           .rank = world.rank(),
           .ranks = world.size(),
-          .phase = std::move(phase),
+          .phase = phase,
           .signal = [&options] { return options.stop_on_signals ? process_signals::pending_now() : 0; },
           .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); },
           .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }};
