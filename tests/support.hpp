@@ -76,6 +76,16 @@ inline std::vector<std::string> read_lines(std::filesystem::path const& path) {
   return lines;
 }
 
+/// Of a run directory, those of this name.
+inline std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
+  std::vector<nlohmann::json> found;
+  for (std::string const& line : read_lines(directory / "events.jsonl")) {
+    auto event = nlohmann::json::parse(line);
+    if (event.at("event") == name) found.push_back(std::move(event));
+  }
+  return found;
+}
+
 /// The lines of metrics.jsonl without what a clock put there.
 inline std::vector<std::string> timeless_metrics(std::filesystem::path const& run_directory) {
   auto lines = read_lines(run_directory / "metrics.jsonl");

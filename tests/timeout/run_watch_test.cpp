@@ -118,15 +118,6 @@ bool has(std::string const& words, std::string const& part) {
   return words.find(part) != std::string::npos;
 }
 
-std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event.at("event") == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a run that stays where it is", "[.]") {

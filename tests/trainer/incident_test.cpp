@@ -44,15 +44,6 @@ std::vector<fs::path> incidents_of(fs::path const& directory) {
   return found;
 }
 
-std::vector<nlohmann::json> events_of(fs::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event["event"] == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("an incident is in the record, and what shows it again in the run directory") {

@@ -158,15 +158,6 @@ bool same(std::vector<ended> const& a, std::vector<ended> const& b) {
   return true;
 }
 
-std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event.at("event") == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 bool has(std::string const& words, std::string const& part) {
   UNSCOPED_INFO(words);
   return words.find(part) != std::string::npos;

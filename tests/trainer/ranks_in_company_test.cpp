@@ -50,15 +50,6 @@ struct fake_signal {
   int received() const { return number; }
 };
 
-std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event.at("event") == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 /// A clock of each thread, and so of each rank.
 struct rank_clock {
   using duration = std::chrono::steady_clock::duration;

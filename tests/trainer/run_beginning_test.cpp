@@ -12,15 +12,6 @@ namespace {
 struct plain : keel::recipe<keel::checkpoint::every<2_steps>, keel::accumulate<2>> {};
 struct evaluates : keel::recipe<keel::checkpoint::every<2_steps>, keel::evaluation::every<2_steps>> {};
 
-std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event["event"] == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 template <class Recipe>
 struct small_run {
   explicit small_run(keel::trainer_options options, double dropout = 0.3)

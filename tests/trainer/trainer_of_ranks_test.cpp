@@ -119,15 +119,6 @@ bool same(std::vector<ended> const& a, std::vector<ended> const& b) {
   return true;
 }
 
-std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event.at("event") == name) found.push_back(std::move(event));
-  }
-  return found;
-}
-
 }  // namespace
 
 TEST_CASE("a run of two or three ranks that one of them stops after any update ends with the bits of the one that was not stopped") {
