@@ -1,4 +1,4 @@
-// Buffers that are rank 0's on all ranks, such as the statistics of batch normalisation, which each rank has of its own rows.
+// Buffers that are rank 0's on all ranks, such as the statistics of batch normalisation, which each rank has of the rows that it sees.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -147,13 +147,13 @@ class part final : public detail::run_part {
           ranks_(&of.ranks_),
           recipe_(&of.recipe_value()),
           begin_([&of] {
-            of.told([&of] {
+            of.leaving_if_it_throws([&of] {
               if (!of.begun_) of.begin_run();
               of.begin_iteration();
             });
           }),
           in_iteration_(&of.in_iteration_),
-          end_([&of] { of.told([&of] { of.end_iteration(false, 0); }); }),
+          end_([&of] { of.leaving_if_it_throws([&of] { of.end_iteration(false, 0); }); }),
           added_([&of](std::string const& name, detail::run_parts& alone) { of.checkpoints_.part_added(name, alone); }),
           note_change_([&of](std::string const& name, config const& before, config const& now) {
             of.log_.numbers_changed(of.updates(), before, now, name);

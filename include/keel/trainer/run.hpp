@@ -151,7 +151,7 @@ class run {
   /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
   /// was saved before is. Throws what a save throws.
   outcome finish() {
-    return told([this] {
+    return leaving_if_it_throws([this] {
       auto const ends = c10::make_scope_exit([this] { watch_.end(); });
       watch_.begin(parts_.updates());
       {
@@ -195,7 +195,7 @@ class run {
   /// Loads the newest good checkpoint; false if there is none. The loop does it by itself; call it before what must know where the run
   /// stands. Throws checkpoint_error.
   bool resume() {
-    return told([this] { return checkpoints_.resume(); });
+    return leaving_if_it_throws([this] { return checkpoints_.resume(); });
   }
   /// Throws error: E12 without a checkpoint policy, S16 inside an iteration.
   void save() {
@@ -262,7 +262,7 @@ class run {
 
   /// What throws on one rank between its updates is for the others to know.
   template <class Call>
-  std::invoke_result_t<Call const&> told(Call const& call) {
+  std::invoke_result_t<Call const&> leaving_if_it_throws(Call const& call) {
     ranks_.begin_call();
     try {
       return call();
@@ -317,7 +317,7 @@ class run {
     loop(run& of, Batches&& batches, std::int64_t epochs)
         : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
     auto begin() {
-      run_.told([this] {
+      run_.leaving_if_it_throws([this] {
         run_.begin_run();
         run_.watch_.begin(run_.parts_.updates());
         if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
@@ -332,7 +332,7 @@ class run {
     batch_type& current() { return *batch_; }
     bool is_over() const { return over_; }
     void advance() {
-      run_.told([this] {
+      run_.leaving_if_it_throws([this] {
         batch_.reset();
         bool const goes_on = run_.end_iteration(true, signals_.received());
         if (!goes_on) return leave();
@@ -396,7 +396,7 @@ class run {
         throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
     }
     auto begin() {
-      run_.told([this] {
+      run_.leaving_if_it_throws([this] {
         run_.begin_run();
         run_.watch_.begin(run_.parts_.updates());
         over_ = run_.is_over();
@@ -408,7 +408,7 @@ class run {
     std::int64_t current() const { return run_.progress_.cursor.consumed; }
     bool is_over() const { return over_; }
     void advance() {
-      run_.told([this] {
+      run_.leaving_if_it_throws([this] {
         over_ = !run_.end_iteration(true, signals_.received());
         run_.data_moved_ = false;
         find();
