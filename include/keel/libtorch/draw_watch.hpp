@@ -56,7 +56,7 @@ class draw_watch {
     for (draw_watch* one = innermost(); one != nullptr; one = one->outer_) one->state_ = look();
   }
 
-  /// Undefined where there is no memory for it: what needs that memory too says so.
+  /// The generator's state; undefined where its copy cannot be allocated.
   static at::Tensor look() noexcept {
     try {
       return libtorch::random_state(at::kCPU);

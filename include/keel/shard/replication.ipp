@@ -75,7 +75,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
                                   torch::optim::Optimizer& optimizer, bool has_closure) {
   optimizer_ = &optimizer;
   model_ = &model;
-  models_.insert(models_.begin(), &model);
+  models_.push_back(&model);
   has_ladder_ = recipe.oom.kind == oom::kind::ladder;
   if (!is_shared()) return;
   if (has_closure)
