@@ -19,6 +19,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 #include <keel/collective/join.hpp>
+#include <keel/collective/process_group.hpp>
 
 #include "../support.hpp"
 #include "rank_processes.hpp"
