@@ -12,7 +12,9 @@
 
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <random>
 #include <set>
 #include <thread>
 
@@ -251,7 +253,7 @@ TEST_CASE("processes train what ranks of one process do, and one that throws or 
 TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others end with its words long before their collectives would") {
   auto const all = run_ranks("trainer_hangs", 3);
   for (std::size_t const rank : {0u, 1u}) {
-    CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete all_gather"));
+    CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete the agreement"));
     CHECK(has(all[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s): the run is in the "
                          "forward pass behind update 3."));
     CHECK(all[rank].seconds < 15.0);
@@ -290,40 +292,73 @@ TEST_CASE("a rank that takes its time, and one that has ended before the others,
   for (auto const& one : run_ranks("beats_slowly", 3)) CHECK(one.words == "went on");
 }
 
-TEST_CASE("ranks train over a group that the program has, and a heartbeat over one without a store says what it needs") {
+using own_group = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
+
+/// So many threads of this process, each of which has a group as a program makes it.
+void run_threads(int ranks, std::function<void(own_group const& group, c10::intrusive_ptr<c10d::Store> const& store)> const& run) {
   auto const store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::string> words(2), trained(2);
-  auto const group_of = [&](int rank) {
-    auto const how = c10d::ProcessGroupGloo::Options::create(20s);
-    how->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, 2, how);
-  };
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      auto const group = group_of(rank);
-      auto const model = make_small(4, 0.0);
-      keel::adamw optimizer(model->parameters(), 0.01);
-      try {
-        keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s), quiet({.updates = 10})};
-      } catch (std::exception const& thrown) {
-        words[static_cast<std::size_t>(rank)] = thrown.what();
-      }
-      keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s, c10::intrusive_ptr<c10d::Store>(store)), quiet({.updates = 10})};
-      std::vector<pair_batch> const batches(10, make_pair_batch(1));
-      run.fit(batches, mean_squared_error(model));
-      trained[static_cast<std::size_t>(rank)] = std::to_string(run.updates());
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto const how = c10d::ProcessGroupGloo::Options::create(20s);
+      how->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+      run(c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, ranks, how), store);
     });
   }
-  for (std::thread& one : ranks) one.join();
+  for (std::thread& one : threads) one.join();
+}
+
+TEST_CASE("ranks train over a group that the program has, and a heartbeat over one without a store says what it needs") {
+  std::vector<std::string> words(2), trained(2);
+  run_threads(2, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const& store) {
+    auto const rank = static_cast<std::size_t>(group->getRank());
+    auto const model = make_small(4, 0.0);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    try {
+      keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s), quiet({.updates = 10})};
+    } catch (std::exception const& thrown) {
+      words[rank] = thrown.what();
+    }
+    keel::trainer<beating> run{*model, optimizer, keel::over(group, 20s, store), quiet({.updates = 10})};
+    std::vector<pair_batch> const batches(10, make_pair_batch(1));
+    run.fit(batches, mean_squared_error(model));
+    trained[rank] = std::to_string(run.updates());
+  });
   for (std::string const& one : words)
     CHECK(one.find("[E12] keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none") == 0);
   for (std::string const& one : trained) CHECK(one == "10");
 }
 
+TEST_CASE("what ranks agree on is of each of them, whichever comes first, whether it is waited for, and beside other collectives") {
+  std::vector<std::int64_t> wrong(4, -1);
+  run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const&) {
+    keel::world_of_ranks const world = keel::over(group, 20s);
+    std::mt19937 draw(static_cast<unsigned>(world.rank()));
+    at::Tensor const mine = at::zeros({20}, at::kDouble);
+    std::int64_t found = 0;
+    for (int i = 0; i < 300; ++i) {
+      if (draw() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 800));
+      mine.fill_(1000 * world.rank() + i);
+      at::Tensor all = at::zeros({4, 20}, at::kDouble);
+      auto const under_way = keel::detail::begin_agreement(world, mine, all);
+      // It is this rank's again.
+      mine.zero_();
+      if (i % 5 == 1) keel::barrier(world);
+      if (i % 7 == 3) continue;
+      under_way->wait();
+      under_way->wait();
+      at::Tensor const expected = (at::arange(4, at::kDouble) * 1000 + i).unsqueeze(1).expand({4, 20});
+      found += at::equal(all, expected) ? 0 : 1;
+    }
+    keel::barrier(world);
+    wrong[static_cast<std::size_t>(world.rank())] = found;
+  });
+  CHECK(wrong == std::vector<std::int64_t>(4, 0));
+}
+
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {
   auto const all = run_ranks("limited", 2, 1);
-  CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete all_gather"));
+  CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete the agreement"));
   CHECK(has(all[0], "rank 1 is gone or hanging"));
   CHECK(all[0].seconds < 15.0);
 }

@@ -93,6 +93,12 @@ KEEL_BODY std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks 
   return world.begin("all_gather", mine.numel())->begin_all_gather(as_bytes(mine), bytes);
 }
 
+KEEL_BODY std::unique_ptr<collective_under_way> begin_agreement(world_of_ranks const& world, at::Tensor const& mine,
+                                                                at::Tensor& all) {
+  at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
+  return world.begin("the agreement", mine.numel())->begin_agreement(as_bytes(mine), bytes);
+}
+
 KEEL_BODY at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine) {
   require_takeable("all_gather", mine);
   transport* const by = world.begin("all_gather", mine.numel());

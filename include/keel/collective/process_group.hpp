@@ -5,6 +5,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -12,6 +13,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <keel/collective/transport.hpp>
@@ -51,7 +53,8 @@ class group_transport final : public transport {
         store_(std::move(store)),
         rank_(group_->getRank()),
         size_(group_->getSize()),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        sends_messages_(group_->getBackendName() == "gloo") {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -78,6 +81,25 @@ class group_transport final : public transport {
       c10d::AllgatherOptions options;
       options.timeout = timeout_;
       return group.allgather(outputs, inputs, options);
+    });
+  }
+  std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
+    if (!sends_messages_) return begin_all_gather(mine, all);
+    // Gloo's own all-gather goes by a thread of the group and from rank to rank: it needs twice the time of messages from each to each.
+    return begin_works("the agreement", [&](Group& group, auto const& takes) {
+      int const tag = first_tag + static_cast<int>(number_ % (1 << 24));
+      for (int rank = 0; rank < size_; ++rank) {
+        std::vector<at::Tensor> theirs{all[rank]};
+        if (rank == rank_) theirs.front().copy_(mine);
+        if (rank != rank_) takes(group.recv(theirs, rank, tag));
+      }
+      // The sender's may change before all have it. LibTorch's allocator is not asked: ranks also agree on that it has nothing left.
+      auto const* const bytes = static_cast<std::byte const*>(mine.data_ptr());
+      auto const kept = std::make_shared<std::vector<std::byte>>(bytes, bytes + mine.nbytes());
+      std::vector<at::Tensor> sent{at::from_blob(kept->data(), mine.sizes(), [kept](void*) {}, mine.options())};
+      for (int rank = 0; rank < size_; ++rank) {
+        if (rank != rank_) takes(group.send(sent, rank, tag));
+      }
     });
   }
   void broadcast(at::Tensor& tensor, int from) override {
@@ -135,17 +157,20 @@ class group_transport final : public transport {
 
  private:
   using work = decltype(std::declval<Group&>().barrier());
+  /// Of the messages; a program's own begin at zero.
+  static constexpr int first_tag = 0x6b000000;
 
   class under_way final : public collective_under_way {
    public:
     under_way(group_transport& of, char const* what) : of_(of), what_(what), number_(of.number_) {}
-    void take(work begun) { work_ = std::move(begun); }
-    bool is_done() override { return work_->isCompleted() && work_->isSuccess(); }
+    void take(work begun) { works_.push_back(std::move(begun)); }
     void wait() override {
       of_.require_sound();
       try {
         // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
-        of_.is_limited_ ? work_->wait(of_.timeout_) : work_->wait();
+        for (work const& one : works_) of_.is_limited_ ? one->wait(of_.timeout_) : one->wait();
+        // A message that has come would be waited for once more.
+        works_.clear();
       } catch (std::exception const& thrown) {
         of_.fail(what_, number_, thrown);
       }
@@ -155,19 +180,25 @@ class group_transport final : public transport {
     group_transport& of_;
     char const* what_;
     std::int64_t number_;
-    work work_;
+    std::vector<work> works_;
   };
 
   template <class Begin>
   std::unique_ptr<collective_under_way> begin(char const* what, Begin const& call) {
+    return begin_works(what, [&](Group& group, auto const& takes) { takes(call(group)); });
+  }
+  template <class Begin>
+  std::unique_ptr<collective_under_way> begin_works(char const* what, Begin const& call) {
     ++number_;
     require_sound();
     auto begun = std::make_unique<under_way>(*this, what);
     std::erase_if(begun_, [](work const& one) { return one->isCompleted(); });
     try {
       at::NoGradGuard const no_grad;
-      begun_.push_back(call(*group_));
-      begun->take(begun_.back());
+      call(*group_, [&](work one) {
+        begun_.push_back(one);
+        begun->take(std::move(one));
+      });
     } catch (std::exception const& thrown) {
       fail(what, number_, thrown);
     }
@@ -197,6 +228,7 @@ class group_transport final : public transport {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool is_limited_ = false;  ///< to less than the group's own
+  bool sends_messages_;
   std::int64_t number_ = 0;
   std::vector<work> begun_;  ///< those that may still be under way
   failed_collective broken_;

@@ -25,9 +25,7 @@ class collective_under_way {
   virtual ~collective_under_way() = default;
   collective_under_way(collective_under_way const&) = delete;
   collective_under_way& operator=(collective_under_way const&) = delete;
-  /// It has come to its end, and did not fail.
-  virtual bool is_done() = 0;
-  /// Returns at its end; throws as the collective would have. Once.
+  /// Returns at its end; throws as the collective would have, and once more if it is asked again.
   virtual void wait() = 0;
 
  protected:
@@ -59,6 +57,10 @@ class transport {
   virtual std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) {
     all_gather(mine, all);
     return nullptr;
+  }
+  /// An all-gather of some numbers, one or more an update: with the least delay, whatever it costs a byte.
+  virtual std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) {
+    return begin_all_gather(mine, all);
   }
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
   /// Both have a first dimension that size() divides: the r-th part of `from` becomes the rank()-th of rank r's `to`.
