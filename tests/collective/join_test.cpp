@@ -10,12 +10,15 @@
 
 #include <signal.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <random>
 #include <set>
+#include <span>
+#include <sstream>
 #include <thread>
 
 #include <keel/collective/collectives.hpp>
@@ -330,22 +333,24 @@ TEST_CASE("ranks train over a group that the program has, and a heartbeat over o
 }
 
 TEST_CASE("what ranks agree on is of each of them, whichever comes first, whether it is waited for, and beside other collectives") {
+  bool const are_direct = GENERATE(false, true);
+  CAPTURE(are_direct);
   std::vector<std::int64_t> wrong(4, -1);
-  run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const&) {
-    keel::world_of_ranks const world = keel::over(group, 20s);
+  run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const& store) {
+    auto messages = are_direct ? keel::detail::direct_messages::connect(*store, group->getRank(), 4, "localhost", 1, 20s) : nullptr;
+    if (are_direct && !messages) return;
+    keel::world_of_ranks const world(std::make_shared<keel::detail::group_transport<c10d::ProcessGroupGloo>>(group, 20s, store, std::move(messages)));
     std::mt19937 draw(static_cast<unsigned>(world.rank()));
     at::Tensor const mine = at::zeros({20}, at::kDouble);
     std::int64_t found = 0;
-    for (int i = 0; i < 300; ++i) {
+    for (int i = 0; i < 400; ++i) {
       if (draw() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 800));
       mine.fill_(1000 * world.rank() + i);
       at::Tensor all = at::zeros({4, 20}, at::kDouble);
       auto const under_way = keel::detail::begin_agreement(world, mine, all);
-      // It is this rank's again.
-      mine.zero_();
       if (i % 5 == 1) keel::barrier(world);
       if (i % 7 == 3) continue;
-      under_way->wait();
+      for (auto const last = std::chrono::steady_clock::now() + 1ms * (draw() % 2); std::chrono::steady_clock::now() < last && !under_way->is_done();) continue;
       under_way->wait();
       at::Tensor const expected = (at::arange(4, at::kDouble) * 1000 + i).unsqueeze(1).expand({4, 20});
       found += at::equal(all, expected) ? 0 : 1;
@@ -354,6 +359,62 @@ TEST_CASE("what ranks agree on is of each of them, whichever comes first, whethe
     wrong[static_cast<std::size_t>(world.rank())] = found;
   });
   CHECK(wrong == std::vector<std::int64_t>(4, 0));
+}
+
+TEST_CASE("direct messages of ranks: strangers do not take a rank's place, and who is gone, takes its time or cannot connect is named") {
+  using keel::detail::direct_messages;
+  auto const store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> said(3);
+  std::vector<std::thread> ranks;
+  std::atomic<int> connected = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    ranks.emplace_back([&, rank] {
+      // A stranger that comes first, with another word and with none.
+      std::vector<keel::detail::open_socket> strangers;
+      if (rank == 2) {
+        store->wait({"direct/0"}, 20s);
+        auto const bytes = store->get("direct/0");
+        std::istringstream words(std::string(bytes.begin(), bytes.end()));
+        std::string host, port;
+        words >> host >> port;
+        keel::detail::message_greeting const wrong{.word = 1, .rank = 2};
+        for (int i = 0; i < 2; ++i) strangers.push_back(keel::detail::connect_to(host, port, std::chrono::steady_clock::now() + 5s));
+        keel::detail::send_all(strangers.front().get(), std::as_bytes(std::span(&wrong, 1)), std::chrono::steady_clock::now() + 5s);
+      }
+      auto messages = direct_messages::connect(*store, rank, 3, "127.0.0.1", 1, 20s);
+      if (!messages) return;
+      ++connected;
+      std::vector<double> all(3, -1.0);
+      std::span<std::byte> const bytes = std::as_writable_bytes(std::span(all));
+      auto const mine = [&](double value) {
+        all[static_cast<std::size_t>(rank)] = value;
+        return std::as_bytes(std::span(all).subspan(static_cast<std::size_t>(rank), 1));
+      };
+      messages->send(1, mine(rank + 0.5), 5s);
+      messages->wait(1, bytes, 20s);
+      if (all != std::vector<double>{0.5, 1.5, 2.5}) said[static_cast<std::size_t>(rank)] = "other numbers; ";
+      // One takes its time, then one is gone.
+      try {
+        if (rank == 1) std::this_thread::sleep_for(1500ms);
+        if (rank == 1) return;
+        messages->send(2, mine(1.0), 5s);
+        messages->wait(2, bytes, rank == 0 ? 300ms : 20s);
+      } catch (std::exception const& thrown) {
+        said[static_cast<std::size_t>(rank)] += thrown.what();
+      }
+      if (rank == 0) std::this_thread::sleep_for(3s);
+    });
+  }
+  for (std::thread& one : ranks) one.join();
+  CHECK(connected == 3);
+  CHECK(said[0] == "rank 1 has said nothing for 300 ms");
+  CHECK(said[2] == "rank 1 has closed its connection");
+  CHECK(direct_messages::connect(*store, 0, 65, "127.0.0.1", 1, 1s) == nullptr);
+  CHECK(direct_messages::connect(*store, 0, 2, "no such host", 1, 1s) == nullptr);
+  // The other does not come, and one that cannot says so.
+  CHECK(direct_messages::connect(*store, 0, 2, "127.0.0.1", 1, 300ms) == nullptr);
+  store->set("direct/0", std::vector<std::uint8_t>{'n', 'o', 'n', 'e'});
+  CHECK(direct_messages::connect(*store, 1, 2, "127.0.0.1", 1, 20s) == nullptr);
 }
 
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {

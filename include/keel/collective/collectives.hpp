@@ -28,7 +28,7 @@ void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, 
 std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum);
 /// Of several ranks: `all`, of [size(), ..], is what each of them has.
 std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine, at::Tensor& all);
-/// The same of some numbers, with the least delay.
+/// The same of some numbers, always as many, with the least delay.
 std::unique_ptr<collective_under_way> begin_agreement(world_of_ranks const& world, at::Tensor const& mine, at::Tensor& all);
 at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine);
 at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);

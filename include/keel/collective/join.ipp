@@ -20,11 +20,13 @@
 #endif
 #endif
 
+#include <ATen/ops/full.h>
 #include <signal.h>
 #include <time.h>
 
 #include <cstdint>
 #include <cstdlib>
+#include <keel/collective/direct_messages.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/collective/process_group.hpp>
 #include <keel/core/error.hpp>
@@ -171,7 +173,14 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
     auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(options.timeout);
     how_to_talk->devices.push_back(detail::device_for(how));
     auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
-    return over(group, options.timeout, store);
+    auto messages = detail::direct_messages::connect(*store, how.rank, how.size, how.address, how.port, options.timeout);
+    std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
+    c10d::AllreduceOptions least;
+    least.reduceOp = c10d::ReduceOp::MIN;
+    group->allreduce(have, least)->wait();
+    if (have.front().item<int>() == 0) messages.reset();
+    return world_of_ranks(
+        std::make_shared<detail::group_transport<c10d::ProcessGroupGloo>>(group, options.timeout, store, std::move(messages)));
   } catch (std::exception const& thrown) {
     std::string const words = thrown.what();
     throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) +

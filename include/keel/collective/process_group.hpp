@@ -5,7 +5,6 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
@@ -16,11 +15,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <keel/collective/direct_messages.hpp>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -48,13 +49,15 @@ std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store
 template <class Group>
 class group_transport final : public transport {
  public:
-  group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store)
+  /// `messages`: all ranks have them, or none.
+  group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store,
+                  std::unique_ptr<direct_messages> messages = nullptr)
       : group_(std::move(group)),
         store_(std::move(store)),
+        messages_(std::move(messages)),
         rank_(group_->getRank()),
         size_(group_->getSize()),
-        timeout_(timeout),
-        sends_messages_(group_->getBackendName() == "gloo") {}
+        timeout_(timeout) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -74,33 +77,20 @@ class group_transport final : public transport {
   }
   void all_gather(at::Tensor const& mine, at::Tensor& all) override { begin_all_gather(mine, all)->wait(); }
   std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    return begin("all_gather", [&](Group& group) {
-      std::vector<at::Tensor> inputs{mine};
-      std::vector<std::vector<at::Tensor>> outputs(1);
-      for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
-      c10d::AllgatherOptions options;
-      options.timeout = timeout_;
-      return group.allgather(outputs, inputs, options);
-    });
+    return begin_all_gather("all_gather", mine, all);
   }
   std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    if (!sends_messages_) return begin_all_gather(mine, all);
-    // Gloo's own all-gather goes by a thread of the group and from rank to rank: it needs twice the time of messages from each to each.
-    return begin_works("the agreement", [&](Group& group, auto const& takes) {
-      int const tag = first_tag + static_cast<int>(number_ % (1 << 24));
-      for (int rank = 0; rank < size_; ++rank) {
-        std::vector<at::Tensor> theirs{all[rank]};
-        if (rank == rank_) theirs.front().copy_(mine);
-        if (rank != rank_) takes(group.recv(theirs, rank, tag));
-      }
-      // The sender's may change before all have it. LibTorch's allocator is not asked: ranks also agree on that it has nothing left.
-      auto const* const bytes = static_cast<std::byte const*>(mine.data_ptr());
-      auto const kept = std::make_shared<std::vector<std::byte>>(bytes, bytes + mine.nbytes());
-      std::vector<at::Tensor> sent{at::from_blob(kept->data(), mine.sizes(), [kept](void*) {}, mine.options())};
-      for (int rank = 0; rank < size_; ++rank) {
-        if (rank != rank_) takes(group.send(sent, rank, tag));
-      }
-    });
+    if (!messages_) return begin_all_gather(agreement, mine, all);
+    ++number_;
+    require_sound();
+    try {
+      all[rank_].copy_(mine);
+      messages_->send(static_cast<std::uint64_t>(number_), {static_cast<std::byte const*>(mine.data_ptr()), mine.nbytes()},
+                      timeout_);
+    } catch (std::exception const& thrown) {
+      fail(agreement, number_, thrown);
+    }
+    return std::make_unique<messages_under_way>(*this, all);
   }
   void broadcast(at::Tensor& tensor, int from) override {
     begin("broadcast", [&](Group& group) {
@@ -157,20 +147,18 @@ class group_transport final : public transport {
 
  private:
   using work = decltype(std::declval<Group&>().barrier());
-  /// Of the messages; a program's own begin at zero.
-  static constexpr int first_tag = 0x6b000000;
+  static constexpr char const* agreement = "the agreement";
 
   class under_way final : public collective_under_way {
    public:
     under_way(group_transport& of, char const* what) : of_(of), what_(what), number_(of.number_) {}
-    void take(work begun) { works_.push_back(std::move(begun)); }
+    void take(work begun) { work_ = std::move(begun); }
+    bool is_done() override { return work_->isCompleted() && work_->isSuccess(); }
     void wait() override {
       of_.require_sound();
       try {
         // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
-        for (work const& one : works_) of_.is_limited_ ? one->wait(of_.timeout_) : one->wait();
-        // A message that has come would be waited for once more.
-        works_.clear();
+        of_.is_limited_ ? work_->wait(of_.timeout_) : work_->wait();
       } catch (std::exception const& thrown) {
         of_.fail(what_, number_, thrown);
       }
@@ -180,25 +168,57 @@ class group_transport final : public transport {
     group_transport& of_;
     char const* what_;
     std::int64_t number_;
-    std::vector<work> works_;
+    work work_;
   };
 
-  template <class Begin>
-  std::unique_ptr<collective_under_way> begin(char const* what, Begin const& call) {
-    return begin_works(what, [&](Group& group, auto const& takes) { takes(call(group)); });
+  class messages_under_way final : public collective_under_way {
+   public:
+    messages_under_way(group_transport& of, at::Tensor const& all) : of_(of), number_(of.number_), all_(all) {}
+    bool is_done() override {
+      try {
+        return of_.messages_ && of_.messages_->take(static_cast<std::uint64_t>(number_), bytes());
+      } catch (std::exception const&) {
+        // Who waits learns of it.
+        return false;
+      }
+    }
+    void wait() override {
+      of_.require_sound();
+      try {
+        of_.messages_->wait(static_cast<std::uint64_t>(number_), bytes(), of_.timeout_);
+      } catch (std::exception const& thrown) {
+        of_.fail(agreement, number_, thrown);
+      }
+    }
+
+   private:
+    std::span<std::byte> bytes() const { return {static_cast<std::byte*>(all_.data_ptr()), all_.nbytes()}; }
+
+    group_transport& of_;
+    std::int64_t number_;
+    at::Tensor all_;
+  };
+
+  std::unique_ptr<collective_under_way> begin_all_gather(char const* what, at::Tensor const& mine, at::Tensor& all) {
+    return begin(what, [&](Group& group) {
+      std::vector<at::Tensor> inputs{mine};
+      std::vector<std::vector<at::Tensor>> outputs(1);
+      for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
+      c10d::AllgatherOptions options;
+      options.timeout = timeout_;
+      return group.allgather(outputs, inputs, options);
+    });
   }
   template <class Begin>
-  std::unique_ptr<collective_under_way> begin_works(char const* what, Begin const& call) {
+  std::unique_ptr<collective_under_way> begin(char const* what, Begin const& call) {
     ++number_;
     require_sound();
     auto begun = std::make_unique<under_way>(*this, what);
     std::erase_if(begun_, [](work const& one) { return one->isCompleted(); });
     try {
       at::NoGradGuard const no_grad;
-      call(*group_, [&](work one) {
-        begun_.push_back(one);
-        begun->take(std::move(one));
-      });
+      begun_.push_back(call(*group_));
+      begun->take(begun_.back());
     } catch (std::exception const& thrown) {
       fail(what, number_, thrown);
     }
@@ -221,14 +241,15 @@ class group_transport final : public transport {
       static_cast<void>(group_.release());
     begun_.clear();
     group_.reset();
+    messages_.reset();
   }
 
   c10::intrusive_ptr<Group> group_;
   c10::intrusive_ptr<c10d::Store> store_;
+  std::unique_ptr<direct_messages> messages_;
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool is_limited_ = false;  ///< to less than the group's own
-  bool sends_messages_;
   std::int64_t number_ = 0;
   std::vector<work> begun_;  ///< those that may still be under way
   failed_collective broken_;

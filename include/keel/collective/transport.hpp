@@ -25,7 +25,9 @@ class collective_under_way {
   virtual ~collective_under_way() = default;
   collective_under_way(collective_under_way const&) = delete;
   collective_under_way& operator=(collective_under_way const&) = delete;
-  /// Returns at its end; throws as the collective would have, and once more if it is asked again.
+  /// It has come to its end, and did not fail.
+  virtual bool is_done() = 0;
+  /// Returns at its end; throws as the collective would have. Once.
   virtual void wait() = 0;
 
  protected:
@@ -58,7 +60,7 @@ class transport {
     all_gather(mine, all);
     return nullptr;
   }
-  /// An all-gather of some numbers, one or more an update: with the least delay, whatever it costs a byte.
+  /// An all-gather of some numbers, always as many, with the least delay.
   virtual std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) {
     return begin_all_gather(mine, all);
   }

@@ -15,6 +15,7 @@
 #include <keel/checkpoint/sharded_safetensors.ipp>
 #include <keel/checkpoint/store.ipp>
 #include <keel/collective/collectives.ipp>
+#include <keel/collective/direct_messages.ipp>
 #include <keel/collective/exit_code.ipp>
 #include <keel/collective/in_process.ipp>
 #include <keel/collective/join.ipp>

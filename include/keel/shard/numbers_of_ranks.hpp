@@ -34,11 +34,10 @@ class numbers_of_ranks {
 
   /// All ranks. Goes on beside this rank's own work. `threw`: it comes here with an exception.
   void begin(bool threw = false);
-  /// Returns at its end whether all ranks are at this place; the time counts as waiting for other ranks. Throws world_error (E25) where one is
-  /// gone.
-  bool wait_for_same_place();
-  /// The same, which throws where ranks have come to different places: E25 with the words of one that threw, whose `words` these are on it, or
-  /// E26 that names both places.
+  /// It has begun, and come to its end, and all ranks are at this place.
+  bool is_done();
+  /// Returns at its end; the time counts as waiting for other ranks. Throws world_error: E25 where one is gone; where ranks have come to different
+  /// places, E25 with the words of one that threw, whose `words` these are on it, or E26 that names both places.
   void wait(std::string const& words = "");
 
  private:

@@ -39,16 +39,12 @@ KEEL_BODY void numbers_of_ranks::begin(bool by_exception) {
   under_way_ = begin_agreement(world_, mine_, all_);
 }
 
-KEEL_BODY bool numbers_of_ranks::wait_for_same_place() {
-  if (under_way_) world_.waiting([this] { under_way_->wait(); });
-  // One that fails stays: who asks again gets the same exception.
-  under_way_.reset();
-  return first_other(place) < 0;
-}
+KEEL_BODY bool numbers_of_ranks::is_done() { return (!under_way_ || under_way_->is_done()) && first_other(place) < 0; }
 
 KEEL_BODY void numbers_of_ranks::wait(std::string const& words) {
-  if (wait_for_same_place()) return;
+  if (under_way_) world_.waiting([this] { std::exchange(under_way_, nullptr)->wait(); });
   int const other = first_other(place);
+  if (other < 0) return;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (of(rank, threw) == 0.0) continue;
     throw world_error("E25", "rank " + std::to_string(rank) + " threw at " + words_of_rank(world_, place_, rank) + ": " +

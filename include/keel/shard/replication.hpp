@@ -218,7 +218,7 @@ class replication {
   void take_part(ending how, std::string const& words);
   /// What all of them come to, where no rank threw.
   window_of_ranks window() const;
-  /// Waits for the exchange: the factor of this rank's gradients in the sums, where it permits them.
+  /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
   std::optional<double> may_sum();
   double factor_in(window_of_ranks const& all) const;
   /// Of several ranks, once begin() was there.

@@ -159,7 +159,7 @@ KEEL_BODY double replication::factor_in(window_of_ranks const& all) const {
 }
 
 KEEL_BODY std::optional<double> replication::may_sum() {
-  if (!is_exchanging_ || !numbers().wait_for_same_place()) return std::nullopt;
+  if (!is_exchanging_ || !numbers().is_done()) return std::nullopt;
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, of_window::threw) != 0.0) return std::nullopt;
   }

@@ -1,0 +1,274 @@
+// The bodies of direct_messages.hpp.
+#pragma once
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <exception>
+#include <keel/collective/direct_messages.hpp>
+#include <random>
+#include <sstream>
+#include <stdexcept>
+#include <system_error>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+class open_socket {
+ public:
+  open_socket() = default;
+  explicit open_socket(int of) : of_(of) {}
+  open_socket(open_socket&& other) noexcept : of_(std::exchange(other.of_, -1)) {}
+  open_socket& operator=(open_socket&& other) noexcept {
+    std::swap(of_, other.of_);
+    return *this;
+  }
+  open_socket(open_socket const&) = delete;
+  open_socket& operator=(open_socket const&) = delete;
+  ~open_socket() {
+    if (of_ >= 0) ::close(of_);
+  }
+  int get() const { return of_; }
+  int release() { return std::exchange(of_, -1); }
+
+ private:
+  int of_ = -1;
+};
+
+using message_deadline = std::chrono::steady_clock::time_point;
+
+/// It may be read from, or written to; a connection that has ended may, too. False: not before `last`.
+inline bool is_ready(int socket, short what, message_deadline last) {
+  for (;;) {
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
+    pollfd asked{.fd = socket, .events = what, .revents = 0};
+    int const found = ::poll(&asked, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    if (found > 0) return true;
+    if ((found < 0 && errno != EINTR) || left <= 0) return false;
+  }
+}
+
+inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+inline bool send_all(int socket, std::span<std::byte const> bytes, message_deadline last) {
+  while (!bytes.empty()) {
+    auto const sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    if (sent < 0 && (!would_block() || !is_ready(socket, POLLOUT, last))) return false;
+  }
+  return true;
+}
+
+inline bool receive_all(int socket, std::span<std::byte> bytes, message_deadline last) {
+  while (!bytes.empty()) {
+    auto const came = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (came == 0 || (came < 0 && (!would_block() || !is_ready(socket, POLLIN, last)))) return false;
+    if (came > 0) bytes = bytes.subspan(static_cast<std::size_t>(came));
+  }
+  return true;
+}
+
+struct socket_address {
+  sockaddr_storage of{};
+  socklen_t length = sizeof(sockaddr_storage);
+
+  sockaddr* get() {
+    return reinterpret_cast<sockaddr*>(&of);
+  }  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast): as the sockets' functions ask for
+};
+
+/// Numbers only are looked up without a question to a name server.
+inline bool look_up(std::string const& host, std::string const& port, bool is_number, socket_address& found) {
+  addrinfo wanted{};
+  wanted.ai_socktype = SOCK_STREAM;
+  wanted.ai_flags = is_number ? AI_NUMERICHOST | AI_NUMERICSERV : 0;
+  addrinfo* all = nullptr;
+  if (::getaddrinfo(host.c_str(), port.c_str(), &wanted, &all) != 0 || all == nullptr) return false;
+  std::memcpy(&found.of, all->ai_addr, all->ai_addrlen);
+  found.length = all->ai_addrlen;
+  ::freeaddrinfo(all);
+  return true;
+}
+
+/// "ADDRESS PORT" in numbers.
+inline std::string words_of(socket_address& address) {
+  std::array<char, NI_MAXHOST> host{};
+  std::array<char, NI_MAXSERV> port{};
+  if (::getnameinfo(address.get(), address.length, host.data(), host.size(), port.data(), port.size(),
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "";
+  return std::string(host.data()) + " " + port.data();
+}
+
+/// Listens at the address by which this machine reaches the other one.
+inline open_socket listen_towards(std::string const& address, int port, int connections, std::string& place) {
+  socket_address at;
+  if (!look_up(address, std::to_string(port), false, at)) return {};
+  // Of a datagram socket this asks for the way, and sends nothing.
+  open_socket const way(::socket(at.of.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (way.get() < 0 || ::connect(way.get(), at.get(), at.length) != 0) return {};
+  at.length = sizeof(sockaddr_storage);
+  if (::getsockname(way.get(), at.get(), &at.length) != 0) return {};
+  std::string const host = words_of(at);
+  if (!look_up(host.substr(0, host.find(' ')), "0", true, at)) return {};
+  open_socket listens(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (listens.get() < 0 || ::bind(listens.get(), at.get(), at.length) != 0 || ::listen(listens.get(), connections) != 0)
+    return {};
+  at.length = sizeof(sockaddr_storage);
+  if (::getsockname(listens.get(), at.get(), &at.length) != 0) return {};
+  place = words_of(at);
+  return listens;
+}
+
+inline open_socket connect_to(std::string const& host, std::string const& port, message_deadline last) {
+  socket_address at;
+  if (!look_up(host, port, true, at)) return {};
+  open_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (made.get() < 0) return {};
+  if (::connect(made.get(), at.get(), at.length) == 0) return made;
+  int failed = 0;
+  socklen_t length = sizeof(failed);
+  if (errno != EINPROGRESS || !is_ready(made.get(), POLLOUT, last) ||
+      ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0 || failed != 0)
+    return {};
+  return made;
+}
+
+/// What one says that connects: a word that only a rank of this world knows, and its rank.
+struct message_greeting {
+  std::uint64_t word = 0, rank = 0;
+};
+
+KEEL_BODY std::unique_ptr<direct_messages> direct_messages::connect(c10d::Store& store, int rank, int size,
+                                                                    std::string const& address, int port,
+                                                                    std::chrono::milliseconds timeout) {
+  if (size > most_ranks) return nullptr;
+  auto const last = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
+  auto const key = [](int one) { return "direct/" + std::to_string(one); };
+  std::string place;
+  open_socket const listens = listen_towards(address, port, size, place);
+  std::random_device draw;
+  std::uint64_t const word = (static_cast<std::uint64_t>(draw()) << 32) | draw();
+  std::string const said = listens.get() < 0 || place.empty() ? "none" : place + " " + std::to_string(word);
+  store.set(key(rank), std::vector<std::uint8_t>(said.begin(), said.end()));
+  if (said == "none") return nullptr;
+
+  std::unique_ptr<direct_messages> all(new direct_messages(rank, size));
+  auto const take = [&](std::size_t other, open_socket&& made) {
+    int const at_once = 1;
+    ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+    all->peers_[other].socket = made.release();
+  };
+  for (int other = 0; other < rank; ++other) {
+    auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(last - std::chrono::steady_clock::now());
+    std::vector<std::uint8_t> bytes;
+    try {
+      store.wait({key(other)}, std::max(left, std::chrono::milliseconds(10)));
+      bytes = store.get(key(other));
+    } catch (std::exception const&) {
+      // That rank is late, or gone: the next collective says which.
+      return nullptr;
+    }
+    std::istringstream words(std::string(bytes.begin(), bytes.end()));
+    std::string host, at;
+    message_greeting mine{.word = 0, .rank = static_cast<std::uint64_t>(rank)};
+    if (!(words >> host >> at >> mine.word)) return nullptr;
+    open_socket made = connect_to(host, at, last);
+    if (made.get() < 0 || !send_all(made.get(), std::as_bytes(std::span(&mine, 1)), last)) return nullptr;
+    take(static_cast<std::size_t>(other), std::move(made));
+  }
+  for (int missing = size - 1 - rank; missing > 0;) {
+    if (!is_ready(listens.get(), POLLIN, last)) return nullptr;
+    open_socket made(::accept4(listens.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    message_greeting theirs;
+    // No descriptor is left, or the like.
+    if (made.get() < 0 && errno != ECONNABORTED && !would_block()) return nullptr;
+    // Who is not of this world, or says nothing for a second, is not waited for.
+    auto const soon = std::min(last, std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    if (made.get() < 0 || !receive_all(made.get(), std::as_writable_bytes(std::span(&theirs, 1)), soon) || theirs.word != word)
+      continue;
+    if (theirs.rank <= static_cast<std::uint64_t>(rank) || theirs.rank >= static_cast<std::uint64_t>(size)) continue;
+    if (all->peers_[theirs.rank].socket >= 0) continue;
+    take(theirs.rank, std::move(made));
+    --missing;
+  }
+  return all;
+}
+
+KEEL_BODY direct_messages::~direct_messages() {
+  for (peer const& one : peers_) {
+    if (one.socket >= 0) ::close(one.socket);
+  }
+}
+
+KEEL_BODY void direct_messages::fail(std::size_t other, std::string const& why) const {
+  throw std::runtime_error("rank " + std::to_string(other) + " " + why);
+}
+
+KEEL_BODY void direct_messages::send(std::uint64_t number, std::span<std::byte const> bytes,
+                                     std::chrono::milliseconds timeout) {
+  std::vector<std::byte> message(sizeof(number) + bytes.size());
+  std::memcpy(message.data(), &number, sizeof(number));
+  std::copy(bytes.begin(), bytes.end(), message.begin() + sizeof(number));
+  auto const last = std::chrono::steady_clock::now() + timeout;
+  for (std::size_t other = 0; other < peers_.size(); ++other) {
+    if (other != static_cast<std::size_t>(rank_) && !send_all(peers_[other].socket, message, last))
+      fail(other, "has closed its connection, or takes nothing");
+  }
+}
+
+KEEL_BODY bool direct_messages::take_from(std::size_t other, std::uint64_t number, std::span<std::byte> bytes) {
+  peer& from = peers_[other];
+  std::size_t const length = sizeof(number) + bytes.size();
+  std::array<std::byte, 512> part{};
+  while (from.taken < number) {
+    // Not into the next message, which a rank that is ahead may have sent.
+    auto const came = ::recv(from.socket, part.data(), std::min(part.size(), length - from.come.size()), MSG_DONTWAIT);
+    if (came < 0 && would_block()) return false;
+    if (came == 0 || (came < 0 && errno == ECONNRESET)) fail(other, "has closed its connection");
+    if (came < 0) fail(other, "has a connection that has failed: " + std::generic_category().message(errno));
+    from.come.insert(from.come.end(), part.begin(), part.begin() + came);
+    if (from.come.size() < length) continue;
+    std::memcpy(&from.taken, from.come.data(), sizeof(number));
+    std::copy(from.come.begin() + sizeof(number), from.come.end(), bytes.begin());
+    from.come.clear();
+  }
+  return true;
+}
+
+KEEL_BODY bool direct_messages::take(std::uint64_t number, std::span<std::byte> bytes) {
+  bool is_whole = true;
+  std::size_t const each = bytes.size() / peers_.size();
+  for (std::size_t other = 0; other < peers_.size(); ++other) {
+    if (other != static_cast<std::size_t>(rank_))
+      is_whole = take_from(other, number, bytes.subspan(other * each, each)) && is_whole;
+  }
+  return is_whole;
+}
+
+KEEL_BODY void direct_messages::wait(std::uint64_t number, std::span<std::byte> bytes, std::chrono::milliseconds timeout) {
+  auto const last = std::chrono::steady_clock::now() + timeout;
+  std::size_t const each = bytes.size() / peers_.size();
+  for (std::size_t other = 0; other < peers_.size(); ++other) {
+    if (other == static_cast<std::size_t>(rank_)) continue;
+    while (!take_from(other, number, bytes.subspan(other * each, each))) {
+      if (!is_ready(peers_[other].socket, POLLIN, last))
+        fail(other, "has said nothing for " + std::to_string(timeout.count()) + " ms");
+    }
+  }
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>
