@@ -32,6 +32,8 @@ struct drawn_schedule {
   bool in_shares;   ///< the optimizer's state
   bool climbs;      ///< has a ladder, where it accumulates
   bool is_late;     ///< what happens to a rank does so in its backward pass
+  bool in_parts;    ///< a run of two models, of which the first accumulates and has the shard
+  bool in_second;   ///< what happens does so in the second
 };
 
 inline drawn_schedule draw_schedule(std::uint64_t seed) {
@@ -50,6 +52,8 @@ inline drawn_schedule draw_schedule(std::uint64_t seed) {
   of.in_shares = below(2) == 1;
   of.climbs = of.accumulates && below(2) == 1;
   of.is_late = below(2) == 1;
+  of.in_parts = below(4) == 0;
+  of.in_second = below(2) == 1;
   return of;
 }
 
@@ -79,10 +83,46 @@ struct layered : torch::nn::Module {
   }
 };
 
+struct run_of_parts : keel::recipe<keel::shard::replicate> {};
+
 struct life {
   std::vector<at::Tensor> parameters;
   std::int64_t updates = -1, skipped = 0;
+  std::int64_t updates_of_second = 0;
 };
+
+/// What happens to a rank once, where its loss says so.
+class happening {
+ public:
+  happening(drawn_schedule const& of, bool happens) : of_(of), happens_(std::make_shared<bool>(happens)) {}
+  void operator()() const {
+    if (!std::exchange(*happens_, false)) return;
+    if (of_.what == drawn_schedule::event::exception) throw std::runtime_error("drawn");
+    if (of_.what == drawn_schedule::event::out_of_memory) throw std::bad_alloc();
+  }
+
+ private:
+  drawn_schedule const& of_;
+  std::shared_ptr<bool> happens_;  ///< shared, because a ladder copies what it may run again
+};
+
+inline auto loss_of(drawn_schedule const& of, layered& model, happening const& happen, bool is_bad) {
+  return [&of, &model, happen, is_bad](at::Tensor const& x) {
+    if (!of.is_late) happen();
+    at::Tensor const y = model.forward(x, [&](at::Tensor const& one) {
+      if (of.is_late) one.register_hook([happen](at::Tensor const&) { happen(); });
+    });
+    return y.square().mean() * (is_bad ? NAN : 1.0);
+  };
+}
+
+/// Of a rank in an iteration, which has ragged rows.
+inline at::Tensor rows_of(int rank, std::int64_t i) { return at::full({1 + (rank + i) % 3, 2}, 0.1 * static_cast<double>(rank + 1)); }
+
+inline bool is_bad(drawn_schedule const& of, int rank, std::int64_t i) {
+  using event = drawn_schedule::event;
+  return i == of.at && ((of.what == event::nan && rank == of.on) || (of.what == event::two_nans && rank <= 1));
+}
 
 template <class Recipe>
 void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
@@ -96,20 +136,7 @@ void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& min
   if (is_it && of.what == event::early_end) batches = of.at;
   for (std::int64_t i = 0; i < batches; ++i) {
     bool const now = is_it && i == of.at;
-    // Shared, because a ladder copies what it may run again.
-    auto const happen = [&of, happens = std::make_shared<bool>(now)] {
-      if (!std::exchange(*happens, false)) return;
-      if (of.what == event::exception) throw std::runtime_error("drawn");
-      if (of.what == event::out_of_memory) throw std::bad_alloc();
-    };
-    bool const bad = (now && of.what == event::nan) || (i == of.at && of.what == event::two_nans && world.rank() <= 1);
-    step(at::full({1 + (world.rank() + i) % 3, 2}, 0.1 * static_cast<double>(world.rank() + 1)), [&of, &model, happen, bad](at::Tensor const& x) {
-      if (!of.is_late) happen();
-      at::Tensor const y = model.forward(x, [&](at::Tensor const& one) {
-        if (of.is_late) one.register_hook([happen](at::Tensor const&) { happen(); });
-      });
-      return y.square().mean() * (bad ? NAN : 1.0);
-    });
+    step(rows_of(world.rank(), i), loss_of(of, model, happening(of, now), is_bad(of, world.rank(), i)));
     if (now && of.what == event::diverged_count && i + 1 < batches) {
       // The program of one rank leaves a whole update out.
       step.drop_update();
@@ -120,6 +147,40 @@ void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& min
   mine.updates = step.updates();
   mine.skipped = step.skipped();
   for (at::Tensor const& one : model.parameters()) mine.parameters.push_back(one.detach().clone());
+}
+
+template <class Recipe>
+void live_in_parts(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
+  using event = drawn_schedule::event;
+  layered first, second;
+  torch::optim::SGD of_first(first.parameters(), 0.1), of_second(second.parameters(), 0.1);
+  keel::run<run_of_parts> run{world, {.console = nullptr}};
+  keel::part<Recipe> a{run, "first", first, of_first};
+  keel::part<counted_once<keel::shard::replicate>> b{run, "second", second, of_second};
+  bool const is_it = world.rank() == of.on;
+  std::int64_t const all = of.updates * keel::config_of<Recipe>.accumulate.count;
+  std::vector<at::Tensor> data;
+  for (std::int64_t i = 0; i < (is_it && of.what == event::early_end ? of.at : all); ++i) data.push_back(rows_of(world.rank(), i));
+  for (at::Tensor const& x : run.epochs(data)) {
+    std::int64_t const i = run.cursor().consumed;
+    bool const now = is_it && i == of.at, bad = is_bad(of, world.rank(), i);
+    a.update(x, loss_of(of, first, happening(of, now && !of.in_second), bad && !of.in_second));
+    b.update(x, loss_of(of, second, happening(of, now && of.in_second), bad && of.in_second));
+    // The program of one rank makes an update that the others do not make.
+    if (now && of.what == event::diverged_count) b.update(x, loss_of(of, second, happening(of, false), false));
+  }
+  run.finish();
+  mine.updates = a.updates();
+  mine.updates_of_second = b.updates();
+  mine.skipped = run.skipped();
+  for (layered const* const one : {&first, &second}) {
+    for (at::Tensor const& parameter : one->parameters()) mine.parameters.push_back(parameter.detach().clone());
+  }
+}
+
+template <class Recipe>
+void live_as_drawn(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
+  of.in_parts ? live_in_parts<Recipe>(of, world, mine) : live<Recipe>(of, world, mine);
 }
 
 inline std::string words_of(std::exception_ptr const& thrown) {
@@ -147,11 +208,11 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
         auto& mine = all[static_cast<std::size_t>(world.rank())];
         using keel::shard::replicate, keel::shard::zero;
         if (of.climbs) {
-          of.in_shares ? detail::live<detail::climbing<zero<1>>>(of, world, mine) : detail::live<detail::climbing<replicate>>(of, world, mine);
+          of.in_shares ? detail::live_as_drawn<detail::climbing<zero<1>>>(of, world, mine) : detail::live_as_drawn<detail::climbing<replicate>>(of, world, mine);
         } else if (of.in_shares) {
-          of.accumulates ? detail::live<detail::counted_twice<zero<1>>>(of, world, mine) : detail::live<detail::counted_once<zero<1>>>(of, world, mine);
+          of.accumulates ? detail::live_as_drawn<detail::counted_twice<zero<1>>>(of, world, mine) : detail::live_as_drawn<detail::counted_once<zero<1>>>(of, world, mine);
         } else {
-          of.accumulates ? detail::live<detail::counted_twice<replicate>>(of, world, mine) : detail::live<detail::counted_once<replicate>>(of, world, mine);
+          of.accumulates ? detail::live_as_drawn<detail::counted_twice<replicate>>(of, world, mine) : detail::live_as_drawn<detail::counted_once<replicate>>(of, world, mine);
         }
       },
       options);
@@ -173,7 +234,7 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
     if (all[rank].updates < 0) continue;
     ++ended;
     if (first == nullptr) first = &all[rank];
-    if (all[rank].updates != first->updates || all[rank].skipped != first->skipped)
+    if (all[rank].updates != first->updates || all[rank].updates_of_second != first->updates_of_second || all[rank].skipped != first->skipped)
       return describe("rank " + std::to_string(rank) + " made other updates");
     for (std::size_t i = 0; i < first->parameters.size(); ++i) {
       at::Tensor const &a = all[rank].parameters[i], &b = first->parameters[i];
@@ -181,11 +242,14 @@ inline std::string schedule_of_ranks(std::uint64_t seed) {
         return describe("rank " + std::to_string(rank) + " has other parameters");
     }
   }
-  bool const has_room = of.what == event::out_of_memory && of.climbs;
+  // The second part has no ladder.
+  bool const has_room = of.what == event::out_of_memory && of.climbs && !(of.in_parts && of.in_second);
   if (of.what == event::nothing || of.what == event::nan || of.what == event::two_nans || has_room) {
     if (ended != of.ranks) return describe("not all came to the end");
     std::int64_t const skips = of.what == event::nothing || has_room ? 0 : 1;
-    if (first->skipped != skips || first->updates != of.updates - skips) return describe("other skips than were drawn");
+    std::int64_t const in_first = of.in_parts && of.in_second ? 0 : skips, batches = of.updates * (of.accumulates ? 2 : 1);
+    if (first->skipped != skips || first->updates != of.updates - in_first) return describe("other skips than were drawn");
+    if (of.in_parts && first->updates_of_second != batches - (skips - in_first)) return describe("the second part made other updates");
   } else if ((of.what == event::exception || of.what == event::out_of_memory) && threw != of.ranks) {
     return describe("not all ended by what one threw");
   }

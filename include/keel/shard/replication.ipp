@@ -315,8 +315,7 @@ KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
 KEEL_BODY void replication::tell_out_of_memory() {
   if (!is_shared()) return;
   is_starved_ = true;
-  take_part(ending::out_of_memory,
-            "memory ran out in a micro-batch that is not the last of its update, where a part of several ranks takes no rung");
+  take_part(ending::out_of_memory, "memory ran out in a micro-batch of this update");
 }
 
 KEEL_BODY void replication::take_part(ending how, std::string const& words) {
