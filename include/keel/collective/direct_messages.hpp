@@ -2,6 +2,8 @@
 // and no thread has to wake up on the way: a tenth of what Gloo's all-gather needs on a busy machine.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <chrono>
@@ -13,6 +15,9 @@
 #include <vector>
 
 namespace keel::detail {
+
+class message_places;
+class open_socket;
 
 class direct_messages {
  public:
@@ -28,10 +33,11 @@ class direct_messages {
   direct_messages& operator=(direct_messages const&) = delete;
   ~direct_messages();
 
-  /// Message `number`, to all others; numbers rise, and all messages are of one length. Throws std::runtime_error that names the rank that is gone, or takes nothing for that time.
+  /// Message `number`, to all others; numbers rise, and all messages are of one length. Throws std::runtime_error that names the rank that is
+  /// gone, or takes nothing for that time.
   void send(std::uint64_t number, std::span<std::byte const> bytes, std::chrono::milliseconds timeout);
   /// The others' messages of that number, of bytes.size() / size() each in the order of the ranks, whose own is not touched; older ones are
-  /// dropped. False: some have not come. Throws as send().
+  /// dropped. False: some have not come. Throws as send(), and for a rank whose next message is of another number.
   bool take(std::uint64_t number, std::span<std::byte> bytes);
   /// The same, which waits for all of them for so long.
   void wait(std::uint64_t number, std::span<std::byte> bytes, std::chrono::milliseconds timeout);
@@ -42,6 +48,11 @@ class direct_messages {
     std::vector<std::byte> come = {};  ///< of a message that is not all here
     std::uint64_t taken = 0;           ///< the number of its last whole message
   };
+
+  void take(std::size_t other, open_socket&& made);
+  /// To the ranks before this one, and from those behind it; false: not in time.
+  bool connect_down(message_places& places, std::chrono::steady_clock::time_point last);
+  bool accept_up(message_places& places, int listens, std::uint64_t word, std::chrono::steady_clock::time_point last);
 
   direct_messages(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
   /// Of one rank; true: it is here.

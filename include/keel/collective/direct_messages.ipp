@@ -19,6 +19,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -48,15 +49,18 @@ class open_socket {
 
 using message_deadline = std::chrono::steady_clock::time_point;
 
-/// It may be read from, or written to; a connection that has ended may, too. False: not before `last`.
-inline bool is_ready(int socket, short what, message_deadline last) {
+/// One may be read from, or written to; a connection that has ended may, too. False: none before `last`.
+inline bool is_any_ready(std::span<pollfd> asked, message_deadline last) {
   for (;;) {
     auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
-    pollfd asked{.fd = socket, .events = what, .revents = 0};
-    int const found = ::poll(&asked, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    int const found = ::poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
     if (found > 0) return true;
     if ((found < 0 && errno != EINTR) || left <= 0) return false;
   }
+}
+inline bool is_ready(int socket, short what, message_deadline last) {
+  pollfd asked{.fd = socket, .events = what, .revents = 0};
+  return is_any_ready(std::span(&asked, 1), last);
 }
 
 inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
@@ -150,60 +154,99 @@ struct message_greeting {
   std::uint64_t word = 0, rank = 0;
 };
 
+/// Where the ranks say how they are reached, and that one of them gives up.
+class message_places {
+ public:
+  message_places(c10d::Store& store, message_deadline last) : store_(store), last_(last) {}
+
+  void say(int rank, std::string const& place) { put(key(rank), place); }
+  void give_up() { put(failed, "yes"); }
+  bool is_hopeless() { return std::chrono::steady_clock::now() >= last_ || store_.check({failed}); }
+  /// Of another rank; empty: it has said nothing in time, or a rank has given up. Asks again and again: on LibTorch 1.13 a wait that has run out
+  /// leaves its answer to the next question.
+  std::string of(int rank) {
+    while (!store_.check({key(rank)})) {
+      if (is_hopeless()) return "";
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    auto const bytes = store_.get(key(rank));
+    return {bytes.begin(), bytes.end()};
+  }
+
+ private:
+  static constexpr char const* failed = "direct/failed";
+  static std::string key(int rank) { return "direct/" + std::to_string(rank); }
+  void put(std::string const& at, std::string const& words) {
+    store_.set(at, std::vector<std::uint8_t>(words.begin(), words.end()));
+  }
+
+  c10d::Store& store_;
+  message_deadline last_;
+};
+
 KEEL_BODY std::unique_ptr<direct_messages> direct_messages::connect(c10d::Store& store, int rank, int size,
                                                                     std::string const& address, int port,
                                                                     std::chrono::milliseconds timeout) {
   if (size > most_ranks) return nullptr;
-  auto const last = std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(10));
-  auto const key = [](int one) { return "direct/" + std::to_string(one); };
+  // Who cannot waits for the others behind this, within the same time.
+  auto const last =
+      std::chrono::steady_clock::now() + std::min<std::chrono::milliseconds>(timeout / 2, std::chrono::seconds(10));
+  message_places places(store, last);
   std::string place;
   open_socket const listens = listen_towards(address, port, size, place);
   std::random_device draw;
   std::uint64_t const word = (static_cast<std::uint64_t>(draw()) << 32) | draw();
-  std::string const said = listens.get() < 0 || place.empty() ? "none" : place + " " + std::to_string(word);
-  store.set(key(rank), std::vector<std::uint8_t>(said.begin(), said.end()));
-  if (said == "none") return nullptr;
-
   std::unique_ptr<direct_messages> all(new direct_messages(rank, size));
-  auto const take = [&](std::size_t other, open_socket&& made) {
-    int const at_once = 1;
-    ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
-    all->peers_[other].socket = made.release();
-  };
-  for (int other = 0; other < rank; ++other) {
-    auto const left = std::chrono::duration_cast<std::chrono::milliseconds>(last - std::chrono::steady_clock::now());
-    std::vector<std::uint8_t> bytes;
-    try {
-      store.wait({key(other)}, std::max(left, std::chrono::milliseconds(10)));
-      bytes = store.get(key(other));
-    } catch (std::exception const&) {
-      // That rank is late, or gone: the next collective says which.
-      return nullptr;
-    }
-    std::istringstream words(std::string(bytes.begin(), bytes.end()));
+  if (listens.get() >= 0 && !place.empty()) {
+    places.say(rank, place + " " + std::to_string(word));
+    if (all->connect_down(places, last) && all->accept_up(places, listens.get(), word, last)) return all;
+  }
+  places.give_up();
+  return nullptr;
+}
+
+KEEL_BODY void direct_messages::take(std::size_t other, open_socket&& made) {
+  int const at_once = 1;
+  ::setsockopt(made.get(), IPPROTO_TCP, TCP_NODELAY, &at_once, sizeof(at_once));
+  peers_[other].socket = made.release();
+}
+
+KEEL_BODY bool direct_messages::connect_down(message_places& places, std::chrono::steady_clock::time_point last) {
+  for (int other = 0; other < rank_; ++other) {
+    std::istringstream words(places.of(other));
     std::string host, at;
-    message_greeting mine{.word = 0, .rank = static_cast<std::uint64_t>(rank)};
-    if (!(words >> host >> at >> mine.word)) return nullptr;
+    message_greeting mine{.word = 0, .rank = static_cast<std::uint64_t>(rank_)};
+    if (!(words >> host >> at >> mine.word)) return false;
     open_socket made = connect_to(host, at, last);
-    if (made.get() < 0 || !send_all(made.get(), std::as_bytes(std::span(&mine, 1)), last)) return nullptr;
+    if (made.get() < 0 || !send_all(made.get(), std::as_bytes(std::span(&mine, 1)), last)) return false;
     take(static_cast<std::size_t>(other), std::move(made));
   }
-  for (int missing = size - 1 - rank; missing > 0;) {
-    if (!is_ready(listens.get(), POLLIN, last)) return nullptr;
-    open_socket made(::accept4(listens.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  return true;
+}
+
+KEEL_BODY bool direct_messages::accept_up(message_places& places, int listens, std::uint64_t word,
+                                          std::chrono::steady_clock::time_point last) {
+  auto const now = [] { return std::chrono::steady_clock::now(); };
+  for (int missing = static_cast<int>(peers_.size()) - 1 - rank_; missing > 0;) {
+    if (!is_ready(listens, POLLIN, std::min(last, now() + std::chrono::milliseconds(100)))) {
+      if (places.is_hopeless()) return false;
+      continue;
+    }
+    if (now() >= last) return false;
+    open_socket made(::accept4(listens, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     message_greeting theirs;
     // No descriptor is left, or the like.
-    if (made.get() < 0 && errno != ECONNABORTED && !would_block()) return nullptr;
+    if (made.get() < 0 && errno != ECONNABORTED && !would_block()) return false;
     // Who is not of this world, or says nothing for a second, is not waited for.
-    auto const soon = std::min(last, std::chrono::steady_clock::now() + std::chrono::seconds(1));
+    auto const soon = std::min(last, now() + std::chrono::seconds(1));
     if (made.get() < 0 || !receive_all(made.get(), std::as_writable_bytes(std::span(&theirs, 1)), soon) || theirs.word != word)
       continue;
-    if (theirs.rank <= static_cast<std::uint64_t>(rank) || theirs.rank >= static_cast<std::uint64_t>(size)) continue;
-    if (all->peers_[theirs.rank].socket >= 0) continue;
+    if (theirs.rank <= static_cast<std::uint64_t>(rank_) || theirs.rank >= peers_.size() || peers_[theirs.rank].socket >= 0)
+      continue;
     take(theirs.rank, std::move(made));
     --missing;
   }
-  return all;
+  return true;
 }
 
 KEEL_BODY direct_messages::~direct_messages() {
@@ -223,8 +266,8 @@ KEEL_BODY void direct_messages::send(std::uint64_t number, std::span<std::byte c
   std::copy(bytes.begin(), bytes.end(), message.begin() + sizeof(number));
   auto const last = std::chrono::steady_clock::now() + timeout;
   for (std::size_t other = 0; other < peers_.size(); ++other) {
-    if (other != static_cast<std::size_t>(rank_) && !send_all(peers_[other].socket, message, last))
-      fail(other, "has closed its connection, or takes nothing");
+    if (other == static_cast<std::size_t>(rank_) || send_all(peers_[other].socket, message, last)) continue;
+    fail(other, errno == EPIPE || errno == ECONNRESET ? "has closed its connection" : "takes nothing");
   }
 }
 
@@ -244,6 +287,7 @@ KEEL_BODY bool direct_messages::take_from(std::size_t other, std::uint64_t numbe
     std::copy(from.come.begin() + sizeof(number), from.come.end(), bytes.begin());
     from.come.clear();
   }
+  if (from.taken != number) fail(other, "is at another collective");
   return true;
 }
 
@@ -259,13 +303,18 @@ KEEL_BODY bool direct_messages::take(std::uint64_t number, std::span<std::byte> 
 
 KEEL_BODY void direct_messages::wait(std::uint64_t number, std::span<std::byte> bytes, std::chrono::milliseconds timeout) {
   auto const last = std::chrono::steady_clock::now() + timeout;
-  std::size_t const each = bytes.size() / peers_.size();
-  for (std::size_t other = 0; other < peers_.size(); ++other) {
-    if (other == static_cast<std::size_t>(rank_)) continue;
-    while (!take_from(other, number, bytes.subspan(other * each, each))) {
-      if (!is_ready(peers_[other].socket, POLLIN, last))
-        fail(other, "has said nothing for " + std::to_string(timeout.count()) + " ms");
+  std::vector<pollfd> missing;
+  while (!take(number, bytes)) {
+    missing.clear();
+    for (std::size_t other = 0; other < peers_.size(); ++other) {
+      if (other != static_cast<std::size_t>(rank_) && peers_[other].taken != number)
+        missing.push_back({.fd = peers_[other].socket, .events = POLLIN, .revents = 0});
     }
+    // Of all of them: one that is gone is not to wait for one that is late.
+    if (is_any_ready(missing, last)) continue;
+    auto const is_late = [&](peer const& one) { return one.socket >= 0 && one.taken != number; };
+    auto const first = static_cast<std::size_t>(std::find_if(peers_.begin(), peers_.end(), is_late) - peers_.begin());
+    fail(first, "has said nothing for " + std::to_string(timeout.count()) + " ms");
   }
 }
 

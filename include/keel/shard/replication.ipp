@@ -319,6 +319,8 @@ KEEL_BODY void replication::tell_out_of_memory() {
 }
 
 KEEL_BODY void replication::take_part(ending how, std::string const& words) {
+  // A backward pass that threw in one thread may still run in another, and look there whether the ranks have agreed.
+  sums().forget();
   bool const is_untold = !std::exchange(told_, true);
   if (is_untold) begin_exchange({}, how);
   // It may have agreed before it threw: the others are in the sums then, or come to them, unless what the ranks agreed on says otherwise.
@@ -326,7 +328,6 @@ KEEL_BODY void replication::take_part(ending how, std::string const& words) {
     window_of_ranks const all = finish_exchange(how, words);
     if (all.ended_on >= 0) throw data_ended{all.ended_on};
   }
-  sums().forget();
   if (!std::exchange(owes_sums_, false)) return;
   static_cast<void>(sums().finish(factor_, true));
   end_together(world_.combine(reduce::min{}, how == ending::threw ? world_.rank() : world_.size()), words);
