@@ -1,5 +1,5 @@
 // A few bytes from each rank to each, by a separate connection between each two. What is sent lies at the receiver before it asks for it,
-// and no thread has to wake up on the way: a tenth of what Gloo's all-gather needs on a busy machine.
+// and no thread has to wake up on the way: a third of what Gloo's all-gather needs on a busy machine.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
