@@ -343,32 +343,33 @@ TEST_CASE("ranks train over a group that the program has, and a heartbeat over o
 }
 
 TEST_CASE("what ranks agree on is of each of them, whichever comes first, whether it is waited for, and beside other collectives") {
-  bool const are_direct = GENERATE(false, true);
-  CAPTURE(are_direct);
-  std::vector<std::int64_t> wrong(4, -1);
-  run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const& store) {
-    auto messages = are_direct ? keel::detail::direct_messages::connect(*store, group->getRank(), 4, "localhost", 1, 20s) : nullptr;
-    if (are_direct && !messages) return;
-    keel::world_of_ranks const world(std::make_shared<keel::detail::group_transport<c10d::ProcessGroupGloo>>(group, 20s, store, std::move(messages)));
-    std::mt19937 draw(static_cast<unsigned>(world.rank()));
-    at::Tensor const mine = at::zeros({20}, at::kDouble);
-    std::int64_t found = 0;
-    for (int i = 0; i < 400; ++i) {
-      if (draw() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 800));
-      mine.fill_(1000 * world.rank() + i);
-      at::Tensor all = at::zeros({4, 20}, at::kDouble);
-      auto const under_way = keel::detail::begin_agreement(world, mine, all);
-      if (i % 5 == 1) keel::barrier(world);
-      if (i % 7 == 3) continue;
-      for (auto const last = std::chrono::steady_clock::now() + 1ms * (draw() % 2); std::chrono::steady_clock::now() < last && !under_way->is_done();) continue;
-      under_way->wait();
-      at::Tensor const expected = (at::arange(4, at::kDouble) * 1000 + i).unsqueeze(1).expand({4, 20});
-      found += at::equal(all, expected) ? 0 : 1;
-    }
-    keel::barrier(world);
-    wrong[static_cast<std::size_t>(world.rank())] = found;
-  });
-  CHECK(wrong == std::vector<std::int64_t>(4, 0));
+  for (bool const are_direct : {false, true}) {
+    CAPTURE(are_direct);
+    std::vector<std::int64_t> wrong(4, -1);
+    run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const& store) {
+      auto messages = are_direct ? keel::detail::direct_messages::connect(*store, group->getRank(), 4, "localhost", 1, 20s) : nullptr;
+      if (are_direct && !messages) return;
+      keel::world_of_ranks const world(std::make_shared<keel::detail::group_transport<c10d::ProcessGroupGloo>>(group, 20s, store, std::move(messages)));
+      std::mt19937 draw(static_cast<unsigned>(world.rank()));
+      at::Tensor const mine = at::zeros({20}, at::kDouble);
+      std::int64_t found = 0;
+      for (int i = 0; i < 400; ++i) {
+        if (draw() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(draw() % 800));
+        mine.fill_(1000 * world.rank() + i);
+        at::Tensor all = at::zeros({4, 20}, at::kDouble);
+        auto const under_way = keel::detail::begin_agreement(world, mine, all);
+        if (i % 5 == 1) keel::barrier(world);
+        if (i % 7 == 3) continue;
+        for (auto const last = std::chrono::steady_clock::now() + 1ms * (draw() % 2); std::chrono::steady_clock::now() < last && !under_way->is_done();) continue;
+        under_way->wait();
+        at::Tensor const expected = (at::arange(4, at::kDouble) * 1000 + i).unsqueeze(1).expand({4, 20});
+        found += at::equal(all, expected) ? 0 : 1;
+      }
+      keel::barrier(world);
+      wrong[static_cast<std::size_t>(world.rank())] = found;
+    });
+    CHECK(wrong == std::vector<std::int64_t>(4, 0));
+  }
 }
 
 /// Connects to a port of this machine, says that, and stays. -1: it could not.
