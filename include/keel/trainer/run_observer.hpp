@@ -14,6 +14,7 @@
 #include <keel/recipe/config_of.hpp>
 #include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
+#include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_beginning.hpp>
