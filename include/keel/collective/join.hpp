@@ -2,6 +2,7 @@
 //     keel::world_of_ranks world = keel::join();            torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 // A process that was started alone is a world of one, without a socket. Several meet at rank 0's address and talk by Gloo, which LibTorch
 // has and whose headers are Debian's libgloo-dev: where a program was compiled without them, it says so here.
+// Up to 64 of them agree by direct TCP connections, where all can connect.
 #pragma once
 
 #include <chrono>
