@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/core/error.hpp>
@@ -12,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,6 +30,7 @@ struct file_record {
 
 struct manifest {
   static constexpr int format = 2;
+  static constexpr int format_of_ranks = 3;  ///< with files that other ranks than 0 wrote
   std::int64_t update = 0;
   std::int64_t generation = 0;                       ///< rollbacks of the run until then
   std::int64_t attempt = 0;                          ///< updates that the run attempted until then
@@ -51,9 +54,44 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
 
 /// What another version wrote is not damaged, and never skipped: the run is not this program's to continue.
 [[noreturn]] inline void refuse_format(std::string const& name, std::string const& format) {
-  throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads format " +
-                                    std::to_string(manifest::format) +
+  throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads formats " +
+                                    std::to_string(manifest::format) + " and " + std::to_string(manifest::format_of_ranks) +
                                     ". Go on with the version that wrote it, or use another run directory.");
+}
+
+inline nlohmann::json json_of(file_record const& record) {
+  nlohmann::json entry = {{"bytes", record.bytes}, {"xxh3", record.checksum}};
+  if (record.header_checksum.empty()) return entry;
+  entry["header"] = record.header_checksum;
+  entry["tensors"] = record.tensor_checksums;
+  return entry;
+}
+/// Throws nlohmann::json::exception for what json_of does not write.
+inline file_record record_of_json(nlohmann::json const& entry) {
+  file_record record;
+  record.bytes = entry.at("bytes").get<std::uint64_t>();
+  record.checksum = entry.at("xxh3").get<std::string>();
+  if (entry.contains("tensors")) {
+    record.header_checksum = entry.at("header").get<std::string>();
+    record.tensor_checksums = entry.at("tensors").get<std::map<std::string, std::string>>();
+  }
+  return record;
+}
+
+/// The rank that a file `optimizer-1.safetensors`, `state-1.safetensors` or `rank-1.json` is of, by its name; -1: none of these.
+inline int rank_of_file(std::string_view name) {
+  for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
+                                   {"state-", ".safetensors"},
+                                   {"rank-", ".json"},
+                                   {"rank-", ".json.new"}}) {
+    if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) continue;
+    std::string_view const digits = name.substr(begin.size(), name.size() - begin.size() - end.size());
+    int rank = -1;
+    auto const [stop, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
+    bool const is_number = failed == std::errc() && stop == digits.data() + digits.size();
+    if (is_number && rank >= 0 && std::to_string(rank) == digits) return rank;
+  }
+  return -1;
 }
 
 }  // namespace detail
@@ -61,16 +99,15 @@ inline constexpr std::string_view manifest_end = "\"\n}\n";
 /// The text of manifest.json.
 inline std::string manifest_text(manifest const& of) {
   nlohmann::json files = nlohmann::json::object();
+  bool is_of_ranks = false;
   for (auto const& [name, record] : of.files) {
-    nlohmann::json& entry = files[name] = {{"bytes", record.bytes}, {"xxh3", record.checksum}};
-    if (record.header_checksum.empty()) continue;
-    entry["header"] = record.header_checksum;
-    entry["tensors"] = record.tensor_checksums;
+    files[name] = detail::json_of(record);
+    is_of_ranks = is_of_ranks || detail::rank_of_file(name) >= 0;
   }
   nlohmann::json const all = {{"files", files},
                               {"extra", of.requested},
                               {"generation", of.generation},
-                              {"format", manifest::format},
+                              {"format", is_of_ranks ? manifest::format_of_ranks : manifest::format},
                               {"keel", of.keel},
                               {"best", of.best},
                               {"libtorch", of.libtorch},
@@ -91,13 +128,16 @@ inline std::string manifest_text(manifest const& of) {
 inline manifest parse_manifest(std::string const& text, std::string const& name) {
   using namespace detail;
   auto const fail = [&](std::string const& what) { refuse_manifest(name, what); };
+  auto const is_read = [](nlohmann::json const& format) {
+    return format == manifest::format || format == manifest::format_of_ranks;
+  };
   std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));
   if (text.substr(body.size()) != std::string(manifest_seal) + checksum_of(body) + std::string(manifest_end)) {
     // What another version of keel wrote is not damaged; its own words say which it is.
     try {
       nlohmann::json const other = parse_json(text);
-      if (other.is_object() && !other.contains("xxh3") && other.contains("format") && other["format"] != manifest::format)
+      if (other.is_object() && !other.contains("xxh3") && other.contains("format") && !is_read(other["format"]))
         refuse_format(name, other["format"].dump());
     } catch (json_text_error const&) {
       // Not JSON either: damage, as said below.
@@ -107,7 +147,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   manifest read;
   try {
     nlohmann::json const all = parse_json(body + "\n}");
-    if (all.at("format") != manifest::format) refuse_format(name, all.at("format").dump());
+    if (!is_read(all.at("format"))) refuse_format(name, all.at("format").dump());
     auto const integer = [&](nlohmann::json const& one) {
       if (!one.is_number_integer() || (one.is_number_unsigned() && one.get<std::uint64_t>() >> 63 != 0))
         fail("holds " + one.dump() + " where a count belongs");
@@ -126,14 +166,8 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     read.libtorch = all.at("libtorch").get<std::string>();
     read.recipe = all.at("recipe");
     for (auto const& [file, entry] : all.at("files").items()) {
-      file_record record;
-      record.bytes = static_cast<std::uint64_t>(integer(entry.at("bytes")));
-      record.checksum = entry.at("xxh3").get<std::string>();
-      if (entry.contains("tensors")) {
-        record.header_checksum = entry.at("header").get<std::string>();
-        record.tensor_checksums = entry.at("tensors").get<std::map<std::string, std::string>>();
-      }
-      read.files.emplace(file, std::move(record));
+      integer(entry.at("bytes"));
+      read.files.emplace(file, record_of_json(entry));
     }
   } catch (json_text_error const& thrown) {
     fail(std::string("cannot be used: ") + thrown.what());

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/manifest.hpp>
 #include <keel/checkpoint/open_safetensors.hpp>
@@ -100,6 +101,28 @@ nlohmann::json read_state(Files& files, std::filesystem::path const& directory, 
 inline constexpr char const* checkpoint_files[] = {"model.safetensors", "optimizer.safetensors", "state.safetensors",
                                                    "state.json"};
 
+/// Of a checkpoint with this manifest: those that each has, and what other ranks than 0 wrote.
+inline std::vector<std::string> files_of(manifest const& all) {
+  std::vector<std::string> names(std::begin(checkpoint_files), std::end(checkpoint_files));
+  for (auto const& [name, record] : all.files) {
+    if (rank_of_file(name) >= 0) names.push_back(name);
+  }
+  return names;
+}
+
+/// What the state's tensors of a rank other than 0 have before their names in a snapshot.
+inline std::string prefix_of_rank(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
+
+/// Adds the tensors of a file, under `prefix`.
+template <class Files>
+void read_tensors_into(tensor_map& to, Files& files, std::filesystem::path const& directory, std::string const& name,
+                       manifest const& all, std::string const& prefix) {
+  for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
+    if (!to.emplace(prefix + tensor, std::move(values)).second)
+      refuse_checkpoint(directory / name, "holds " + shown_name(tensor) + ", which another file of the checkpoint holds too");
+  }
+}
+
 }  // namespace detail
 
 /// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
@@ -110,7 +133,9 @@ manifest read_manifest(std::filesystem::path const& directory, Files files = {})
   };
   require("manifest.json");
   for (char const* const name : detail::checkpoint_files) require(name);
-  return parse_manifest(files.read(directory / "manifest.json"), (directory / "manifest.json").string());
+  manifest all = parse_manifest(files.read(directory / "manifest.json"), (directory / "manifest.json").string());
+  for (std::string const& name : detail::files_of(all)) require(name.c_str());
+  return all;
 }
 
 /// Reads the checkpoint in `directory` and compares every byte with its manifest. Throws checkpoint_error (E05) that names what
@@ -124,6 +149,13 @@ snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {
   content.model = detail::read_tensors(files, directory, "model.safetensors", all);
   content.optimizer = detail::read_tensors(files, directory, "optimizer.safetensors", all);
   content.tensors = detail::read_tensors(files, directory, "state.safetensors", all);
+  for (auto const& [name, record] : all.files) {
+    int const rank = detail::rank_of_file(name);
+    if (rank < 0) continue;
+    bool const is_of_optimizer = name.starts_with("optimizer");
+    detail::read_tensors_into(is_of_optimizer ? content.optimizer : content.tensors, files, directory, name, all,
+                              is_of_optimizer ? std::string() : detail::prefix_of_rank(rank));
+  }
   return content;
 }
 

@@ -14,6 +14,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/json/lines.hpp>
 #include <keel/policy/checkpoint.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -31,6 +32,8 @@ struct save_report {
 
 template <class Files, class Clock>
 class saver {
+  using milliseconds = std::chrono::milliseconds;
+
  public:
   /// The store and the metrics outlive this. `report` is called once for every save that becomes a checkpoint, fails for want of
   /// a disk, or is dropped.
@@ -56,43 +59,86 @@ class saver {
   /// the next call.
   template <class Prepare>
   void save(std::int64_t update, snapshot const& live, retention const& keep, Prepare const& prepare) {
-    auto const began = now();
-    wait();
-    cadence_.began();
-    begun_ = {update};
-    requested_ = keep.requested;
-    try {
+    start(update, keep, at_once::no);
+    bool is_under_way = false;
+    bool const went_well = attempt([&] {
       prepare();
       // Lines that wait for a disk would be missing where the checkpoint counts them.
       metrics_.flush();
-      if (settings_.asynchronous && begin(live, keep, began)) return;
-      write(live, keep);
-    } catch (file_error const& thrown) {
-      // The directory is another run's: no disk that comes back changes that.
-      if (thrown.id() == "E01") throw;
-      begun_.stall = seconds_since(began);
-      return failed(thrown);
-    }
-    begun_.stall = seconds_since(began);
-    succeeded();
+      is_under_way = settings_.asynchronous && begin_with_copy(live, [this, keep](snapshot const& held) { write(held, keep); });
+      if (!is_under_way) write(live, keep);
+    });
+    if (went_well && !is_under_way) succeeded_after_stall();
   }
 
   /// Saves and returns when the checkpoint is durable. Throws whatever goes wrong.
   void save_now(std::int64_t update, snapshot const& live, retention const& keep) {
-    wait();
-    auto const began = now();
-    begun_ = {update};
-    try {
+    start(update, keep, at_once::yes);
+    bool const went_well = attempt([&] {
       metrics_.flush();
       write(live, keep);
-    } catch (file_error const& thrown) {
-      begun_.failure = thrown.what();
-      report(begun_);
-      throw;
-    }
-    begun_.stall = seconds_since(began);
-    succeeded();
+    });
+    if (went_well) succeeded_after_stall();
   }
+
+  // A save of several ranks, of which this is the first, in steps. What goes wrong in any of them is as in save(), or where it is `at_once`
+  // as in save_now(): nothing, or false, where it was reported, and the save is over.
+  enum class at_once : bool { no, yes };
+  template <class Prepare>
+  std::optional<opened_checkpoint> open(std::int64_t update, std::string const& run, std::string const& mark,
+                                        retention const& keep, at_once now, Prepare const& prepare) {
+    start(update, keep, now);
+    std::optional<opened_checkpoint> opened;
+    attempt([&] {
+      prepare();
+      metrics_.flush();
+      opened = store_.open(update, run, keep, mark);
+    });
+    return opened;
+  }
+  /// This rank's files.
+  bool write_files(opened_checkpoint const& opened, snapshot const& content) {
+    return attempt([&] {
+      time_taken const timed(begun_.written);
+      metrics_.sync();
+      store_.write(opened, content);
+    });
+  }
+  /// With those of the other ranks that write, `ranks` with this one; checkpoint_store::add_files_of_ranks says what `patience` is.
+  void seal(opened_checkpoint const& opened, retention const& keep, int ranks, std::function<milliseconds()> const& patience) {
+    double const files_took = begun_.written;
+    bool const went_well = attempt([&] {
+      time_taken const timed(begun_.written);
+      store_.add_files_of_ranks(opened, ranks, patience);
+      begun_.saved = store_.seal(opened, keep);
+    });
+    begun_.written += files_took;
+    if (went_well) succeeded_after_stall();
+  }
+  /// Writes and seals beside training, from a copy; where there is no memory for one, at once.
+  void begin(opened_checkpoint const& opened, snapshot const& live, retention const& keep, int ranks,
+             std::function<milliseconds()> const& patience) {
+    auto const all = [this, opened, keep, ranks, patience](snapshot const& content) {
+      time_taken const timed(begun_.written);
+      metrics_.sync();
+      store_.write(opened, content);
+      store_.add_files_of_ranks(opened, ranks, patience);
+      begun_.saved = store_.seal(opened, keep);
+    };
+    bool is_under_way = false;
+    bool const went_well = attempt([&] {
+      is_under_way = begin_with_copy(live, all);
+      if (!is_under_way) all(live);
+    });
+    if (went_well && !is_under_way) succeeded_after_stall();
+  }
+  /// Another rank could not write.
+  void fail(opened_checkpoint const& opened, std::string const& why) {
+    store_.discard(opened);
+    attempt([&] { throw file_error("E02", why); });
+  }
+  void discard(opened_checkpoint const& opened) { store_.discard(opened); }
+
   /// In a call of `report`: a save would begin inside of another.
   bool is_reporting() const { return reporting_; }
 
@@ -133,8 +179,45 @@ class saver {
     wall_clock::time_point began_;
   };
 
+  void start(std::int64_t update, retention const& keep, at_once now) {
+    at_once_ = now;
+    began_ = this->now();
+    wait();
+    if (now == at_once::yes) {
+      began_ = this->now();
+    } else {
+      cadence_.began();
+      requested_ = keep.requested;
+    }
+    begun_ = {update};
+  }
+  /// False where `act` throws a file_error that is reported.
+  template <class Act>
+  bool attempt(Act const& act) {
+    try {
+      act();
+      return true;
+    } catch (file_error const& thrown) {
+      if (at_once_ == at_once::yes) {
+        begun_.failure = thrown.what();
+        report(begun_);
+        throw;
+      }
+      // The directory is another run's: no disk that comes back changes that.
+      if (thrown.id() == "E01") throw;
+      begun_.stall = seconds_since(began_);
+      failed(thrown);
+      return false;
+    }
+  }
+  void succeeded_after_stall() {
+    begun_.stall = seconds_since(began_);
+    succeeded();
+  }
+
   /// False if there is no memory for a copy: then training waits for the disk.
-  bool begin(snapshot const& live, retention const& keep, wall_clock::time_point began) {
+  template <class Write>
+  bool begin_with_copy(snapshot const& live, Write const& write) {
     snapshot held;
     try {
       held = buffers_.copy(live);
@@ -143,8 +226,8 @@ class saver {
       buffers_.clear();
       return false;
     }
-    begun_.stall = seconds_since(began);
-    task_.begin([this, held = std::move(held), keep] { write(held, keep); });
+    begun_.stall = seconds_since(began_);
+    task_.begin([held = std::move(held), write] { write(held); });
     return true;
   }
 
@@ -186,6 +269,8 @@ class saver {
   checkpoint_cadence<Clock> cadence_;
   snapshot_buffers buffers_;
   save_report begun_;
+  wall_clock::time_point began_{};
+  at_once at_once_ = at_once::no;
   long long in_a_row_ = 0;
   bool reporting_ = false;
   bool requested_ = false;  ///< the save that began last is a requested one

@@ -4,17 +4,21 @@
 //     optimizer.safetensors  moments, by parameter name
 //     state.safetensors      random state and what else is a tensor
 //     state.json             recipe, counters, schedule, scaler, data cursor, optimizer options
-//     manifest.json          lengths and checksums of the files above and of their tensors, and who wrote them
+//     manifest.json          lengths and checksums of all other files and of their tensors, and who wrote them
+// Where several ranks write side by side, each but rank 0 adds two of its files (keel/checkpoint/files_of_rank.hpp).
 // A save writes into a temporary directory, syncs every file and the directory, renames it, and syncs the parent; only
 // then are older ones removed. So there are never fewer good checkpoints than before a save began, wherever it is killed.
-// Only checkpoints whose manifest proves that they are of this run are removed, and of these the five files only: what else is in
+// Only checkpoints whose manifest proves that they are of this run are removed, and of these the files above only: what else is in
 // such a directory stays, as `kept-step-..`.
 #pragma once
 
+#include <chrono>
 #include <compare>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <keel/core/files.hpp>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -58,6 +62,13 @@ struct saved_checkpoint {
   std::string not_synced;   ///< why a power cut may lose it; empty: it is durable
 };
 
+/// A checkpoint that is being written.
+struct opened_checkpoint {
+  checkpoint_id id;
+  std::filesystem::path directory;    ///< until it is sealed
+  std::shared_ptr<manifest> written;  ///< what is in it so far
+};
+
 template <class Files = posix_files>
 class checkpoint_store {
  public:
@@ -72,6 +83,18 @@ class checkpoint_store {
   /// Returns when the checkpoint is durable. Throws file_error (E02), nonfinite_error (N13), data_error (E05) for a tensor that
   /// cannot be saved; older checkpoints are then untouched.
   saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep);
+  // The same in steps, between which other ranks write their files into the directory. Each step throws what save() does, and nothing of
+  // the checkpoint stays then.
+  /// `mark`: a text by which other ranks see that the directory is this one, in the file that mark_of names.
+  opened_checkpoint open(std::int64_t update, std::string const& run, retention const& keep, std::string const& mark = {});
+  void write(opened_checkpoint const& opened, snapshot const& content);
+  /// With the files of ranks 1 to `ranks` - 1, for which it waits; world_error (E25) for one that writes nothing more for `patience()`.
+  void add_files_of_ranks(opened_checkpoint const& opened, int ranks,
+                          std::function<std::chrono::milliseconds()> const& patience);
+  saved_checkpoint seal(opened_checkpoint const& opened, retention const& keep);
+  static path mark_of(opened_checkpoint const& opened);
+  /// It does not become a checkpoint.
+  void discard(opened_checkpoint const& opened) { clean_up_quietly(opened.directory, name_of(opened.id)); }
 
   /// All finished checkpoints, by update, a requested one after the scheduled one that it stands beside.
   std::vector<checkpoint_id> all();
@@ -136,7 +159,9 @@ class checkpoint_store {
   /// A checkpoint that stepped aside for one that never came takes its place again.
   void put_back();
 
-  void clean_up_quietly(path const& temporary, std::string const& name);
+  void clean_up_quietly(path const& directory, std::string const& name);
+  template <class Step>
+  auto or_discard(opened_checkpoint const& opened, Step const& step);
 
   path directory_;
   Files files_;

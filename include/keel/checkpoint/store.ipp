@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <keel/checkpoint/files_of_rank.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/store.hpp>
@@ -35,31 +36,78 @@ std::string checkpoint_store<Files>::prepare() {
 
 template <class Files>
 saved_checkpoint checkpoint_store<Files>::save(std::int64_t update, snapshot const& content, retention const& keep) {
-  saved_checkpoint saved;
-  checkpoint_id id = update;
-  path temporary;
+  opened_checkpoint const opened = open(update, content.run, keep);
+  write(opened, content);
+  return seal(opened, keep);
+}
+
+template <class Files>
+template <class Step>
+auto checkpoint_store<Files>::or_discard(opened_checkpoint const& opened, Step const& step) {
   try {
+    return step();
+  } catch (...) {
+    // Whatever it was goes on; half of a checkpoint does not stay.
+    if (!opened.directory.empty()) discard(opened);
+    throw;
+  }
+}
+
+template <class Files>
+opened_checkpoint checkpoint_store<Files>::open(std::int64_t update, std::string const& run, retention const& keep,
+                                                std::string const& mark) {
+  opened_checkpoint opened;
+  checkpoint_id& id = opened.id = update;
+  or_discard(opened, [&] {
     put_back();
-    if (auto const there = look_at(id); there && !is_of_one_run(content.run, there->run)) move_aside("foreign-", id);
+    if (auto const there = look_at(id); there && !is_of_one_run(run, there->run)) move_aside("foreign-", id);
     bool const is_taken = files_.exists(path_of(id)) && !is_requested(id);
     id.requested = is_taken && (keep.requested || !keep.replaces);
-    saved.path = path_of(id);
-    temporary = directory_ / (std::string(temporary_prefix) + name_of(id));
-    remove_files_of(temporary, name_of(id));
-    files_.make_directories(temporary);
-    saved.bytes = detail::write_checkpoint(files_, temporary, update, keep.requested || id.requested, content);
+    opened.directory = directory_ / (std::string(temporary_prefix) + name_of(id));
+    remove_files_of(opened.directory, name_of(id));
+    files_.make_directories(opened.directory);
+    opened.written = std::make_shared<manifest>();
+    opened.written->update = update;
+    opened.written->requested = keep.requested || id.requested;
+    if (!mark.empty()) detail::write_text(files_, mark_of(opened), mark);
+  });
+  return opened;
+}
+
+template <class Files>
+typename checkpoint_store<Files>::path checkpoint_store<Files>::mark_of(opened_checkpoint const& opened) {
+  return detail::record_of_rank(opened.directory, 0);
+}
+
+template <class Files>
+void checkpoint_store<Files>::write(opened_checkpoint const& opened, snapshot const& content) {
+  or_discard(opened, [&] { detail::write_files(files_, opened.directory, content, *opened.written); });
+}
+
+template <class Files>
+void checkpoint_store<Files>::add_files_of_ranks(opened_checkpoint const& opened, int ranks,
+                                                 std::function<std::chrono::milliseconds()> const& patience) {
+  or_discard(opened, [&] {
+    opened.written->files.merge(detail::files_of_ranks(files_, opened.directory, ranks, patience));
+    files_.remove_file(mark_of(opened));
+  });
+}
+
+template <class Files>
+saved_checkpoint checkpoint_store<Files>::seal(opened_checkpoint const& opened, retention const& keep) {
+  checkpoint_id const id = opened.id;
+  saved_checkpoint saved;
+  saved.path = path_of(id);
+  or_discard(opened, [&] {
+    saved.bytes = detail::write_manifest(files_, opened.directory, *opened.written);
     // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
     path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
     remove_files_of(replaced, name_of(id));
     if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
     if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
-    files_.rename(temporary, saved.path);
+    files_.rename(opened.directory, saved.path);
     saved.not_synced = files_.sync_directory(directory_);
-  } catch (...) {
-    // Whatever it was goes on; half of a checkpoint does not stay.
-    if (!temporary.empty()) clean_up_quietly(temporary, name_of(id));
-    throw;
-  }
+  });
   try {
     saved.not_removed = remove_old(id, keep);
   } catch (file_error const& thrown) {
@@ -249,13 +297,17 @@ std::string checkpoint_store<Files>::remove_files_of(path const& directory, std:
   if (kind != file_kind::directory) return files_.remove_file(directory), std::string();
   auto const is_own = [](std::string const& file) {
     auto const& names = detail::checkpoint_files;
-    return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names);
+    return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names) ||
+           detail::rank_of_file(file) >= 0;
   };
   // The manifest last: it proves what the others are.
   std::string stranger;
   for (path const& file : files_.list(directory)) {
     std::string const own = file.filename().string();
-    if (!is_own(own) || files_.kind(file) != file_kind::file) {
+    file_kind const of_file = files_.kind(file);
+    // Another rank that still writes has renamed it.
+    if (of_file == file_kind::none) continue;
+    if (!is_own(own) || of_file != file_kind::file) {
       stranger = own;
     } else if (own != "manifest.json") {
       files_.remove_file(file);
@@ -288,10 +340,12 @@ void checkpoint_store<Files>::put_back() {
 }
 
 template <class Files>
-void checkpoint_store<Files>::clean_up_quietly(path const& temporary, std::string const& name) {
+void checkpoint_store<Files>::clean_up_quietly(path const& directory, std::string const& name) {
   try {
     put_back();
-    remove_files_of(temporary, name);
+    // Other ranks that still write see by it that the save is over.
+    files_.remove_file(detail::record_of_rank(directory, 0));
+    remove_files_of(directory, name);
   } catch (file_error const&) {
     // The save has already failed with the error that matters; prepare() removes this the next time.
   }

@@ -29,14 +29,14 @@ std::vector<std::string> damage_of(std::filesystem::path const& directory, Files
   });
   if (!found.empty()) return found;
   note([&] { detail::require_own_name(directory, all); });
-  for (char const* const name : detail::checkpoint_files) {
+  for (std::string const& name : detail::files_of(all)) {
     note([&] {
       if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
-      auto const& expected = detail::record_of(all, directory, name);
+      auto const& expected = detail::record_of(all, directory, name.c_str());
       if (expected.header_checksum.empty()) {
         detail::read_state(files, directory, all);
       } else {
-        detail::read_tensors(files, directory, name, all);
+        detail::read_tensors(files, directory, name.c_str(), all);
       }
     });
   }

@@ -97,13 +97,9 @@ inline std::string text_of(nlohmann::json const& state) {
   }
 }
 
-/// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
+/// Writes the files of `content` into `directory`; `all`: what the manifest is to say of them.
 template <class Files>
-std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool requested,
-                               snapshot const& content) {
-  manifest all;
-  all.update = update;
-  all.requested = requested;
+void write_files(Files& files, std::filesystem::path const& directory, snapshot const& content, manifest& all) {
   all.generation = content.generation;
   all.run = content.run;
   all.attempt = content.attempt;
@@ -121,10 +117,26 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   all.files["optimizer.safetensors"] = write_tensors(files, directory / "optimizer.safetensors", content.optimizer, {});
   all.files["state.safetensors"] = write_tensors(files, directory / "state.safetensors", content.tensors, {});
   all.files["state.json"] = write_text(files, directory / "state.json", text_of(content.state));
+}
+
+/// The last file. Returns how many bytes all of them are.
+template <class Files>
+std::uint64_t write_manifest(Files& files, std::filesystem::path const& directory, manifest const& all) {
   std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
   for (auto const& [name, record] : all.files) bytes += record.bytes;
   files.sync_directory(directory);
   return bytes;
+}
+
+/// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
+template <class Files>
+std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool requested,
+                               snapshot const& content) {
+  manifest all;
+  all.update = update;
+  all.requested = requested;
+  write_files(files, directory, content, all);
+  return write_manifest(files, directory, all);
 }
 
 }  // namespace keel::detail

@@ -176,7 +176,9 @@ class preflight_program_of final : public preflight_program {
 
   lr_range_result range(lr_range_options const& options) override {
     mode_scope const modes(model());
-    return dry_run<recipe_type, environment, real_step>(subject_.step, subject_.registered, subject_.length)
+    // How far a preflight goes is a question of time, which is another one on each rank.
+    return dry_run<recipe_type, environment, real_step>(subject_.step, subject_.registered, subject_.length,
+                                                        dry_run_of::this_rank)
         .lr_range_test(batches_, loss_of_, options);
   }
 

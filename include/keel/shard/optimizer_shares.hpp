@@ -12,6 +12,7 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
+#include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/parameters.hpp>
@@ -65,11 +66,14 @@ class optimizer_shares {
   void require_own_state() const;
 
   // Checkpoints, whose tensors are whole. `named`: the parameters, by the names that the checkpoint has for them.
-  /// All ranks: what save_optimizer found inside becomes whole on rank 0, and goes on the others. Throws world_error (E26) where they found
-  /// other tensors.
-  void make_whole(tensor_map& tensors, parameter_list const& named) const;
-  /// What load_optimizer is to find inside. Throws checkpoint_error (E05) for a tensor of another shape than its parameter's.
+  /// All ranks: each tensor that save_optimizer found inside becomes whole, in host memory, on the rank that `rank_for(bytes)` gives, which
+  /// finds the same on all of them, and goes on the others. Throws world_error (E26) where they found other tensors.
+  void make_whole(tensor_map& tensors, parameter_list const& named, std::function<int(std::uint64_t)> const& rank_for) const;
+  /// What load_optimizer is to find inside; what is cut already stays. Throws checkpoint_error (E05) for a tensor of another shape than its
+  /// parameter's.
   void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
+  /// Of one tensor of a checkpoint, before anything is known of the others: one that cut() would not take stays as it is.
+  void cut_if_whole(std::string const& name, at::Tensor& tensor, parameter_list const& named) const;
 
  private:
   struct share {
@@ -92,6 +96,12 @@ class optimizer_shares {
   void forget(share const& one);
   /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
   share const* share_of_tensor(std::string const& name, parameter_list const& named) const;
+  static std::uint64_t whole_bytes(share const& of, at::Tensor const& piece);
+  /// All ranks, one in a row each, filled up to the longest.
+  at::Tensor pieces_of_ranks(share const& of, at::Tensor const& piece) const;
+  at::Tensor whole_of(share const& of, at::Tensor const& pieces) const;
+  static bool is_cut(share const& of, at::Tensor const& tensor);
+  static at::Tensor cut_of(share const& of, at::Tensor const& whole);
   void swap();
   void set_gradients();
 

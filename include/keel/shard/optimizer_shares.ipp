@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <iterator>
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/words_of_rank.hpp>
@@ -235,7 +236,8 @@ KEEL_BODY optimizer_shares::share const* optimizer_shares::share_of_tensor(std::
   return found == named.names.end() ? nullptr : &shares_[static_cast<std::size_t>(found - named.names.begin())];
 }
 
-KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors, parameter_list const& named) const {
+KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors, parameter_list const& named,
+                                            std::function<int(std::uint64_t)> const& rank_for) const {
   at::NoGradGuard const no_grad;
   std::string names;
   for (auto const& [name, tensor] : tensors) names += name + "\n";
@@ -244,24 +246,56 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors, parameter_list 
         "E26",
         "the ranks do not have the same state of the optimizer any more. Freeze, add and remove the same parameters "
         "on all of them.");
-  for (auto& [name, tensor] : tensors) {
+  for (auto at = tensors.begin(); at != tensors.end();) {
+    auto& [name, tensor] = *at;
     share const* const one = share_of_tensor(name, named);
-    if (one == nullptr || tensor.dim() == 0) continue;
-    auto const index = static_cast<std::size_t>(one - shares_.data());
-    std::int64_t longest = 0;
-    for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(index, rank).count);
-    at::Tensor const mine = at::zeros({longest}, tensor.options());
-    mine.narrow(0, 0, tensor.numel()).copy_(tensor);
-    at::Tensor const all = all_gather(world_, mine);
-    if (world_.rank() != 0) continue;
-    tensor = at::empty_strided(one->parameter.sizes(), one->parameter.strides(), tensor.options());
-    at::Tensor const flat = in_memory_order(tensor, one->parameter);
-    for (int rank = 0; rank < world_.size(); ++rank) {
-      auto const [begin, count] = range_of(index, rank);
-      flat.narrow(0, begin, count).copy_(all[rank].narrow(0, 0, count));
+    bool const is_whole = one == nullptr || tensor.dim() == 0;
+    int const keeper = rank_for(is_whole ? tensor.nbytes() : whole_bytes(*one, tensor));
+    if (!is_whole) {
+      at::Tensor const all = pieces_of_ranks(*one, tensor);
+      if (world_.rank() == keeper) tensor = whole_of(*one, all);
     }
+    at = world_.rank() == keeper ? std::next(at) : tensors.erase(at);
   }
-  if (world_.rank() != 0) tensors.clear();
+}
+
+KEEL_BODY std::uint64_t optimizer_shares::whole_bytes(share const& of, at::Tensor const& piece) {
+  return static_cast<std::uint64_t>(of.parameter.numel()) * piece.element_size();
+}
+
+KEEL_BODY at::Tensor optimizer_shares::pieces_of_ranks(share const& of, at::Tensor const& piece) const {
+  auto const index = static_cast<std::size_t>(&of - shares_.data());
+  std::int64_t longest = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(index, rank).count);
+  at::Tensor const mine = at::zeros({longest}, piece.options());
+  mine.narrow(0, 0, piece.numel()).copy_(piece);
+  return all_gather(world_, mine);
+}
+
+KEEL_BODY at::Tensor optimizer_shares::whole_of(share const& of, at::Tensor const& pieces) const {
+  auto const index = static_cast<std::size_t>(&of - shares_.data());
+  // A device that has a share has no room for the whole.
+  at::Tensor whole = at::empty_strided(of.parameter.sizes(), of.parameter.strides(), pieces.options().device(at::kCPU));
+  at::Tensor const flat = in_memory_order(whole, of.parameter);
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    auto const [begin, count] = range_of(index, rank);
+    flat.narrow(0, begin, count).copy_(pieces[rank].narrow(0, 0, count));
+  }
+  return whole;
+}
+
+KEEL_BODY bool optimizer_shares::is_cut(share const& of, at::Tensor const& tensor) {
+  return tensor.dim() == 1 && tensor.numel() == of.range.count;
+}
+
+KEEL_BODY at::Tensor optimizer_shares::cut_of(share const& of, at::Tensor const& whole) {
+  return in_memory_order(whole, of.parameter).narrow(0, of.range.begin, of.range.count).clone();
+}
+
+KEEL_BODY void optimizer_shares::cut_if_whole(std::string const& name, at::Tensor& tensor, parameter_list const& named) const {
+  at::NoGradGuard const no_grad;
+  share const* const one = share_of_tensor(name, named);
+  if (one != nullptr && tensor.dim() > 0 && tensor.sizes() == one->parameter.sizes()) tensor = cut_of(*one, tensor);
 }
 
 KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const {
@@ -269,10 +303,9 @@ KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, parameter_list const& 
   for (auto& [name, tensor] : tensors) {
     share const* const one = share_of_tensor(name, named);
     if (one == nullptr || tensor.dim() == 0) continue;
-    bool const is_cut = tensor.dim() == 1 && tensor.numel() == one->range.count;
     if (tensor.sizes() == one->parameter.sizes()) {
-      tensor = in_memory_order(tensor, one->parameter).narrow(0, one->range.begin, one->range.count).clone();
-    } else if (!is_cut) {
+      tensor = cut_of(*one, tensor);
+    } else if (!is_cut(*one, tensor)) {
       throw checkpoint_error("E05", source + ": " + name + " has another shape than its parameter. Take an older checkpoint.");
     }
   }

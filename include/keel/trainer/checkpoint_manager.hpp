@@ -45,6 +45,8 @@ struct save_report;
 struct snapshot;
 struct state_part;
 template <class Files>
+class rank_writer;
+template <class Files>
 class run_directory;
 template <class Files, class Clock>
 class saver;
@@ -183,6 +185,8 @@ class checkpoint_manager {
   /// Throws error (S05) for an optimizer, and what the writer throws for tensors, that cannot be saved.
   void require_saveable(checkpointed_step& step);
   accepted_changes accepted(snapshot_use use) const;
+  /// The optimizers that cut a checkpoint's tensors while it is passed on.
+  std::vector<trained_optimizer> kept_shares();
 
   /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
   static bool is_spoiled(at::Tensor const& buffer);
@@ -205,6 +209,9 @@ class checkpoint_manager {
 
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
+  /// `at_once`: returns when it is durable, and throws whatever goes wrong. Each rank writes its portion where it sees rank 0's directory.
+  void save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once);
+  std::string const& run_id();
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
   void save_now(save_reason reason);
   /// Throws file_error (E01) where another run has taken the directory.
@@ -222,8 +229,8 @@ class checkpoint_manager {
   void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
   /// The random numbers of what was applied; those of a rank that the checkpoint does not know are of no other rank.
   void restore_loaded_random();
-  /// What a checkpoint of this moment holds, on rank 0 that of all ranks.
-  snapshot content_now(std::optional<std::int64_t> age = {});
+  /// Waits for files of the save before; what became of it is reported.
+  void wait_for_files();
   /// Passes the newest whole checkpoint on; false without one.
   bool take_newest(std::function<void(snapshot, std::string const&)> const& take);
 
@@ -282,8 +289,11 @@ class checkpoint_manager {
   bool warned_ = false;
   bool cannot_look_ = false;
   typename clock::time_point looked_at_{};
+  std::atomic<bool> ranks_may_be_gone_{false};  ///< whoever waits for their files gives up soon
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
-  std::unique_ptr<saver<files, clock>> saver_;  ///< of rank 0; last: a save that is under way ends before what it works with
+  // Last: a save that is under way ends before what it works with.
+  std::unique_ptr<saver<files, clock>> saver_;  ///< of rank 0
+  std::unique_ptr<rank_writer<files>> writer_;  ///< of another one
 };
 
 }  // namespace detail

@@ -10,6 +10,9 @@
 #include <torch/nn/module.h>
 
 #include <algorithm>
+#include <chrono>
+#include <exception>
+#include <keel/checkpoint/files_of_rank.hpp>
 #include <keel/checkpoint/load_weights.hpp>
 #include <keel/checkpoint/newest_whole.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
@@ -45,14 +48,19 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
       late_(std::make_unique<late_parts>()) {
   if (!saves_) return;
   require_saveable(step_);
-  if (!ranks_.writes()) return;
+  if (!ranks_.writes()) {
+    if (directory != nullptr) writer_ = std::make_unique<rank_writer<files>>(directory->files(), ranks_.rank());
+    return;
+  }
   directory->warn(directory->checkpoints().prepare());
   saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
                                                  [this](save_report const& report) { on_save(report); });
 }
 
 template <class Seams>
-checkpoint_manager<Seams>::~checkpoint_manager() = default;
+checkpoint_manager<Seams>::~checkpoint_manager() {
+  if (std::uncaught_exceptions() > 0) ranks_may_be_gone_ = true;
+}
 
 template <class Seams>
 void checkpoint_manager<Seams>::require_saveable(checkpointed_step& step) {
@@ -127,7 +135,13 @@ void checkpoint_manager<Seams>::save() {
 
 template <class Seams>
 void checkpoint_manager<Seams>::wait_for_save() {
+  wait_for_files();
+}
+
+template <class Seams>
+void checkpoint_manager<Seams>::wait_for_files() {
   if (saver_) saver_->wait();
+  if (writer_) writer_->wait();
 }
 
 template <class Seams>
@@ -193,6 +207,7 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::funct
   late_->require_none_waiting();
   try {
     if (saver_) saver_->poll();
+    if (writer_) writer_->poll();
     config by = recipe_;
     if (auto const request = step_.take_rollback_request(by)) return roll_back(*request, by);
     // Several ranks look for the file before they agree.
@@ -209,7 +224,7 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::funct
 template <class Seams>
 void checkpoint_manager<Seams>::end() {
   if (saves_) {
-    if (saver_) saver_->wait();
+    wait_for_files();
     bool const has_news = ranks_.first_says([this] { return step_.at_boundary() && progress_.record.attempts != saved_at_; });
     if (has_news) save_now(save_reason::requested);
   }
@@ -218,6 +233,7 @@ void checkpoint_manager<Seams>::end() {
 template <class Seams>
 void checkpoint_manager<Seams>::save_after(std::exception const& thrown, bool all_know) {
   if (saves_) {
+    if (!all_know || dynamic_cast<world_error const*>(&thrown) != nullptr) ranks_may_be_gone_ = true;
     if (saver_) saver_->wait();
     bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
     bool const may_save = resumed_ && step_.at_boundary() && !is_spoiled;
@@ -323,8 +339,9 @@ bool checkpoint_manager<Seams>::is_due_by_count(std::int64_t updates, bool updat
 }
 
 template <class Seams>
-snapshot checkpoint_manager<Seams>::content_now(std::optional<std::int64_t> age) {
-  return ranks_.gather([&] { return live(age); }, step_.trained(recipe_), step_.model());
+std::string const& checkpoint_manager<Seams>::run_id() {
+  if (run_id_.empty()) run_id_ = new_run_id_();
+  return run_id_;
 }
 
 template <class Seams>
@@ -336,8 +353,7 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   config const present = present_config();
   snapshot content = take_snapshot(present, step_.model(), step_.trained(present), parts());
   content.generation = rollbacks_.generation();
-  if (run_id_.empty()) run_id_ = new_run_id_();
-  content.run = run_id_;
+  content.run = run_id();
   content.attempt = progress_.record.attempts;
   content.best = best_.keeps();
   if (!options_.fingerprints.empty()) content.state["fingerprints"] = options_.fingerprints;
@@ -433,30 +449,80 @@ retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
 template <class Seams>
 void checkpoint_manager<Seams>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
   // What became of the one before decides which is the best.
-  if (saver_) saver_->wait();
+  wait_for_files();
   remember([&] {
-    auto const content = content_now(age);
-    ranks_.of_first([&] {
-      saver_->save(step_.updates(), content, retention_for(reason), [this] { require_lock(); });
-      return nlohmann::json();
-    });
+    if (ranks_.is_shared()) return save_of_ranks(reason, age, false);
+    saver_->save(step_.updates(), live(age), retention_for(reason), [this] { require_lock(); });
   });
 }
 
 template <class Seams>
 void checkpoint_manager<Seams>::save_now(save_reason reason) {
-  if (saver_) saver_->wait();
+  wait_for_files();
   remember([&] {
-    ranks_.of_first([&] {
-      require_lock();
-      return nlohmann::json();
-    });
-    auto const content = content_now();
-    ranks_.of_first([&] {
-      saver_->save_now(step_.updates(), content, retention_for(reason));
-      return nlohmann::json();
-    });
+    if (ranks_.is_shared()) return save_of_ranks(reason, {}, true);
+    require_lock();
+    saver_->save_now(step_.updates(), live(), retention_for(reason));
   });
+}
+
+template <class Seams>
+void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
+  using kind = typename saver<files, clock>::at_once;
+  retention const keep = retention_for(reason);
+  auto const nothing = [] { return nlohmann::json(); };
+  std::optional<opened_checkpoint> opened;
+  try {
+    nlohmann::json const place = ranks_.of_first([&]() -> nlohmann::json {
+      std::string const mark = new_run_id_();
+      opened = saver_->open(step_.updates(), run_id(), mark, keep, at_once ? kind::yes : kind::no, [this] { require_lock(); });
+      if (!opened) return nullptr;
+      return {{"mark", mark}, {"in", checkpoint_store<files>::mark_of(*opened).string()}};
+    });
+    if (place.is_null()) return;
+    std::filesystem::path const mark = place.at("in").get<std::string>();
+    bool const sees_it = saver_ || (writer_ && writer_->sees(mark, place.at("mark").get<std::string>()));
+    bool const all_write = ranks_.all_say(sees_it);
+    using writers = run_of_ranks::writers;
+    snapshot const content = ranks_.gather([&] { return live(age); }, step_.trained(recipe_), step_.model(),
+                                           all_write ? writers::all : writers::first);
+    int const ranks = all_write ? ranks_.size() : 1;
+    using std::chrono::milliseconds;
+    constexpr milliseconds short_while(2000);
+    milliseconds const long_while = std::max(ranks_.timeout() / 2, short_while);
+    auto const patience = [this, long_while] { return ranks_may_be_gone_ ? short_while : long_while; };
+    if (recipe_.checkpoint.asynchronous && !at_once) {
+      if (writer_ && all_write) writer_->begin(mark.parent_path(), content);
+      ranks_.all_say(true);
+      ranks_.of_first([&] {
+        saver_->begin(*std::exchange(opened, {}), content, keep, ranks, patience);
+        return nothing();
+      });
+      return;
+    }
+    std::string failure;
+    if (writer_ && all_write) {
+      try {
+        writer_->write(mark.parent_path(), content);
+      } catch (file_error const& thrown) {
+        failure = thrown.what();
+      }
+    }
+    if (!ranks_.first_says([&] { return saver_->write_files(*opened, content); })) return;
+    std::string const failed = ranks_.failure_of_any(failure);
+    ranks_.of_first([&] {
+      if (failed.empty()) {
+        saver_->seal(*opened, keep, ranks, patience);
+      } else {
+        saver_->fail(*opened, failed);
+      }
+      return nothing();
+    });
+  } catch (...) {
+    // Whatever it was goes on; half of a checkpoint does not stay.
+    if (opened) saver_->discard(*opened);
+    throw;
+  }
 }
 
 template <class Seams>
@@ -548,9 +614,16 @@ bool checkpoint_manager<Seams>::take_newest(std::function<void(snapshot, std::st
         directory_->checkpoints(), [&](snapshot one, std::string const& path) { to = std::move(one), from = path; },
         on_damaged());
   };
-  if (!ranks_.share(find, content, source)) return false;
+  if (!ranks_.share(find, kept_shares(), content, source)) return false;
   take(std::move(content), source);
   return true;
+}
+
+template <class Seams>
+std::vector<trained_optimizer> checkpoint_manager<Seams>::kept_shares() {
+  // A migration sees a checkpoint as it was saved.
+  if (!migrations_.empty()) return {};
+  return step_.trained(present_config());
 }
 
 template <class Seams>
@@ -601,7 +674,7 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
     from = store.path_of(id).string();
     return true;
   };
-  ranks_.share(find, content, source);
+  ranks_.share(find, kept_shares(), content, source);
   apply(std::move(content), source);
   restore_loaded_random();
   history.restarted_at.push_back(update);
@@ -637,7 +710,7 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
       from = directory.string();
       return true;
     };
-    ranks_.share(find, content, source);
+    ranks_.share(find, kept_shares(), content, source);
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error(
@@ -711,7 +784,8 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, confi
     from = store.path_of(found->first).string();
     return true;
   };
-  if (!ranks_.share(find, content, source)) give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
+  if (!ranks_.share(find, kept_shares(), content, source))
+    give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 

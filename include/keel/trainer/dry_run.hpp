@@ -141,13 +141,16 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   }
 }
 
+/// Where several ranks train: who makes the call.
+enum class dry_run_of : bool { all_ranks, this_rank };
+
 /// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
 template <class Recipe, class Environment, class Step>
 class dry_run {
  public:
   /// Both outlive this. `length`: updates of the run. Throws error (E12) inside an update.
-  dry_run(Step& step, registered_states& registered, std::int64_t length)
-      : step_(step), registered_(registered), length_(length) {
+  dry_run(Step& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
+      : step_(step), registered_(registered), length_(length), of_(of) {
     step_.settle();
     if (!step_.at_boundary()) throw error("E12", "an update is open. Call a dry run between updates, before fit or after it.");
   }
@@ -218,7 +221,7 @@ class dry_run {
  private:
   auto world() const {
     if constexpr (Step::replicates) {
-      return step_.ranks().world();
+      return of_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks();
     } else {
       return typename Environment::world{};
     }
@@ -241,6 +244,7 @@ class dry_run {
   Step& step_;
   registered_states& registered_;
   std::int64_t length_;
+  dry_run_of of_;
 };
 
 }  // namespace detail

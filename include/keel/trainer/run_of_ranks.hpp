@@ -1,7 +1,8 @@
-// What the ranks of a run do together between updates. Rank 0 alone has the checkpoints of a run: it reads one for all, and writes one of
-// all, with what differs on each other rank: its random numbers, its place in the data, its registered state. So a save is complete or not
-// there, whichever rank is killed, and no rank but 0 needs the file system that holds it.
-// Left out: ranks that write side by side; what all have is written once.
+// What the ranks of a run do together between updates. A checkpoint is of all of them: it has what differs on each, its random numbers, its
+// place in the data and its registered state, and what all have once. Rank 0 reads it for all, and opens, seals and renames it, so that a
+// save is complete or not there, whichever rank is killed. Ranks that see its file system write side by side with it; without that it
+// writes for all.
+// Left out: a model that several ranks write, which would not be one file any more for whoever loads weights.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -9,6 +10,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <keel/checkpoint/tensor_map.hpp>
@@ -36,28 +38,38 @@ class run_of_ranks {
   bool is_shared() const { return world_.size() > 1; }
   int rank() const { return world_.rank(); }
   int size() const { return world_.size(); }
-  /// This rank has the checkpoints.
+  /// How long a collective waits for the other ranks.
+  std::chrono::milliseconds timeout() const { return world_.timeout(); }
+  /// This rank has the checkpoints, whoever writes files of them.
   bool writes() const { return world_.rank() == 0; }
 
-  /// What rank 0 finds. What it throws there is thrown; the others throw world_error (E25) with its words.
+  /// What rank 0 finds. What it throws there is thrown; the others throw world_error (E25) with its words, and nonfinite_error (N13) as such.
   nlohmann::json of_first(std::function<nlohmann::json()> const& find) const;
   bool first_says(std::function<bool()> const& find) const {
     return of_first([&] { return nlohmann::json(find()); }).get<bool>();
   }
   /// True where all ranks say so.
   bool all_say(bool mine) const;
+  /// What one rank failed by, with the rank; empty where none did.
+  std::string failure_of_any(std::string const& mine) const;
 
-  /// A checkpoint that rank 0 finds and all of them get, whole; false: it finds none. `source`: where it was.
-  bool share(std::function<bool(snapshot&, std::string&)> const& find, snapshot& content, std::string& source) const;
+  /// A checkpoint that rank 0 finds and all of them get; false: it finds none. `source`: where it was. Of the state of an optimizer in
+  /// `trained` that is in shares each rank keeps its own ones, so that none but rank 0 ever has the whole.
+  bool share(std::function<bool(snapshot&, std::string&)> const& find, std::vector<trained_optimizer> const& trained,
+             snapshot& content, std::string& source) const;
 
-  /// One checkpoint of what each rank has of it, on rank 0; the others keep what they made. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
+  /// Who writes a checkpoint.
+  enum class writers : unsigned char { first, all };
+  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
   /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
   /// optimizer that is not rank 0's. `trained`: its optimizers, of which state in shares becomes whole.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
-                  torch::nn::Module const& model) const;
+                  torch::nn::Module const& model, writers who) const;
 
  private:
-  void make_whole(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained) const;
+  /// Leaves each rank what it is to write; `rank_for` says which rank writes a tensor of so many bytes.
+  void portion_out(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained,
+                   std::function<int(std::uint64_t)> const& rank_for) const;
 
   world_of_ranks world_;
 };

@@ -5,10 +5,14 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 #include <exception>
+#include <functional>
+#include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/collective/collectives.hpp>
@@ -31,8 +35,6 @@ namespace keel::detail {
 
 inline constexpr char const* part_of_ranks = "ranks";
 
-inline std::string prefix_of_rank(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
-
 inline nlohmann::json forms_of(tensor_map const& tensors) {
   nlohmann::json all = nlohmann::json::array();
   for (auto const& [name, tensor] : tensors)
@@ -40,14 +42,17 @@ inline nlohmann::json forms_of(tensor_map const& tensors) {
   return all;
 }
 
-/// The tensors of rank `from` on all ranks; `forms` is what forms_of says of them there.
-inline tensor_map tensors_of_rank(world_of_ranks const& world, tensor_map const& mine, nlohmann::json const& forms, int from) {
+/// The tensors of rank `from` on all ranks; `forms` is what forms_of says of them there. `keep(name, tensor)` may leave less of each, as it
+/// comes; on rank `from` those in `mine` go.
+inline tensor_map tensors_of_rank(world_of_ranks const& world, tensor_map& mine, nlohmann::json const& forms, int from,
+                                  std::function<void(std::string const&, at::Tensor&)> const& keep = {}) {
   tensor_map all;
   for (nlohmann::json const& form : forms) {
     auto const name = form.at("name").get<std::string>();
     at::Tensor one;
     if (world.rank() == from) {
       one = mine.at(name).detach().to(at::kCPU).contiguous();
+      mine.erase(name);
     } else {
       one =
           at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
@@ -57,9 +62,35 @@ inline tensor_map tensors_of_rank(world_of_ranks const& world, tensor_map const&
     if (world.rank() == from && one.nbytes() > 0) std::memcpy(bytes.data_ptr(), one.data_ptr(), one.nbytes());
     broadcast(world, bytes, from);
     if (world.rank() != from && one.nbytes() > 0) std::memcpy(one.data_ptr(), bytes.data_ptr(), one.nbytes());
+    if (keep) keep(name, one);
     all.emplace(name, one);
   }
   return all;
+}
+
+/// 0 of what the writer refuses by name.
+inline std::uint64_t bytes_of(at::Tensor const& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+}
+
+/// Throws nonfinite_error (N13). All ranks find the same, which have the same tensors, and rank 0 alone would find it beside training.
+inline void require_finite(tensor_map const& tensors, std::vector<std::string> const& names) {
+  at::NoGradGuard const no_grad;
+  constexpr std::int64_t piece = 1 << 18;
+  for (std::string const& name : names) {
+    auto const found = tensors.find(name);
+    if (found == tensors.end() || bytes_of(found->second) == 0) continue;
+    at::Tensor const flat = found->second.detach().reshape({-1});
+    for (std::int64_t begin = 0; begin < flat.numel(); begin += piece) {
+      if (!at::isfinite(flat.narrow(0, begin, std::min(piece, flat.numel() - begin))).all().item<bool>())
+        throw broken_rule<nonfinite_error, rule::N13>(name + " is not finite");
+    }
+  }
+}
+
+inline bool is_not_finite(std::exception const& thrown) {
+  auto const* const nonfinite = dynamic_cast<nonfinite_error const*>(&thrown);
+  return nonfinite != nullptr && nonfinite->id() == rule::N13::id;
 }
 
 KEEL_BODY run_of_ranks::run_of_ranks(world_of_ranks world) : world_(std::move(world)) {}
@@ -73,20 +104,30 @@ KEEL_BODY nlohmann::json run_of_ranks::of_first(std::function<nlohmann::json()> 
       found["found"] = find();
     } catch (std::exception const& one) {
       thrown = std::current_exception();
-      found = {{"threw", std::string(one.what())}};
+      found = {{"threw", std::string(one.what())}, {"is_not_finite", is_not_finite(one)}};
     }
   }
   auto const replace = nlohmann::json::error_handler_t::replace;
   std::string const words = words_of_rank(world_, found.dump(-1, ' ', false, replace), 0);
   if (thrown) std::rethrow_exception(thrown);
   found = nlohmann::json::parse(words);
-  if (found.contains("threw")) throw world_error("E25", "rank 0 threw: " + found["threw"].get<std::string>());
+  if (found.contains("threw")) {
+    auto const threw = found["threw"].get<std::string>();
+    if (found.at("is_not_finite").get<bool>()) throw broken_rule<nonfinite_error, rule::N13>("rank 0: " + threw);
+    throw world_error("E25", "rank 0 threw: " + threw);
+  }
   return found["found"];
 }
 
 KEEL_BODY bool run_of_ranks::all_say(bool mine) const { return world_.combine(reduce::min{}, mine); }
 
-KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> const& find, snapshot& content,
+KEEL_BODY std::string run_of_ranks::failure_of_any(std::string const& mine) const {
+  int const failed = world_.combine(reduce::max{}, mine.empty() ? -1 : world_.rank());
+  return failed < 0 ? std::string() : "rank " + std::to_string(failed) + ": " + words_of_rank(world_, mine, failed);
+}
+
+KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> const& find,
+                                   std::vector<trained_optimizer> const& trained, snapshot& content,
                                    std::string& source) const {
   if (!is_shared()) return find(content, source);
   nlohmann::json const found = of_first([&]() -> nlohmann::json {
@@ -109,40 +150,49 @@ KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> 
   content.attempt = found.at("attempt").get<std::int64_t>();
   content.best = found.at("best").get<std::vector<std::int64_t>>();
   content.model = tensors_of_rank(world_, content.model, found.at("model"), 0);
-  content.optimizer = tensors_of_rank(world_, content.optimizer, found.at("optimizer"), 0);
+  auto const own_share = [&](std::string const& name, at::Tensor& tensor) {
+    for (trained_optimizer const& one : trained) {
+      std::string const prefix = one.prefix();
+      if (one.shares != nullptr && name.starts_with(prefix))
+        one.shares->cut_if_whole(name.substr(prefix.size()), tensor, *one.parameters);
+    }
+  };
+  content.optimizer = tensors_of_rank(world_, content.optimizer, found.at("optimizer"), 0, own_share);
   content.tensors = tensors_of_rank(world_, content.tensors, found.at("tensors"), 0);
   return true;
 }
 
-KEEL_BODY void run_of_ranks::make_whole(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained) const {
-  tensor_map whole = std::move(of_optimizers);
+KEEL_BODY void run_of_ranks::portion_out(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained,
+                                         std::function<int(std::uint64_t)> const& rank_for) const {
+  tensor_map replicated = std::move(of_optimizers);
   of_optimizers.clear();
   for (trained_optimizer const& one : trained) {
     if (one.shares == nullptr) continue;
     std::string const prefix = one.prefix();
     tensor_map own;
-    for (auto at = whole.begin(); at != whole.end();) {
+    for (auto at = replicated.begin(); at != replicated.end();) {
       if (!at->first.starts_with(prefix)) {
         ++at;
         continue;
       }
       own.emplace(at->first.substr(prefix.size()), at->second);
-      at = whole.erase(at);
+      at = replicated.erase(at);
     }
-    one.shares->make_whole(own, *one.parameters);
+    one.shares->make_whole(own, *one.parameters, rank_for);
     for (auto const& [name, tensor] : own) of_optimizers.emplace(prefix + name, tensor);
   }
-  require_replicas(world_, "the optimizer's", whole);
-  of_optimizers.merge(whole);
+  require_replicas(world_, "the optimizer's", replicated);
+  std::erase_if(replicated, [&](auto const& one) { return rank_for(bytes_of(one.second)) != world_.rank(); });
+  of_optimizers.merge(replicated);
 }
 
 KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
-                                        torch::nn::Module const& model) const {
+                                        torch::nn::Module const& model, writers who) const {
   if (!is_shared()) return make();
   snapshot content;
   std::string text, words;
   std::exception_ptr thrown;
-  bool is_not_finite = false;
+  bool is_broken = false;
   // A program may have run a model behind its last update, as to look at what it generates.
   shared_buffers buffers;
   try {
@@ -152,12 +202,11 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
   } catch (std::exception const& one) {
     thrown = std::current_exception();
     words = one.what();
-    auto const* const nonfinite = dynamic_cast<nonfinite_error const*>(&one);
-    is_not_finite = nonfinite != nullptr && nonfinite->id() == rule::N13::id;
+    is_broken = is_not_finite(one);
   }
   int const bad = world_.combine(reduce::max{}, thrown ? world_.rank() : -1);
   if (bad >= 0) {
-    bool const of_all = world_.combine(reduce::max{}, is_not_finite);
+    bool const of_all = world_.combine(reduce::max{}, is_broken);
     std::string const theirs = words_of_rank(world_, words, bad);
     if (thrown) std::rethrow_exception(thrown);
     std::string const sentence = "rank " + std::to_string(bad) + ": " + theirs;
@@ -168,14 +217,23 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
     throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
   buffers.share(world_);
   require_replicas(world_, "the parameter or buffer", content.model);
-  make_whole(content.optimizer, trained);
+  require_finite(content.model, content.finite);
+  // Rank 0 writes the model; of the rest whoever has least takes the next tensor.
+  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(world_.size()));
+  for (auto const& [name, tensor] : content.model) bytes.front() += bytes_of(tensor);
+  portion_out(content.optimizer, trained, [&](std::uint64_t more) {
+    auto const least = who == writers::first ? bytes.begin() : std::min_element(bytes.begin(), bytes.end());
+    *least += more;
+    return static_cast<int>(least - bytes.begin());
+  });
   nlohmann::json const first = nlohmann::json::parse(words_of_rank(world_, text, 0));
   nlohmann::json others = nlohmann::json::array();
   tensor_map of_others;
   for (int rank = 1; rank < world_.size(); ++rank) {
     nlohmann::json own;
     if (world_.rank() == rank)
-      own = {{"patch", nlohmann::json::diff(first, nlohmann::json::parse(text))}, {"tensors", forms_of(content.tensors)}};
+      own = {{"patch", nlohmann::json::diff(first, nlohmann::json::parse(text))},
+             {"tensors", forms_of(who == writers::first ? content.tensors : tensor_map())}};
     nlohmann::json const of_rank = nlohmann::json::parse(words_of_rank(world_, own.dump(), rank));
     tensor_map const tensors = tensors_of_rank(world_, content.tensors, of_rank.at("tensors"), rank);
     if (!writes()) continue;
