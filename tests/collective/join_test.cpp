@@ -262,7 +262,7 @@ TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others 
   for (std::size_t const rank : {0u, 1u}) {
     CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete the agreement"));
     CHECK(has(all[rank], "rank 2 has given up: [E27] rank 2 of 3: nothing has ended for 2 s (keel::timeout::hard is 2 s): the run is in the "
-                         "forward pass behind update 3."));
+                         "forward pass behind update 3; its last collective, which has ended, is "));
     CHECK(all[rank].seconds < 15.0);
   }
   CHECK(WEXITSTATUS(all[2].status) == 87);

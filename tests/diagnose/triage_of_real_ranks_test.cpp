@@ -1,4 +1,5 @@
 // What a triage says of the run directory of several ranks, one of which really died, hung, drifted or made other updates.
+#include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 #include <keel/diagnose/triage.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
@@ -69,4 +70,54 @@ TEST_CASE("ranks that ended well, or were started again and went on, are no trou
   auto const found = keel::triage(directory.path());
   INFO(keel::to_text(found));
   for (auto const& one : found.findings) CHECK(one.cause != keel::trouble::dead_rank);
+}
+
+TEST_CASE("each rank of a run that ends with an error leaves its last collectives, which a run after it takes away") {
+  scratch_directory const directory;
+  train(directory, {{1, 60, keel::rank_fault::kind::kill}});
+  auto const records = keel::read_rank_records(directory.path());
+  // Who is killed leaves nothing.
+  REQUIRE(records.size() == 2);
+  CHECK(records.back().rank == 2);
+  for (keel::rank_record const& one : records) {
+    INFO("rank " << one.rank);
+    CHECK(one.world == 3);
+    CHECK(one.left.has_value());
+    CHECK(one.collectives.size() > 40);
+    keel::entered_collective const& last = one.collectives.rbegin()->second;
+    CHECK(last.update > 0);
+    CHECK(!last.operation.empty());
+    CHECK(!last.is_completed);
+    CHECK(last.sequence == 60);
+    CHECK(one.left->find("rank 1") != std::string::npos);
+    for (auto const& [sequence, collective] : one.collectives) {
+      if (sequence < last.sequence - 3) CHECK(collective.is_completed);
+    }
+  }
+  train(directory, {});
+  CHECK(keel::read_rank_records(directory.path()).empty());
+}
+
+TEST_CASE("ranks that make different collectives are named with both by the triage of what they left") {
+  scratch_directory const directory;
+  words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const model = make_small(3);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::trainer<saving> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = 12, .tensorboard = false})};
+    run.on([&](keel::event::update_end const& event) {
+      at::Tensor const own = at::ones({5});
+      if (event.update == 5 && world.rank() == 0) keel::all_reduce(world, own);
+      if (event.update == 5 && world.rank() == 1) keel::broadcast(world, own, 0);
+    });
+    run.fit(std::vector<pair_batch>{make_pair_batch(1)}, mean_squared_error(model));
+  });
+  auto const found = keel::triage(directory.path());
+  INFO(keel::to_text(found));
+  bool names_both = false;
+  for (auto const& one : found.findings) {
+    for (auto const& words : one.evidence)
+      names_both |= one.cause == keel::trouble::collective_mismatch && words.find("all_reduce (5 elements) on rank 0") != std::string::npos &&
+                    words.find("broadcast (5 elements) on rank 1") != std::string::npos;
+  }
+  CHECK(names_both);
 }

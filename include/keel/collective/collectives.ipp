@@ -79,24 +79,48 @@ KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const
   } else {
     dense = folded(gather_dense(world, *by, dense).to(wider(dense.scalar_type())), how);
   }
+  world.completed();
   if (is_mean) divide(dense, world.size());
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
+/// That of another transport, whose end the world learns.
+class noted_collective final : public collective_under_way {
+ public:
+  noted_collective(std::unique_ptr<collective_under_way> of, world_of_ranks world)
+      : of_(std::move(of)), world_(std::move(world)), number_(world_.collectives()) {}
+  bool is_done() override { return of_->is_done(); }
+  void wait() override {
+    of_->wait();
+    world_.completed(number_);
+  }
+
+ private:
+  std::unique_ptr<collective_under_way> of_;
+  world_of_ranks world_;
+  std::int64_t number_;
+};
+/// Null, as `begun` is, where it is done.
+inline std::unique_ptr<collective_under_way> noted(world_of_ranks const& world, std::unique_ptr<collective_under_way> begun) {
+  if (begun != nullptr) return std::make_unique<noted_collective>(std::move(begun), world);
+  world.completed();
+  return nullptr;
+}
+
 KEEL_BODY std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum) {
-  return world.begin("all_reduce", sum.numel())->begin_all_reduce(sum, reduction_kind::sum);
+  return noted(world, world.begin("all_reduce", sum.numel())->begin_all_reduce(sum, reduction_kind::sum));
 }
 
 KEEL_BODY std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine,
                                                                  at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  return world.begin("all_gather", mine.numel())->begin_all_gather(as_bytes(mine), bytes);
+  return noted(world, world.begin("all_gather", mine.numel())->begin_all_gather(as_bytes(mine), bytes));
 }
 
 KEEL_BODY std::unique_ptr<collective_under_way> begin_agreement(world_of_ranks const& world, at::Tensor const& mine,
                                                                 at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  return world.begin("the agreement", mine.numel())->begin_agreement(as_bytes(mine), bytes);
+  return noted(world, world.begin("the agreement", mine.numel())->begin_agreement(as_bytes(mine), bytes));
 }
 
 KEEL_BODY at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine) {
@@ -104,7 +128,9 @@ KEEL_BODY at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& m
   transport* const by = world.begin("all_gather", mine.numel());
   at::NoGradGuard const no_grad;
   if (by == nullptr) return mine.detach().unsqueeze(0);
-  return gather_dense(world, *by, mine.detach().contiguous());
+  at::Tensor all = gather_dense(world, *by, mine.detach().contiguous());
+  world.completed();
+  return all;
 }
 
 KEEL_BODY at::Tensor exchange_parts(world_of_ranks const& world, at::Tensor const& parts) {
@@ -114,9 +140,11 @@ KEEL_BODY at::Tensor exchange_parts(world_of_ranks const& world, at::Tensor cons
   if (by == nullptr) return parts.detach();
   at::Tensor const dense = parts.detach().contiguous();
   at::Tensor received = at::empty_like(dense);
-  if (dense.numel() == 0) return received;
-  at::Tensor bytes = as_bytes(received);
-  by->all_to_all(as_bytes(dense), bytes);
+  if (dense.numel() > 0) {
+    at::Tensor bytes = as_bytes(received);
+    by->all_to_all(as_bytes(dense), bytes);
+  }
+  world.completed();
   return received;
 }
 
@@ -141,16 +169,18 @@ KEEL_BODY void broadcast_in_place(world_of_ranks const& world, at::Tensor const&
     throw error("E12", "broadcast is from rank " + std::to_string(from) + ", and this world has the ranks 0 to " +
                            std::to_string(world.size() - 1) + ".");
   transport* const by = world.begin("broadcast", tensor.numel());
-  if (by == nullptr || tensor.numel() == 0) return;
+  if (by == nullptr || tensor.numel() == 0) return world.completed();
   at::NoGradGuard const no_grad;
   at::Tensor const dense = tensor.detach().contiguous();
   at::Tensor bytes = as_bytes(dense);
   by->broadcast(bytes, from);
+  world.completed();
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
 KEEL_BODY void meet(world_of_ranks const& world) {
   if (transport* const by = world.begin("barrier", 0)) by->barrier();
+  world.completed();
 }
 
 }  // namespace keel::detail

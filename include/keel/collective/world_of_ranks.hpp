@@ -11,6 +11,7 @@
 #include <chrono>
 #include <concepts>
 #include <cstdint>
+#include <keel/collective/recent_collectives.hpp>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world.hpp>
 #include <memory>
@@ -80,8 +81,21 @@ class world_of_ranks {
     return of_ == nullptr ? std::chrono::steady_clock::duration() : of_->waited;
   }
 
-  /// Null for a process alone. Counts a collective, `what` of so many elements.
+  /// Null for a process alone. Counts a collective, `what`, a literal, of so many elements.
   detail::transport* begin(char const* what, std::int64_t elements) const;
+  /// The collective of this number, or the last, has come to its end.
+  void completed(std::int64_t collective) const {
+    if (of_ != nullptr) of_->last.completed(collective);
+  }
+  void completed() const { completed(collectives()); }
+  /// The next collectives are behind so many updates.
+  void behind_update(std::int64_t updates) const {
+    if (of_ != nullptr) of_->last.behind_update(updates);
+  }
+  /// Also from another thread: the last ones, the oldest first.
+  std::vector<detail::recent_collective> last_collectives() const {
+    return of_ == nullptr ? std::vector<detail::recent_collective>() : of_->last.all();
+  }
 
  private:
   struct shared {
@@ -89,6 +103,7 @@ class world_of_ranks {
     std::int64_t count = 0;
     std::uint64_t fingerprint = 0;
     std::chrono::steady_clock::duration waited{};
+    detail::recent_collectives last;
   };
   /// Of all ranks, in their order.
   std::vector<double> gather(double mine) const;

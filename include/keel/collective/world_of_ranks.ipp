@@ -24,6 +24,7 @@ KEEL_BODY detail::transport* world_of_ranks::begin(char const* what, std::int64_
   if (of_->fingerprint == 0) of_->fingerprint = 0xcbf29ce484222325ull;
   for (char const* letter = what; *letter != 0; ++letter) mix(static_cast<unsigned char>(*letter));
   for (int byte = 0; byte < 8; ++byte) mix(static_cast<std::uint64_t>(elements) >> (8 * byte) & 0xffu);
+  of_->last.began(of_->count, what, elements);
   return of_->by.get();
 }
 
@@ -42,11 +43,15 @@ std::vector<Value> gathered(transport& by, Value mine, at::ScalarType dtype) {
 }  // namespace detail
 
 KEEL_BODY std::vector<double> world_of_ranks::gather(double mine) const {
-  return detail::gathered(*begin("combine", 1), mine, at::kDouble);
+  auto const all = detail::gathered(*begin("combine", 1), mine, at::kDouble);
+  completed();
+  return all;
 }
 
 KEEL_BODY std::vector<std::int64_t> world_of_ranks::gather(std::int64_t mine) const {
-  return detail::gathered(*begin("combine", 1), mine, at::kLong);
+  auto const all = detail::gathered(*begin("combine", 1), mine, at::kLong);
+  completed();
+  return all;
 }
 
 }  // namespace keel

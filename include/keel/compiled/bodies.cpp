@@ -20,7 +20,9 @@
 #include <keel/collective/in_process.ipp>
 #include <keel/collective/join.ipp>
 #include <keel/collective/launch.ipp>
+#include <keel/collective/left_record.ipp>
 #include <keel/collective/process_group.ipp>
+#include <keel/collective/recent_collectives.ipp>
 #include <keel/collective/words_of_rank.ipp>
 #include <keel/collective/world_of_ranks.ipp>
 #include <keel/core/buffers.ipp>

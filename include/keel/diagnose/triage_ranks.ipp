@@ -23,7 +23,8 @@ KEEL_BODY entered_collective const* open_collective(rank_record const& rank) {
 }
 
 KEEL_BODY std::string words_of(entered_collective const& one) {
-  return one.operation + " of " + one.of + " (" + std::to_string(one.elements) + " " + one.dtype + ")";
+  return one.operation + (one.of.empty() ? "" : " of " + one.of) + " (" + std::to_string(one.elements) + " " +
+         (one.dtype.empty() ? "elements" : one.dtype) + ")";
 }
 
 /// What ranks that go on say of the same update, and should say alike.
@@ -114,7 +115,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     add(trouble::rendezvous, 0.95, std::move(evidence));
     return found;
   }
-  if (waiting == nullptr) return found;
 
   bool mismatches = false;
   // The same number on two ranks is the same collective, or nothing of what follows is.
@@ -127,7 +127,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       if (one.operation == mine.operation && one.elements == mine.elements && one.dtype == mine.dtype && one.of == mine.of)
         continue;
       mismatches = true;
-      add(trouble::collective_mismatch, 0.95,
+      // Where all ranks have ended, their own words say better why.
+      add(trouble::collective_mismatch, waiting != nullptr ? 0.95 : 0.7,
           {"collective " + std::to_string(sequence) + " is " + words_of(mine) + " on " + name(ranks.front()) + " and " +
            words_of(one) + " on " + name(other)});
       break;
@@ -135,6 +136,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
     if (mismatches) break;
   }
 
+  if (waiting == nullptr) return found;
   entered_collective const& open = *open_collective(*waiting);
   std::string const waits = name(*waiting) + " waits in collective " + std::to_string(open.sequence) + ", " + words_of(open);
   for (rank_record const& one : ranks) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 #include <keel/core/error.hpp>
+#include <keel/core/seconds_since_1970.hpp>
 #include <keel/metrics/event_record.hpp>
 #include <keel/metrics/tensorboard_writer.hpp>
 #include <utility>
@@ -16,10 +17,6 @@
 namespace keel {
 
 namespace detail {
-
-KEEL_BODY double seconds_since_1970() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 inline constexpr char event_file_prefix[] = "events.out.tfevents.";
 

@@ -115,6 +115,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   own[rows] = real(mine.rows);
   own[tokens] = real(mine.tokens);
   own[updates] = real(mine.updates);
+  world_.behind_update(mine.updates);
   // One that threw, or has no data, sums nothing.
   own[trains] = how != ending::none || mine.ended_on >= 0 ? 0.0 : real(sums().prepare());
   own[signal] = real(mine_.signal);

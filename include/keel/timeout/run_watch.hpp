@@ -37,6 +37,7 @@ struct watched_run {
   std::function<std::optional<run_phase>()> phase{};  ///< where it is; never waits
   std::function<int()> signal{};                      ///< that asks for a stop; 0: none
   std::function<void(std::string)> tell_ranks{};      ///< why this process ends
+  std::function<std::string()> collective{};          ///< words_of_last; empty: of one rank
   /// Leaves a sign of life for the other ranks, and returns theirs, as world_of_ranks::exchange_signs.
   std::function<std::optional<std::vector<std::int64_t>>(std::int64_t)> exchange_signs{};
 };
@@ -76,6 +77,7 @@ class run_watch {
   void report(char const* event, std::string const& words, std::string const& stacks) const;
   [[noreturn]] void end_process(int code, std::string const& words) const;
   char const* place() const;
+  std::string last_collective() const;
 
   timeout::settings limits_;
   watched_run of_;

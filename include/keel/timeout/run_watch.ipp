@@ -11,6 +11,7 @@
 #include <fstream>
 #include <keel/collective/exit_code.hpp>
 #include <keel/collective/transport.hpp>
+#include <keel/core/seconds_since_1970.hpp>
 #include <keel/timeout/run_watch.hpp>
 #include <keel/timeout/thread_stacks.hpp>
 #include <nlohmann/json.hpp>
@@ -110,7 +111,7 @@ KEEL_BODY void run_watch::listen() {
                   std::to_string(limits_.heartbeat_limit) + " s (keel::timeout::heartbeat): " +
                   (found ? "it is gone or hanging as a whole, or cut off"
                          : "rank 0, which serves it where no launcher does, is gone or hanging, or the network is") +
-                  ". This rank was in " + place() + " behind update " + std::to_string(updates_.load()) +
+                  ". This rank was in " + place() + " behind update " + std::to_string(updates_.load()) + last_collective() +
                   ". Its process ends; start all of them again from the newest checkpoint.");
 }
 
@@ -160,11 +161,16 @@ KEEL_BODY char const* run_watch::place() const {
   return "";
 }
 
+KEEL_BODY std::string run_watch::last_collective() const {
+  std::string const words = of_.collective ? of_.collective() : std::string();
+  return words.empty() ? words : "; " + words;
+}
+
 KEEL_BODY std::string run_watch::sentence(std::int64_t still, char const* limit, long long seconds) const {
   std::string const who = of_.ranks > 1 ? "rank " + std::to_string(of_.rank) + " of " + std::to_string(of_.ranks) + ": " : "";
   return "[E27] " + who + "nothing has ended for " + std::to_string(still / 1000) + " s (keel::timeout::" + limit + " is " +
-         std::to_string(seconds) + " s): the run is in " + place() + " behind update " + std::to_string(updates_.load()) + "." +
-         (of_.directory.empty() ? "" : " Its stack is in no_progress.txt.");
+         std::to_string(seconds) + " s): the run is in " + place() + " behind update " + std::to_string(updates_.load()) +
+         last_collective() + "." + (of_.directory.empty() ? "" : " Its stack is in no_progress.txt.");
 }
 
 KEEL_BODY void run_watch::report(char const* event, std::string const& words, std::string const& stacks) const {
@@ -176,8 +182,8 @@ KEEL_BODY void run_watch::report(char const* event, std::string const& words, st
     return;
   }
   std::ofstream(of_.directory / "no_progress.txt", std::ios::trunc) << words << "\n\n" << stacks;
-  double const time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-  nlohmann::ordered_json const found{{"event", event}, {"update", updates_.load()}, {"time", time}, {"message", words}};
+  nlohmann::ordered_json const found{
+      {"event", event}, {"update", updates_.load()}, {"time", seconds_since_1970()}, {"message", words}};
   std::string const text = found.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   int const file = ::open((of_.directory / "events.jsonl").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (file < 0) return;

@@ -5,6 +5,8 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <cstdint>
+#include <filesystem>
+#include <keel/collective/left_record.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/shard/numbers_of_ranks.hpp>
@@ -45,7 +47,10 @@ class iterations_of_ranks {
 
   /// An exception that not all ranks have ends the training of this one: the others' collectives throw its words.
   void leave(char const* words) const noexcept {
-    if (is_shared() && !all_know_) world_.abort(words_.empty() ? words : words_);
+    if (!is_shared() || all_know_) return;
+    std::string const& own = words_;
+    leave_record(world_, directory_, own.empty() ? words : own);
+    world_.abort(own.empty() ? words : own);
   }
   /// A call begins.
   void begin_call() { all_know_ = false, words_.clear(); }
@@ -63,8 +68,9 @@ class iterations_of_ranks {
   busy_time busy_{world_};
   bool is_in_epoch_ = false;
   bool all_know_ = false;
-  std::string words_;  ///< of the last exception, where only this rank has it
-  int unwinding_;      ///< exceptions when it was built
+  std::string words_;                ///< of the last exception, where only this rank has it
+  std::filesystem::path directory_;  ///< of this rank; empty: it has none
+  int unwinding_;                    ///< exceptions when it was built
 };
 
 }  // namespace keel::detail

@@ -25,6 +25,7 @@ enum number : std::int64_t { ended, signal, stops, saves, busy };
 KEEL_BODY iterations_of_ranks::iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options)
     : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {
   if (!is_shared()) return;
+  if (!options.run_directory.empty()) directory_ = std::filesystem::absolute(options.run_directory);
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
   require_same_lines(world_, "recipe:\n" + std::string(describe(recipe).c_str()) + "updates " +
                                  std::to_string(length_of(options, 1)) + "\nepochs " + std::to_string(options.epochs) + "\n");

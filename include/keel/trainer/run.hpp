@@ -455,7 +455,7 @@ class run {
     }
     log_.write_recipe(recipe_value());
     if (directory_) log_.weaker_promises(parts_.updates());
-    if (ranks_.is_shared()) log_.begins_on(parts_.updates(), ranks_.world().rank(), ranks_.world().size());
+    if (ranks_.is_shared()) log_.begins_on(parts_.updates(), ranks_.world());
     started_ = clock::now();
     timer_.begin_run();
     tokens_before_ = progress_.record.tokens;

@@ -4,11 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/store.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/seconds_since_1970.hpp>
 #include <keel/json/lines.hpp>
 #include <string>
 #include <utility>
@@ -57,11 +57,10 @@ class run_directory {
 
   /// Adds a line to events.jsonl: what happened, after how many updates, and when.
   void event(char const* name, std::int64_t update, nlohmann::ordered_json const& details = nlohmann::ordered_json::object()) {
-    using namespace std::chrono;
     nlohmann::ordered_json line;
     line["event"] = name;
     line["update"] = update;
-    line["time"] = duration<double>(system_clock::now().time_since_epoch()).count();
+    line["time"] = detail::seconds_since_1970();
     line.update(details);
     events_.add(line);
   }

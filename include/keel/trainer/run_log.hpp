@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
+#include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/evaluation/evaluate.hpp>
@@ -105,7 +106,8 @@ class run_log {
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
   /// Of several ranks: a run, or its part after a resume, begins.
-  void begins_on(std::int64_t update, int rank, int ranks);
+  void begins_on(std::int64_t update, world_of_ranks const& world);
+  void leave_record_of(world_of_ranks const& world, std::string const& why);
   /// The run goes on from a checkpoint of another number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
   /// For the next line of the record, what the ranks took; and which rank the others wait for, where they have for long.

@@ -5,6 +5,7 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/saver.hpp>
+#include <keel/collective/left_record.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
@@ -232,9 +233,16 @@ void run_log<Files>::migrated(std::string const& name, std::string const& source
 }
 
 template <class Files>
-void run_log<Files>::begins_on(std::int64_t update, int rank, int ranks) {
-  console_.notice("trains on " + std::to_string(ranks) + " ranks");
-  if (directory_) directory_->event("ranks", update, {{"rank", rank}, {"ranks", ranks}});
+void run_log<Files>::begins_on(std::int64_t update, world_of_ranks const& world) {
+  console_.notice("trains on " + std::to_string(world.size()) + " ranks");
+  if (!directory_) return;
+  directory_->event("ranks", update, {{"rank", world.rank()}, {"ranks", world.size()}});
+  detail::remove_record(world, directory_->root());
+}
+
+template <class Files>
+void run_log<Files>::leave_record_of(world_of_ranks const& world, std::string const& why) {
+  if (directory_) detail::leave_record(world, directory_->root(), why);
 }
 
 template <class Files>

@@ -517,7 +517,7 @@ class trainer {
     if (directory_) log_.weaker_promises(step_.updates());
     if constexpr (step_type::replicates) {
       auto const world = step_.ranks().world();
-      if (world.size() > 1) log_.begins_on(step_.updates(), world.rank(), world.size());
+      if (world.size() > 1) log_.begins_on(step_.updates(), world);
     }
     if (options_.operations_per_token > 0.0) observer_.use_operations(options_.operations_per_token);
     started_ = clock::now();
@@ -849,6 +849,7 @@ class trainer {
       // Its end is an event in the record; older checkpoints are whole.
     }
     observer_.end();
+    if constexpr (step_type::replicates) log_.leave_record_of(step_.ranks().world(), thrown.what());
     log_.failed(step_.updates(), first_line(thrown), observer_.failure());
     watch_.end();
   }

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <filesystem>
 #include <functional>
+#include <keel/collective/left_record.hpp>
+#include <keel/collective/recent_collectives.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
 #include <keel/metrics/phase_times.hpp>
@@ -48,13 +50,19 @@ watched_run watched(timeout::settings const& limits, run_directory<Files> const*
     throw error("E12",
                 "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "
                 "keel::over(group, timeout, store), or leave the heartbeat out.");
-  return {.directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
-          .rank = world.rank(),
-          .ranks = world.size(),
-          .phase = phase,
-          .signal = [&options] { return options.stop_on_signals ? process_signals::pending_now() : 0; },
-          .tell_ranks = [world](std::string const& why) { world.leave_last_words(why); },
-          .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }};
+  return {
+      .directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
+      .rank = world.rank(),
+      .ranks = world.size(),
+      .phase = phase,
+      .signal = [&options] { return options.stop_on_signals ? process_signals::pending_now() : 0; },
+      .tell_ranks =
+          [world, directory = directory != nullptr ? root_of(*directory) : std::filesystem::path()](std::string const& why) {
+            world.leave_last_words(why);
+            leave_record(world, directory, why);
+          },
+      .collective = [world] { return words_of_last(world.last_collectives()); },
+      .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }};
 }
 
 }  // namespace keel::detail

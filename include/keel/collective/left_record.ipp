@@ -1,0 +1,70 @@
+// The bodies of left_record.hpp.
+#pragma once
+
+#include <exception>
+#include <keel/collective/left_record.hpp>
+#include <keel/collective/recent_collectives.hpp>
+#include <keel/core/files.hpp>
+#include <keel/core/seconds_since_1970.hpp>
+#include <nlohmann/json.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail {
+
+inline std::filesystem::path records_of_ranks(world_of_ranks const& world, std::filesystem::path const& directory) {
+  return (world.rank() == 0 ? directory : directory.parent_path()) / "ranks";
+}
+
+KEEL_BODY void leave_record(world_of_ranks const& world, std::filesystem::path const& directory,
+                            std::string const& why) noexcept {
+  if (world.size() == 1 || directory.empty()) return;
+  try {
+    std::string text;
+    auto const add = [&](char const* event, double time, nlohmann::ordered_json const& details) {
+      nlohmann::ordered_json line{{"event", event}, {"time", time}};
+      line.update(details);
+      text += line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    };
+    auto const all = world.last_collectives();
+    double const first = all.empty() ? seconds_since_1970() : all.front().time;
+    add("joining", first, {{"world", world.size()}});
+    add("joined", first, nlohmann::ordered_json::object());
+    for (recent_collective const& one : all) {
+      add("collective", one.time,
+          {{"sequence", one.sequence}, {"operation", one.operation}, {"elements", one.elements}, {"update", one.update}});
+      if (one.is_completed) add("completed", one.time, {{"sequence", one.sequence}});
+    }
+    add("left", seconds_since_1970(), {{"why", why}});
+    posix_files files;
+    auto const records = records_of_ranks(world, directory);
+    files.make_directories(records);
+    auto const path = records / (std::to_string(world.rank()) + ".jsonl");
+    auto const file = files.create(path);
+    files.write(file, path, text.data(), text.size());
+  } catch (std::exception const&) {
+    // As the declaration says.
+  }
+}
+
+KEEL_BODY void remove_record(world_of_ranks const& world, std::filesystem::path const& directory) noexcept {
+  if (world.size() == 1 || directory.empty()) return;
+  try {
+    posix_files files;
+    auto const records = records_of_ranks(world, directory);
+    auto const remove = [&](int rank) {
+      auto const path = records / (std::to_string(rank) + ".jsonl");
+      bool const is_there = files.exists(path);
+      if (is_there) files.remove_file(path);
+      return is_there;
+    };
+    remove(world.rank());
+    for (int rank = world.size(); world.rank() == 0 && remove(rank);) ++rank;
+  } catch (std::exception const&) {
+    // What stays tells of a run before this one, with its time.
+  }
+}
+
+}  // namespace keel::detail
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,48 @@
+// The last collectives of a world, for whoever asks where a rank was when it hung or ended: what a flight recorder is for an aircraft.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <vector>
+
+namespace keel::detail {
+
+struct recent_collective {
+  std::int64_t sequence = 0;
+  char const* operation = "";  ///< a literal
+  std::int64_t elements = 0;
+  std::int64_t update = 0;  ///< behind so many
+  double time = 0.0;        ///< seconds since 1970
+  bool is_completed = false;
+};
+
+/// Of one thread that makes collectives, for any other one.
+class recent_collectives {
+ public:
+  /// They are made behind so many updates from here on.
+  void behind_update(std::int64_t updates);
+  void began(std::int64_t sequence, char const* operation, std::int64_t elements);
+  void completed(std::int64_t sequence);
+  /// The oldest first.
+  std::vector<recent_collective> all() const;
+
+ private:
+  static constexpr std::size_t kept = 64;
+  recent_collective& at(std::int64_t sequence) { return last_[static_cast<std::size_t>(sequence) % kept]; }
+
+  mutable std::mutex mutex_;
+  std::array<recent_collective, kept> last_{};
+  std::int64_t updates_ = 0;
+};
+
+/// "its last collective is all_reduce 345, of 1200 elements, behind update 12, which has not ended"; empty without one.
+std::string words_of_last(std::vector<recent_collective> const& all);
+
+}  // namespace keel::detail
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/collective/recent_collectives.ipp>
+#endif

@@ -1,0 +1,12 @@
+// The time of records and events.
+#pragma once
+
+#include <chrono>
+
+namespace keel::detail {
+
+inline double seconds_since_1970() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace keel::detail
