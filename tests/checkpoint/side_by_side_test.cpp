@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <thread>
 
 #include <keel/collective/in_process.hpp>
 
@@ -30,7 +31,8 @@ struct disk_plan {
   int rank = -1;
   int at = 1 << 30;  ///< the call, counted from 1
   kind what = kind::fails_once;
-  bool is_seen_by_all = true;  ///< what rank 0 writes
+  enum class sight : unsigned char { all, not_by_first, not_writable };
+  sight seen = sight::all;  ///< of what the last rank writes: rank 0 does not see it, or it cannot write there
   std::atomic<int> calls{0};
 };
 
@@ -43,7 +45,11 @@ class planned_files : public keel::posix_files {
  public:
   explicit planned_files(int rank = 0, std::shared_ptr<disk_plan> plan = nullptr) : rank_(rank), plan_(std::move(plan)) {}
   void make_directories(path const& name) { call(name), posix_files::make_directories(name); }
-  keel::file_handle create(path const& name) { return call(name), posix_files::create(name); }
+  keel::file_handle create(path const& name) {
+    if (plan_ && rank_ == 2 && plan_->seen == disk_plan::sight::not_writable && name.extension() == ".sees")
+      throw keel::file_error("E02", "cannot create " + name.string() + ": Read-only file system.");
+    return call(name), posix_files::create(name);
+  }
   void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
     call(name, true), posix_files::write(file, name, bytes, count);
   }
@@ -52,10 +58,9 @@ class planned_files : public keel::posix_files {
   void rename(path const& from, path const& to) { call(from), posix_files::rename(from, to); }
   void remove_file(path const& name) { call(name), posix_files::remove_file(name); }
   bool remove_directory(path const& name) { return call(name), posix_files::remove_directory(name); }
-  bool exists(path const& name) { return posix_files::exists(name); }
-  std::string read(path const& name) {
-    if (plan_ && rank_ > 0 && !plan_->is_seen_by_all && name.filename() == "rank-0.json") return "of another machine";
-    return posix_files::read(name);
+  bool exists(path const& name) {
+    bool const is_hidden = plan_ && rank_ == 0 && plan_->seen == disk_plan::sight::not_by_first && name.filename() == "rank-2.sees";
+    return !is_hidden && posix_files::exists(name);
   }
 
  private:
@@ -165,11 +170,11 @@ struct one_thread {
 
 TEST_CASE("each rank writes its portion of a checkpoint, which holds what rank 0 would have written for all") {
   one_thread const threads;
-  auto const compare = [](auto recipe) {
+  auto const compare = [](auto recipe, disk_plan::sight seen) {
     using tried = decltype(recipe);
     scratch_directory const together, by_first;
     auto const plan = std::make_shared<disk_plan>();
-    plan->is_seen_by_all = false;
+    plan->seen = seen;
     CHECK(same(train_ranks<tried>(3, together), train_ranks<tried>(3, by_first, plan)));
     auto const newest = [](std::filesystem::path const& run) { return run / "checkpoints/step-000000004"; };
     CHECK(names_in(newest(by_first)) == files_of_three({}));
@@ -199,9 +204,9 @@ TEST_CASE("each rank writes its portion of a checkpoint, which holds what rank 0
     CHECK(names_in(std::filesystem::path(together) / "checkpoints").size() == names_in(std::filesystem::path(by_first) / "checkpoints").size());
     require_whole(together);
   };
-  compare(synchronous());
-  compare(of_replicas());
-  compare(asynchronous());
+  compare(synchronous(), disk_plan::sight::not_by_first);
+  compare(of_replicas(), disk_plan::sight::not_writable);
+  compare(asynchronous(), disk_plan::sight::not_writable);
 }
 
 TEST_CASE("a call of either rank's disk that fails costs one save, or ends the run of both with the reason, and what is there is whole") {
@@ -348,4 +353,51 @@ TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares o
       CHECK(content.optimizer.at(name).storage().nbytes() == static_cast<std::size_t>(count) * sizeof(float));
     }
   });
+}
+
+TEST_CASE("a rank that writes for long shows that it is there, and one that shows nothing is named") {
+  scratch_directory const directory;
+  using std::chrono::milliseconds;
+  keel::posix_files files;
+  auto const patience = [] { return milliseconds(1500); };
+  {
+    // A disk that syncs for longer than the other waits.
+    struct slow_files : keel::posix_files {
+      void sync(keel::file_handle const& file, path const& name) {
+        if (name.extension() == ".safetensors") std::this_thread::sleep_for(milliseconds(1200));
+        posix_files::sync(file, name);
+      }
+    };
+    keel::rank_writer<slow_files> writer(slow_files(), 1);
+    keel::snapshot mine;
+    mine.tensors["state"] = at::ones({3});
+    writer.begin(directory, mine);
+    auto const found = keel::detail::files_of_ranks(files, directory, 2, patience);
+    writer.wait();
+    CHECK(found.size() == 2);
+    CHECK(found.count("state-1.safetensors") == 1);
+    CHECK(names_in(directory) == std::set<std::string>{"optimizer-1.safetensors", "state-1.safetensors"});
+  }
+  CHECK_THROWS_WITH(keel::detail::files_of_ranks(files, directory, 2, patience),
+                    Catch::Matchers::Contains("rank 1 has not shown for 1500 ms that it still writes its files"));
+}
+
+TEST_CASE("a rank does nothing more, and fails by nothing, where rank 0 has given the save up") {
+  scratch_directory const directory;
+  keel::checkpoint_store<> store(directory);
+  store.prepare();
+  auto const opened = store.open(5, "a run", {}, "0123");
+  CHECK(opened.directory.filename() == ".writing-step-000000005.0123");
+  store.discard(opened);
+  keel::rank_writer<keel::posix_files> writer(keel::posix_files(), 1);
+  CHECK(!writer.can_write(opened.directory));
+  CHECK_NOTHROW(writer.write(opened.directory, {}));
+  CHECK(names_in(directory).empty());
+  // What a kill leaves goes with the next start.
+  keel::snapshot mine;
+  mine.optimizer["moment"] = at::ones({3});
+  writer.write(store.open(6, "a run", {}, "4567").directory, mine);
+  CHECK(names_in(directory) == std::set<std::string>{".writing-step-000000006.4567"});
+  store.prepare();
+  CHECK(names_in(directory).empty());
 }

@@ -2,13 +2,15 @@
 //     optimizer-1.safetensors   its portion of the optimizer's tensors, each of them whole
 //     state-1.safetensors       what is rank 1's alone: random state, registered state
 //     rank-1.json               lengths and checksums of both, or why there are none; rank 0 takes them into the manifest and removes it
-// rank-0.json is the mark by which another rank sees that it is this directory, and which is there as long as rank 0 goes on with the save.
-// By rank-1.json, and not by a collective, rank 0 learns that they are durable: beside training there are no collectives to spare.
+//     rank-1.alive              another text every half second while rank 1 writes, which a disk that syncs for long does not hold up
+//     rank-1.sees               that rank 1 can write there; rank 0 looks for it before the first save, and removes it
+// By rank-1.json, and not by a collective, rank 0 learns that they are durable: beside training there are no collectives to spare. The
+// directory's name is of one save alone, so that a process of an earlier one never writes into it; rank 0 gives a save up by renaming it.
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -20,6 +22,7 @@
 #include <keel/core/files.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -30,77 +33,135 @@ namespace keel {
 
 namespace detail {
 
-inline std::filesystem::path record_of_rank(std::filesystem::path const& directory, int rank) {
-  return directory / ("rank-" + std::to_string(rank) + ".json");
+inline std::filesystem::path file_of_rank(std::filesystem::path const& directory, int rank, char const* extension) {
+  return directory / ("rank-" + std::to_string(rank) + extension);
 }
 
-/// In this directory, which rank 0 has opened. What was written takes no space where it fails. Rank 0 may give the save up at any time, and
-/// says why; then it does nothing.
+/// While it lives this rank shows that it is there.
+template <class Files>
+class sign_of_life {
+ public:
+  sign_of_life(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  sign_of_life(sign_of_life const&) = delete;
+  sign_of_life& operator=(sign_of_life const&) = delete;
+  ~sign_of_life() {
+    {
+      std::lock_guard<std::mutex> const lock(mutex_);
+      is_over_ = true;
+    }
+    ends_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds every{500};
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (std::int64_t count = 1; !ends_.wait_for(lock, every, [this] { return is_over_; }); ++count) {
+      try {
+        std::string const text = std::to_string(count);
+        auto const file = files_.create(path_);
+        files_.write(file, path_, text.data(), text.size());
+      } catch (std::exception const&) {
+        // What is being written fails by the same disk, and says so.
+      }
+    }
+  }
+
+  Files files_;
+  std::filesystem::path path_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool is_over_ = false;
+  std::thread thread_;  ///< last: it works with all of them
+};
+
+/// In this directory, which rank 0 has opened. What was written takes no space where it fails. Throws file_error (E02) with what it failed
+/// by where not even that can be left; where rank 0 has given the save up, nothing.
 template <class Files>
 void write_files_of_rank(Files& files, std::filesystem::path const& directory, int rank, snapshot const& mine) {
   std::string const of_rank = "-" + std::to_string(rank) + ".safetensors";
   std::string const optimizer = "optimizer" + of_rank, state = "state" + of_rank;
+  auto const alive = file_of_rank(directory, rank, ".alive");
   auto const leave = [&](nlohmann::json const& record) {
-    auto const path = record_of_rank(directory, rank), beside = std::filesystem::path(path.string() + ".new");
+    auto const path = file_of_rank(directory, rank, ".json"), beside = file_of_rank(directory, rank, ".json.new");
     // Whoever finds it finds all of it.
     write_text(files, beside, record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     files.rename(beside, path);
   };
+  std::string failure, id;
   try {
-    try {
-      nlohmann::json record;
+    nlohmann::json record;
+    {
+      sign_of_life<Files> const shown(files, alive);
       record["files"][optimizer] = json_of(write_tensors(files, directory / optimizer, mine.optimizer, {}));
       record["files"][state] = json_of(write_tensors(files, directory / state, mine.tensors, {}));
-      leave(record);
-    } catch (std::exception const& thrown) {
-      for (std::string const& name : {optimizer, state}) files.remove_file(directory / name);
-      leave({{"failed", thrown.what()}});
     }
+    files.remove_file(alive);
+    files.sync_directory(directory);
+    return leave(record);
+  } catch (error const& thrown) {
+    id = thrown.id();
+    failure = without_id(thrown.what());
+  } catch (std::exception const& thrown) {
+    failure = thrown.what();
+  }
+  if (!files.exists(directory)) return;
+  try {
+    for (auto const& one : {directory / optimizer, directory / state, alive}) files.remove_file(one);
+    leave({{"failed", failure}, {"id", id}});
   } catch (file_error const&) {
-    if (files.exists(record_of_rank(directory, 0))) throw;
+    if (files.exists(directory)) throw file_error("E02", failure);
   }
-}
-
-/// Bytes that a rank has written so far.
-template <class Files>
-std::uint64_t written_by_rank(Files& files, std::filesystem::path const& directory, int rank) {
-  std::uint64_t bytes = 0;
-  for (auto const& file : files.list(directory)) {
-    if (rank_of_file(file.filename().string()) == rank && files.exists(file)) bytes += files.size(file);
-  }
-  return bytes;
 }
 
 /// Rank 0: waits until each other rank has written its files, and returns what they are, by name. Throws file_error (E02) with what one of
-/// them failed by, and world_error (E25) for one that writes nothing more for `patience()`.
+/// them failed by, or for one that does not show for `patience()` that it is there, and world_error (E25) for what is not its disk's fault.
 template <class Files>
 std::map<std::string, file_record> files_of_ranks(Files& files, std::filesystem::path const& directory, int ranks,
                                                   std::function<std::chrono::milliseconds()> const& patience) {
   using clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
   std::map<std::string, file_record> all;
   for (int rank = 1; rank < ranks; ++rank) {
-    auto const path = record_of_rank(directory, rank);
-    auto moved = clock::now();
-    std::uint64_t bytes = 0;
-    while (!files.exists(path)) {
-      if (std::uint64_t const now = written_by_rank(files, directory, rank); now != bytes) {
-        bytes = now;
-        moved = clock::now();
+    std::string const who = "rank " + std::to_string(rank);
+    auto const path = file_of_rank(directory, rank, ".json"), alive = file_of_rank(directory, rank, ".alive");
+    auto shown_at = clock::now(), looked_at = shown_at;
+    std::string shown;
+    for (milliseconds pause(1); !files.exists(path); pause = std::min(2 * pause, milliseconds(50))) {
+      auto const now = clock::now();
+      if (now - looked_at >= milliseconds(250)) {
+        looked_at = now;
+        // A network's file system then asks again for what it did not find before.
+        static_cast<void>(files.list(directory));
+        // Between the two it may have come to its end.
+        try {
+          std::string const text = files.exists(alive) ? files.read(alive) : shown;
+          if (text != shown) shown_at = now;
+          shown = text;
+        } catch (file_error const&) {
+          if (files.exists(alive)) throw;
+        }
       }
-      if (auto const limit = patience(); clock::now() - moved > limit)
-        throw world_error("E25", "rank " + std::to_string(rank) +
-                                     " has written nothing more of its files of a checkpoint for " +
-                                     std::to_string(limit.count()) + " ms. Look at what that process does, and at its disk.");
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      if (auto const limit = patience(); now - shown_at > limit)
+        throw file_error("E02", who + " has not shown for " + std::to_string(limit.count()) +
+                                    " ms that it still writes its files of a checkpoint. Look at what that process does.");
+      std::this_thread::sleep_for(pause);
     }
     try {
       nlohmann::json const record = nlohmann::json::parse(files.read(path));
-      if (record.contains("failed"))
-        throw file_error("E02", "rank " + std::to_string(rank) + ": " + record["failed"].template get<std::string>());
+      if (record.contains("failed")) {
+        auto const words = record["failed"].template get<std::string>();
+        std::string const id = record.value("id", "");
+        if (id == "E02") throw file_error("E02", who + ": " + words);
+        throw world_error("E25", who + ": " + (id.empty() ? words : "[" + id + "] " + words));
+      }
       for (auto const& [name, entry] : record.at("files").items()) all.emplace(name, record_of_json(entry));
     } catch (nlohmann::json::exception const& thrown) {
-      throw file_error("E02", path.string() + " is not what rank " + std::to_string(rank) + " writes (" + thrown.what() +
-                                  "). Look at the disk.");
+      throw file_error("E02", path.string() + " is not what " + who + " writes (" + thrown.what() + "). Look at the disk.");
     }
     files.remove_file(path);
   }
@@ -115,10 +176,12 @@ class rank_writer {
  public:
   rank_writer(Files files, int rank) : files_(std::move(files)), rank_(rank) {}
 
-  /// This rank sees what rank 0 wrote there.
-  bool sees(std::filesystem::path const& file, std::string const& text) {
+  /// This rank can write there; rank 0 then looks whether it sees what was written.
+  bool can_write(std::filesystem::path const& directory) {
     try {
-      return files_.exists(file) && files_.read(file) == text;
+      if (!files_.exists(directory)) return false;
+      static_cast<void>(files_.create(detail::file_of_rank(directory, rank_, ".sees")));
+      return true;
     } catch (file_error const&) {
       // Rank 0 then writes for this one.
       return false;

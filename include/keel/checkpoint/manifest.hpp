@@ -78,18 +78,21 @@ inline file_record record_of_json(nlohmann::json const& entry) {
   return record;
 }
 
-/// The rank that a file `optimizer-1.safetensors`, `state-1.safetensors` or `rank-1.json` is of, by its name; -1: none of these.
+/// The rank that a file `optimizer-1.safetensors`, `state-1.safetensors` or `rank-1.json` is of, by its name; -1: none of these, nor another
+/// that a rank has in a checkpoint while it is written.
 inline int rank_of_file(std::string_view name) {
   for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
                                    {"state-", ".safetensors"},
                                    {"rank-", ".json"},
-                                   {"rank-", ".json.new"}}) {
+                                   {"rank-", ".json.new"},
+                                   {"rank-", ".alive"},
+                                   {"rank-", ".sees"}}) {
     if (!name.starts_with(begin) || !name.ends_with(end) || name.size() <= begin.size() + end.size()) continue;
     std::string_view const digits = name.substr(begin.size(), name.size() - begin.size() - end.size());
     int rank = -1;
     auto const [stop, failed] = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
     bool const is_number = failed == std::errc() && stop == digits.data() + digits.size();
-    if (is_number && rank >= 0 && std::to_string(rank) == digits) return rank;
+    if (is_number && rank > 0 && std::to_string(rank) == digits) return rank;
   }
   return -1;
 }
@@ -102,7 +105,7 @@ inline std::string manifest_text(manifest const& of) {
   bool is_of_ranks = false;
   for (auto const& [name, record] : of.files) {
     files[name] = detail::json_of(record);
-    is_of_ranks = is_of_ranks || detail::rank_of_file(name) >= 0;
+    is_of_ranks = is_of_ranks || detail::rank_of_file(name) > 0;
   }
   nlohmann::json const all = {{"files", files},
                               {"extra", of.requested},

@@ -105,7 +105,7 @@ inline constexpr char const* checkpoint_files[] = {"model.safetensors", "optimiz
 inline std::vector<std::string> files_of(manifest const& all) {
   std::vector<std::string> names(std::begin(checkpoint_files), std::end(checkpoint_files));
   for (auto const& [name, record] : all.files) {
-    if (rank_of_file(name) >= 0) names.push_back(name);
+    if (rank_of_file(name) > 0) names.push_back(name);
   }
   return names;
 }
@@ -151,7 +151,7 @@ snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {
   content.tensors = detail::read_tensors(files, directory, "state.safetensors", all);
   for (auto const& [name, record] : all.files) {
     int const rank = detail::rank_of_file(name);
-    if (rank < 0) continue;
+    if (rank < 1) continue;
     bool const is_of_optimizer = name.starts_with("optimizer");
     detail::read_tensors_into(is_of_optimizer ? content.optimizer : content.tensors, files, directory, name, all,
                               is_of_optimizer ? std::string() : detail::prefix_of_rank(rank));

@@ -85,14 +85,16 @@ class checkpoint_store {
   saved_checkpoint save(std::int64_t update, snapshot const& content, retention const& keep);
   // The same in steps, between which other ranks write their files into the directory. Each step throws what save() does, and nothing of
   // the checkpoint stays then.
-  /// `mark`: a text by which other ranks see that the directory is this one, in the file that mark_of names.
+  /// `mark`: a name that no other save has, for a directory that other ranks write into.
   opened_checkpoint open(std::int64_t update, std::string const& run, retention const& keep, std::string const& mark = {});
   void write(opened_checkpoint const& opened, snapshot const& content);
-  /// With the files of ranks 1 to `ranks` - 1, for which it waits; world_error (E25) for one that writes nothing more for `patience()`.
+  /// Ranks 1 to `ranks` - 1 have left there that they can write; what they left goes.
+  bool is_seen_by(opened_checkpoint const& opened, int ranks);
+  /// With the files of ranks 1 to `ranks` - 1, for which it waits; file_error (E02) for one that does not show for `patience()` that it is
+  /// there, from when those before it have written theirs.
   void add_files_of_ranks(opened_checkpoint const& opened, int ranks,
                           std::function<std::chrono::milliseconds()> const& patience);
   saved_checkpoint seal(opened_checkpoint const& opened, retention const& keep);
-  static path mark_of(opened_checkpoint const& opened);
   /// It does not become a checkpoint.
   void discard(opened_checkpoint const& opened) { clean_up_quietly(opened.directory, name_of(opened.id)); }
 
@@ -142,6 +144,8 @@ class checkpoint_store {
 
   static std::string name_of(checkpoint_id const& id);
   static std::optional<checkpoint_id> id_of(std::string const& name);
+  /// The name of the checkpoint that a directory with one of the prefixes is of; empty: it has none of them.
+  static std::string name_in(std::string const& directory);
 
   /// Returns why something stays that should go; empty: nothing does.
   std::string remove_old(checkpoint_id const& newest, retention const& keep);

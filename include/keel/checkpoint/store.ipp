@@ -23,13 +23,8 @@ std::string checkpoint_store<Files>::prepare() {
   std::string not_synced = files_.sync_directory(directory_.parent_path());
   put_back();
   for (path const& entry : files_.list(directory_)) {
-    std::string const name = entry.filename().string();
-    for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
-      if (name.starts_with(prefix) && id_of(name.substr(prefix.size()))) {
-        remove_files_of(entry, name.substr(prefix.size()));
-        break;
-      }
-    }
+    std::string const name = name_in(entry.filename().string());
+    if (!name.empty()) remove_files_of(entry, name);
   }
   return not_synced;
 }
@@ -63,20 +58,31 @@ opened_checkpoint checkpoint_store<Files>::open(std::int64_t update, std::string
     if (auto const there = look_at(id); there && !is_of_one_run(run, there->run)) move_aside("foreign-", id);
     bool const is_taken = files_.exists(path_of(id)) && !is_requested(id);
     id.requested = is_taken && (keep.requested || !keep.replaces);
-    opened.directory = directory_ / (std::string(temporary_prefix) + name_of(id));
+    opened.directory = directory_ / (std::string(temporary_prefix) + name_of(id) + (mark.empty() ? "" : "." + mark));
     remove_files_of(opened.directory, name_of(id));
     files_.make_directories(opened.directory);
     opened.written = std::make_shared<manifest>();
     opened.written->update = update;
     opened.written->requested = keep.requested || id.requested;
-    if (!mark.empty()) detail::write_text(files_, mark_of(opened), mark);
   });
   return opened;
 }
 
 template <class Files>
-typename checkpoint_store<Files>::path checkpoint_store<Files>::mark_of(opened_checkpoint const& opened) {
-  return detail::record_of_rank(opened.directory, 0);
+bool checkpoint_store<Files>::is_seen_by(opened_checkpoint const& opened, int ranks) {
+  bool all = true;
+  try {
+    for (int rank = 1; rank < ranks; ++rank) {
+      path const left = detail::file_of_rank(opened.directory, rank, ".sees");
+      bool const is_there = files_.exists(left);
+      if (is_there) files_.remove_file(left);
+      all = all && is_there;
+    }
+  } catch (file_error const&) {
+    // Then this rank writes for all, and its own save says what is wrong with the disk.
+    return false;
+  }
+  return all;
 }
 
 template <class Files>
@@ -87,10 +93,7 @@ void checkpoint_store<Files>::write(opened_checkpoint const& opened, snapshot co
 template <class Files>
 void checkpoint_store<Files>::add_files_of_ranks(opened_checkpoint const& opened, int ranks,
                                                  std::function<std::chrono::milliseconds()> const& patience) {
-  or_discard(opened, [&] {
-    opened.written->files.merge(detail::files_of_ranks(files_, opened.directory, ranks, patience));
-    files_.remove_file(mark_of(opened));
-  });
+  or_discard(opened, [&] { opened.written->files.merge(detail::files_of_ranks(files_, opened.directory, ranks, patience)); });
 }
 
 template <class Files>
@@ -233,6 +236,16 @@ std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& n
 }
 
 template <class Files>
+std::string checkpoint_store<Files>::name_in(std::string const& directory) {
+  for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
+    if (!directory.starts_with(prefix)) continue;
+    std::string const name = directory.substr(prefix.size(), directory.find('.', prefix.size()) - prefix.size());
+    if (id_of(name)) return name;
+  }
+  return {};
+}
+
+template <class Files>
 std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, retention const& keep) {
   std::map<checkpoint_id, manifest> found;
   for (checkpoint_id const& id : all()) {
@@ -298,7 +311,7 @@ std::string checkpoint_store<Files>::remove_files_of(path const& directory, std:
   auto const is_own = [](std::string const& file) {
     auto const& names = detail::checkpoint_files;
     return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names) ||
-           detail::rank_of_file(file) >= 0;
+           detail::rank_of_file(file) > 0;
   };
   // The manifest last: it proves what the others are.
   std::string stranger;
@@ -343,9 +356,12 @@ template <class Files>
 void checkpoint_store<Files>::clean_up_quietly(path const& directory, std::string const& name) {
   try {
     put_back();
-    // Other ranks that still write see by it that the save is over.
-    files_.remove_file(detail::record_of_rank(directory, 0));
-    remove_files_of(directory, name);
+    if (files_.kind(directory) == file_kind::none) return;
+    // Other ranks that still write see by it that the save is over, and make no file more.
+    path const aside = directory_ / (std::string(removed_prefix) + name);
+    remove_files_of(aside, name);
+    files_.rename(directory, aside);
+    remove_files_of(aside, name);
   } catch (file_error const&) {
     // The save has already failed with the error that matters; prepare() removes this the next time.
   }

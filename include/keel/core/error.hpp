@@ -75,6 +75,12 @@ struct out_of_memory_error : error {
   using error::error;
 };
 
+/// What an exception says without the id before it, for a sentence that has one.
+inline std::string without_id(std::string const& words) {
+  std::size_t const end = words.starts_with('[') ? words.find("] ") : std::string::npos;
+  return end == std::string::npos ? words : words.substr(end + 2);
+}
+
 /// The exception for a rule that is decided while the run goes on: its id, its text, and what happened here.
 template <class Error, class Rule>
 Error broken_rule(std::string const& here = {}) {

@@ -209,7 +209,8 @@ class checkpoint_manager {
 
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
-  /// `at_once`: returns when it is durable, and throws whatever goes wrong. Each rank writes its portion where it sees rank 0's directory.
+  /// `at_once`: returns when it is durable, and throws whatever goes wrong. Each rank writes its portion where all can write into rank 0's
+  /// directory, and rank 0 sees what they write.
   void save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once);
   std::string const& run_id();
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
@@ -290,6 +291,7 @@ class checkpoint_manager {
   bool cannot_look_ = false;
   typename clock::time_point looked_at_{};
   std::atomic<bool> ranks_may_be_gone_{false};  ///< whoever waits for their files gives up soon
+  std::optional<bool> all_write_;               ///< into one directory; nothing before the first save of several ranks
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
   // Last: a save that is under way ends before what it works with.
   std::unique_ptr<saver<files, clock>> saver_;  ///< of rank 0

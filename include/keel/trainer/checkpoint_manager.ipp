@@ -59,7 +59,7 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
 
 template <class Seams>
 checkpoint_manager<Seams>::~checkpoint_manager() {
-  if (std::uncaught_exceptions() > 0) ranks_may_be_gone_ = true;
+  if (ranks_.is_shared() && (std::uncaught_exceptions() > 0 || ranks_.may_be_broken())) ranks_may_be_gone_ = true;
 }
 
 template <class Seams>
@@ -194,6 +194,7 @@ bool checkpoint_manager<Seams>::wants_save() {
 template <class Seams>
 void checkpoint_manager<Seams>::begin() {
   if (saves_) {
+    ranks_may_be_gone_ = false;
     if (saver_) saver_->cadence().restart();
     if (step_.may_roll_back(recipe_)) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
@@ -233,7 +234,7 @@ void checkpoint_manager<Seams>::end() {
 template <class Seams>
 void checkpoint_manager<Seams>::save_after(std::exception const& thrown, bool all_know) {
   if (saves_) {
-    if (!all_know || dynamic_cast<world_error const*>(&thrown) != nullptr) ranks_may_be_gone_ = true;
+    if (!all_know || ranks_.may_be_broken()) ranks_may_be_gone_ = true;
     if (saver_) saver_->wait();
     bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
     bool const may_save = resumed_ && step_.at_boundary() && !is_spoiled;
@@ -474,15 +475,18 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
   std::optional<opened_checkpoint> opened;
   try {
     nlohmann::json const place = ranks_.of_first([&]() -> nlohmann::json {
-      std::string const mark = new_run_id_();
-      opened = saver_->open(step_.updates(), run_id(), mark, keep, at_once ? kind::yes : kind::no, [this] { require_lock(); });
+      opened = saver_->open(step_.updates(), run_id(), new_run_id_(), keep, at_once ? kind::yes : kind::no,
+                            [this] { require_lock(); });
       if (!opened) return nullptr;
-      return {{"mark", mark}, {"in", checkpoint_store<files>::mark_of(*opened).string()}};
+      return opened->directory.string();
     });
     if (place.is_null()) return;
-    std::filesystem::path const mark = place.at("in").get<std::string>();
-    bool const sees_it = saver_ || (writer_ && writer_->sees(mark, place.at("mark").get<std::string>()));
-    bool const all_write = ranks_.all_say(sees_it);
+    std::filesystem::path const directory = place.get<std::string>();
+    if (!all_write_) {
+      bool const all_can = ranks_.all_say(saver_ || (writer_ && writer_->can_write(directory)));
+      all_write_ = all_can && ranks_.first_says([&] { return directory_->checkpoints().is_seen_by(*opened, ranks_.size()); });
+    }
+    bool const all_write = *all_write_;
     using writers = run_of_ranks::writers;
     snapshot const content = ranks_.gather([&] { return live(age); }, step_.trained(recipe_), step_.model(),
                                            all_write ? writers::all : writers::first);
@@ -492,10 +496,11 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
     milliseconds const long_while = std::max(ranks_.timeout() / 2, short_while);
     auto const patience = [this, long_while] { return ranks_may_be_gone_ ? short_while : long_while; };
     if (recipe_.checkpoint.asynchronous && !at_once) {
-      if (writer_ && all_write) writer_->begin(mark.parent_path(), content);
+      if (writer_ && all_write) writer_->begin(directory, content);
       ranks_.all_say(true);
       ranks_.of_first([&] {
-        saver_->begin(*std::exchange(opened, {}), content, keep, ranks, patience);
+        saver_->begin(*opened, content, keep, ranks, patience);
+        opened.reset();
         return nothing();
       });
       return;
@@ -503,9 +508,9 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
     std::string failure;
     if (writer_ && all_write) {
       try {
-        writer_->write(mark.parent_path(), content);
+        writer_->write(directory, content);
       } catch (file_error const& thrown) {
-        failure = thrown.what();
+        failure = without_id(thrown.what());
       }
     }
     if (!ranks_.first_says([&] { return saver_->write_files(*opened, content); })) return;

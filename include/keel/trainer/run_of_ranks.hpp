@@ -29,7 +29,7 @@ struct snapshot;
 
 namespace detail {
 
-/// All functions but the first ones are called by all ranks, and throw world_error (E25) where one of them is gone.
+/// All functions from of_first() on are called by all ranks, and throw world_error (E25) where one of them is gone.
 class run_of_ranks {
  public:
   run_of_ranks() = default;
@@ -40,6 +40,8 @@ class run_of_ranks {
   int size() const { return world_.size(); }
   /// How long a collective waits for the other ranks.
   std::chrono::milliseconds timeout() const { return world_.timeout(); }
+  /// Between two collectives: one of them has not come to its end, because a rank is gone or too late.
+  bool may_be_broken() const;
   /// This rank has the checkpoints, whoever writes files of them.
   bool writes() const { return world_.rank() == 0; }
 
@@ -60,7 +62,7 @@ class run_of_ranks {
 
   /// Who writes a checkpoint.
   enum class writers : unsigned char { first, all };
-  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
+  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion, without the model on all but rank 0. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
   /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
   /// optimizer that is not rank 0's. `trained`: its optimizers, of which state in shares becomes whole.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,

@@ -79,8 +79,12 @@ inline void require_finite(tensor_map const& tensors, std::vector<std::string> c
   constexpr std::int64_t piece = 1 << 18;
   for (std::string const& name : names) {
     auto const found = tensors.find(name);
-    if (found == tensors.end() || bytes_of(found->second) == 0) continue;
-    at::Tensor const flat = found->second.detach().reshape({-1});
+    // LibTorch finds nothing in numbers of eight bits; the writer does not look at them either.
+    if (found == tensors.end() || bytes_of(found->second) == 0 || found->second.element_size() == 1) continue;
+    at::Tensor const whole = found->second.detach();
+    at::Tensor const flat = whole.is_non_overlapping_and_dense()
+                                ? whole.as_strided({whole.numel()}, {1}, whole.storage_offset())
+                                : whole.reshape({-1});
     for (std::int64_t begin = 0; begin < flat.numel(); begin += piece) {
       if (!at::isfinite(flat.narrow(0, begin, std::min(piece, flat.numel() - begin))).all().item<bool>())
         throw broken_rule<nonfinite_error, rule::N13>(name + " is not finite");
@@ -113,10 +117,15 @@ KEEL_BODY nlohmann::json run_of_ranks::of_first(std::function<nlohmann::json()> 
   found = nlohmann::json::parse(words);
   if (found.contains("threw")) {
     auto const threw = found["threw"].get<std::string>();
-    if (found.at("is_not_finite").get<bool>()) throw broken_rule<nonfinite_error, rule::N13>("rank 0: " + threw);
+    if (found.at("is_not_finite").get<bool>()) throw nonfinite_error(rule::N13::id, "rank 0: " + without_id(threw));
     throw world_error("E25", "rank 0 threw: " + threw);
   }
   return found["found"];
+}
+
+KEEL_BODY bool run_of_ranks::may_be_broken() const {
+  auto const all = world_.last_collectives();
+  return std::any_of(all.begin(), all.end(), [](recent_collective const& one) { return !one.is_completed; });
 }
 
 KEEL_BODY bool run_of_ranks::all_say(bool mine) const { return world_.combine(reduce::min{}, mine); }
@@ -209,9 +218,9 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
     bool const of_all = world_.combine(reduce::max{}, is_broken);
     std::string const theirs = words_of_rank(world_, words, bad);
     if (thrown) std::rethrow_exception(thrown);
-    std::string const sentence = "rank " + std::to_string(bad) + ": " + theirs;
-    if (of_all) throw broken_rule<nonfinite_error, rule::N13>(sentence);
-    throw world_error("E25", sentence);
+    std::string const who = "rank " + std::to_string(bad) + ": ";
+    if (of_all) throw nonfinite_error(rule::N13::id, who + without_id(theirs));
+    throw world_error("E25", who + theirs);
   }
   if (world_.combine(reduce::min{}, buffers.bytes()) != world_.combine(reduce::max{}, buffers.bytes()))
     throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
@@ -243,6 +252,9 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
   if (writes()) {
     content.state[part_of_ranks] = std::move(others);
     content.tensors.merge(of_others);
+  } else {
+    content.model.clear();
+    content.finite.clear();
   }
   return content;
 }
