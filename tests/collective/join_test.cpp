@@ -519,6 +519,31 @@ TEST_CASE("ranks that do not come, come twice, are of another world or look in t
   CHECK(has(nowhere[0], "does not say where they meet"));
 }
 
+TEST_CASE("a rank that meets a process which is stopped, and answers nothing, says so within the timeout") {
+  int const socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  REQUIRE(socket >= 0);
+  sockaddr_in place{};
+  place.sin_family = AF_INET;
+  place.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof place;
+  REQUIRE(::bind(socket, reinterpret_cast<sockaddr*>(&place), length) == 0);
+  REQUIRE(::getsockname(socket, reinterpret_cast<sockaddr*>(&place), &length) == 0);
+  // The system takes connections for whoever listens, and stopped processes listen.
+  REQUIRE(::listen(socket, 8) == 0);
+  auto const began = std::chrono::steady_clock::now();
+  std::string words;
+  try {
+    keel::join({.rank = 1, .size = 2, .address = "127.0.0.1", .port = ntohs(place.sin_port), .by = "a test"}, {.timeout = 2s});
+  } catch (keel::world_error const& thrown) {
+    words = thrown.what();
+  }
+  ::close(socket);
+  INFO(words);
+  CHECK(words.find("[E24] rank 1 of 2") != std::string::npos);
+  CHECK(words.find("127.0.0.1:" + std::to_string(ntohs(place.sin_port))) != std::string::npos);
+  CHECK(std::chrono::steady_clock::now() - began < 6s);
+}
+
 #else
 
 TEST_CASE("a program without Gloo's headers says so when ranks are to meet") {

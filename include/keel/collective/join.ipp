@@ -26,11 +26,15 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
+#include <functional>
+#include <keel/collective/answered.hpp>
 #include <keel/collective/direct_messages.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/collective/process_group.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -105,6 +109,19 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
   }
 }
 
+/// What `ask` comes to. Throws world_error (E24) where the store does not answer within the timeout.
+template <class Answer>
+Answer of_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
+  // What ends by the timeout of the store says better what it waited for.
+  std::optional<Answer> found = answered<Answer>(timeout + std::chrono::seconds(1), ask);
+  if (found) return *std::move(found);
+  throw world_error(
+      "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " has had no answer at " + how.address +
+                 ":" + std::to_string(how.port) + " for " + std::to_string(timeout.count() / 1000) +
+                 " s, where rank 0, or the launcher, serves the store by which ranks meet: that process is stopped or "
+                 "hangs, or the network is. Look at it, and start all ranks again.");
+}
+
 /// Threads that begin in its lifetime are not ended by SIGPIPE. Gloo writes to a rank that was killed as to any other, and without this the
 /// ranks that are left would die of it, without a word. What this thread itself was sent in the meantime is dropped.
 class no_broken_pipes {
@@ -146,21 +163,26 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
                    "free port there.");
   detail::no_broken_pipes const in_new_threads;
   auto const place = how.address + ":" + std::to_string(how.port);
-  c10::intrusive_ptr<c10d::Store> store;
+  using any_store = c10::intrusive_ptr<c10d::Store>;
+  any_store store;
   try {
-    c10d::TCPStoreOptions at;
-    at.port = static_cast<std::uint16_t>(how.port);
-    at.isServer = how.rank == 0 && !how.store_is_there;
-    at.numWorkers = how.size;
-    at.waitWorkers = false;
-    at.timeout = options.timeout;
-    // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
-    [](auto& later) {
-      if constexpr (requires { later.useLibUV; }) later.useLibUV = false;
-    }(at);
-    auto const whole = c10::make_intrusive<c10d::TCPStore>(how.address, at);
-    whole->setTimeout(options.timeout);
-    store = c10::make_intrusive<c10d::PrefixStore>("keel/" + how.run_id + "/" + std::to_string(how.restart), whole);
+    store = detail::of_store<any_store>(how, options.timeout, [how, options]() -> any_store {
+      c10d::TCPStoreOptions at;
+      at.port = static_cast<std::uint16_t>(how.port);
+      at.isServer = how.rank == 0 && !how.store_is_there;
+      at.numWorkers = how.size;
+      at.waitWorkers = false;
+      at.timeout = options.timeout;
+      // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
+      [](auto& later) {
+        if constexpr (requires { later.useLibUV; }) later.useLibUV = false;
+      }(at);
+      auto const whole = c10::make_intrusive<c10d::TCPStore>(how.address, at);
+      whole->setTimeout(options.timeout);
+      return c10::make_intrusive<c10d::PrefixStore>("keel/" + how.run_id + "/" + std::to_string(how.restart), whole);
+    });
+  } catch (world_error const&) {
+    throw;
   } catch (std::exception const& thrown) {
     std::string const words = thrown.what();
     throw world_error(
@@ -168,19 +190,26 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
                    " (" + words.substr(0, words.find('\n')) +
                    "). Set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there, the same for all ranks.");
   }
-  detail::meet(*store, how, options.timeout);
+  detail::of_store<bool>(how, options.timeout, [store, how, options] {
+    detail::meet(*store, how, options.timeout);
+    return true;
+  });
   try {
-    auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(options.timeout);
-    how_to_talk->devices.push_back(detail::device_for(how));
-    auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
-    auto messages = detail::direct_messages::connect(*store, how.rank, how.size, how.address, how.port, options.timeout);
-    std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
-    c10d::AllreduceOptions least;
-    least.reduceOp = c10d::ReduceOp::MIN;
-    group->allreduce(have, least)->wait();
-    if (have.front().item<int>() == 0) messages.reset();
-    return world_of_ranks(
-        std::make_shared<detail::group_transport<c10d::ProcessGroupGloo>>(group, options.timeout, store, std::move(messages)));
+    return detail::of_store<world_of_ranks>(how, options.timeout, [store, how, options] {
+      auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(options.timeout);
+      how_to_talk->devices.push_back(detail::device_for(how));
+      auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
+      auto messages = detail::direct_messages::connect(*store, how.rank, how.size, how.address, how.port, options.timeout);
+      std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
+      c10d::AllreduceOptions least;
+      least.reduceOp = c10d::ReduceOp::MIN;
+      group->allreduce(have, least)->wait();
+      if (have.front().item<int>() == 0) messages.reset();
+      return world_of_ranks(std::make_shared<detail::group_transport<c10d::ProcessGroupGloo>>(group, options.timeout, store,
+                                                                                              std::move(messages)));
+    });
+  } catch (world_error const&) {
+    throw;
   } catch (std::exception const& thrown) {
     std::string const words = thrown.what();
     throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) +

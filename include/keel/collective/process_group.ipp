@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <future>
+#include <keel/collective/answered.hpp>
 #include <keel/collective/process_group.hpp>
 #include <memory>
 #include <optional>
@@ -39,23 +39,6 @@ void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_don
   while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-/// What `ask` returns within the time. A store may be served by a rank that hangs, and a TCPStore then waits forever: what asks it is left
-/// behind, and holds what it works with.
-inline std::optional<std::string> answered(std::chrono::milliseconds within, std::function<std::string()> const& ask) {
-  auto const found = std::make_shared<std::promise<std::string>>();
-  std::future<std::string> answer = found->get_future();
-  std::thread([found, ask] {
-    try {
-      found->set_value(ask());
-    } catch (...) {
-      // Goes to who asks, if it still waits.
-      found->set_exception(std::current_exception());
-    }
-  }).detach();
-  if (answer.wait_for(within) != std::future_status::ready) return std::nullopt;
-  return answer.get();
-}
-
 KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
                                                             std::int64_t mine,
                                                             std::shared_ptr<std::atomic<bool>> const& is_asking) {
@@ -77,7 +60,7 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c
     return words;
   };
   try {
-    auto const words = answered(std::chrono::seconds(1), ask);
+    auto const words = answered<std::string>(std::chrono::seconds(1), ask);
     if (!words) return std::nullopt;
     std::istringstream numbers(*words);
     std::vector<std::int64_t> found;
@@ -93,7 +76,7 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c
 KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {
   if (!store) return;
   std::string const words = "rank " + std::to_string(rank) + " has given up: " + why;
-  static_cast<void>(answered(std::chrono::seconds(1), [store, rank, words] {
+  static_cast<void>(answered<std::string>(std::chrono::seconds(1), [store, rank, words] {
     store->compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
     put(*store, failed_key(rank), "its end");
     put(*store, read_key(rank), "yes");
@@ -148,7 +131,7 @@ KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std
     auto const ask = [store, rank, size, name = std::string(what), number] {
       return reason_in(*store, rank, size, name, number);
     };
-    auto const found = store ? answered(std::chrono::seconds(4), ask) : std::optional<std::string>("");
+    auto const found = store ? answered<std::string>(std::chrono::seconds(4), ask) : std::optional<std::string>("");
     left = found ? *found : "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   } catch (std::exception const&) {
     left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";

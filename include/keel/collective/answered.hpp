@@ -1,0 +1,33 @@
+// A question that may never be answered: a store may be served by a rank that is stopped, and a TCPStore then waits forever, whatever
+// timeout it has.
+#pragma once
+
+#include <chrono>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <thread>
+
+namespace keel::detail {
+
+/// What `ask` returns within the time; what it throws is thrown. Without an answer the thread that asks is left behind, and holds what it
+/// works with: `ask` owns all of that.
+template <class Answer>
+std::optional<Answer> answered(std::chrono::milliseconds within, std::function<Answer()> const& ask) {
+  auto const found = std::make_shared<std::promise<Answer>>();
+  std::future<Answer> answer = found->get_future();
+  std::thread([found, ask] {
+    try {
+      found->set_value(ask());
+    } catch (...) {
+      // Goes to who asks, if it still waits.
+      found->set_exception(std::current_exception());
+    }
+  }).detach();
+  if (answer.wait_for(within) != std::future_status::ready) return std::nullopt;
+  return answer.get();
+}
+
+}  // namespace keel::detail
