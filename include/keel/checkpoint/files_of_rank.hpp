@@ -20,7 +20,6 @@
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
-#include <keel/core/out_of_memory.hpp>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -193,15 +192,9 @@ class rank_writer {
   }
   /// Returns when there is a copy, from which the files are written.
   void begin(std::filesystem::path const& directory, snapshot const& live) {
-    snapshot held;
-    try {
-      held = buffers_.copy(live);
-    } catch (std::exception const& thrown) {
-      if (!is_out_of_memory(thrown)) throw;
-      buffers_.clear();
-      return write(directory, live);
-    }
-    task_.begin([this, directory, held = std::move(held)] { write(directory, held); });
+    auto held = buffers_.copy_if_room(live);
+    if (!held) return write(directory, live);
+    task_.begin([this, directory, held = *std::move(held)] { write(directory, held); });
   }
   /// Waits for the files that are under way; throws as write() does.
   void wait() { task_.collect(); }

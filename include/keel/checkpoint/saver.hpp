@@ -11,7 +11,6 @@
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/out_of_memory.hpp>
 #include <keel/json/lines.hpp>
 #include <keel/policy/checkpoint.hpp>
 #include <optional>
@@ -99,20 +98,18 @@ class saver {
   /// This rank's files.
   bool write_files(opened_checkpoint const& opened, snapshot const& content) {
     return attempt([&] {
-      time_taken const timed(begun_.written);
+      time_taken const timed(begun_.written, began_);
       metrics_.sync();
       store_.write(opened, content);
     });
   }
   /// With those of the other ranks that write, `ranks` with this one; checkpoint_store::add_files_of_ranks says what `patience` is.
   void seal(opened_checkpoint const& opened, retention const& keep, int ranks, std::function<milliseconds()> const& patience) {
-    double const files_took = begun_.written;
     bool const went_well = attempt([&] {
-      time_taken const timed(begun_.written);
+      time_taken const timed(begun_.written, began_);
       store_.add_files_of_ranks(opened, ranks, patience);
       begun_.saved = store_.seal(opened, keep);
     });
-    begun_.written += files_took;
     if (went_well) succeeded_after_stall();
   }
   /// Writes and seals beside training, from a copy; where there is no memory for one, at once.
@@ -169,7 +166,7 @@ class saver {
   /// Writes down how long it lived, however it ends.
   class time_taken {
    public:
-    explicit time_taken(double& seconds) : seconds_(seconds), began_(now()) {}
+    explicit time_taken(double& seconds, wall_clock::time_point began = now()) : seconds_(seconds), began_(began) {}
     time_taken(time_taken const&) = delete;
     time_taken& operator=(time_taken const&) = delete;
     ~time_taken() { seconds_ = seconds_since(began_); }
@@ -218,16 +215,10 @@ class saver {
   /// False if there is no memory for a copy: then training waits for the disk.
   template <class Write>
   bool begin_with_copy(snapshot const& live, Write const& write) {
-    snapshot held;
-    try {
-      held = buffers_.copy(live);
-    } catch (std::exception const& thrown) {
-      if (!is_out_of_memory(thrown)) throw;
-      buffers_.clear();
-      return false;
-    }
+    auto held = buffers_.copy_if_room(live);
+    if (!held) return false;
     begun_.stall = seconds_since(began_);
-    task_.begin([held = std::move(held), write] { write(held); });
+    task_.begin([held = *std::move(held), write] { write(held); });
     return true;
   }
 

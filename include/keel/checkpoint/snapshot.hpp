@@ -8,11 +8,14 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <keel/checkpoint/in_parallel.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
 #include <keel/checkpoint/stream_copy.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -59,6 +62,16 @@ class snapshot_buffers {
       detail::stream_copy(to, from, count);
     });
     return held;
+  }
+  /// Nothing where there is no memory for it; the buffers are given back then.
+  std::optional<snapshot> copy_if_room(snapshot const& live) {
+    try {
+      return copy(live);
+    } catch (std::exception const& thrown) {
+      if (!is_out_of_memory(thrown)) throw;
+      clear();
+      return std::nullopt;
+    }
   }
   /// Gives the memory back.
   void clear() { buffers_.clear(); }
