@@ -177,7 +177,8 @@ TEST_CASE("each rank writes its portion of a checkpoint, which holds what rank 0
     plan->seen = seen;
     CHECK(same(train_ranks<tried>(3, together), train_ranks<tried>(3, by_first, plan)));
     auto const newest = [](std::filesystem::path const& run) { return run / "checkpoints/step-000000004"; };
-    CHECK(names_in(newest(by_first)) == files_of_three({}));
+    for (auto const& one : std::filesystem::directory_iterator(std::filesystem::path(by_first) / "checkpoints"))
+      CHECK(names_in(one.path()) == files_of_three({}));
     CHECK(names_in(newest(together)) ==
           files_of_three({"optimizer-1.safetensors", "optimizer-2.safetensors", "state-1.safetensors", "state-2.safetensors"}));
     // Each tensor is in one file, and rank 0, which has the model, has the least of them.

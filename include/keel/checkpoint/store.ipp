@@ -74,9 +74,8 @@ bool checkpoint_store<Files>::is_seen_by(opened_checkpoint const& opened, int ra
   try {
     for (int rank = 1; rank < ranks; ++rank) {
       path const left = detail::file_of_rank(opened.directory, rank, ".sees");
-      bool const is_there = files_.exists(left);
-      if (is_there) files_.remove_file(left);
-      all = all && is_there;
+      all = files_.exists(left) && all;
+      files_.remove_file(left);
     }
   } catch (file_error const&) {
     // Then this rank writes for all, and its own save says what is wrong with the disk.

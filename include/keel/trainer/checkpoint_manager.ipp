@@ -484,7 +484,8 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
     std::filesystem::path const directory = place.get<std::string>();
     if (!all_write_) {
       bool const all_can = ranks_.all_say(saver_ || (writer_ && writer_->can_write(directory)));
-      all_write_ = all_can && ranks_.first_says([&] { return directory_->checkpoints().is_seen_by(*opened, ranks_.size()); });
+      bool const all_seen = ranks_.first_says([&] { return directory_->checkpoints().is_seen_by(*opened, ranks_.size()); });
+      all_write_ = all_can && all_seen;
     }
     bool const all_write = *all_write_;
     using writers = run_of_ranks::writers;
