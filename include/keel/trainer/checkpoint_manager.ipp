@@ -493,9 +493,8 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
                                            all_write ? writers::all : writers::first);
     int const ranks = all_write ? ranks_.size() : 1;
     using std::chrono::milliseconds;
-    constexpr milliseconds short_while(2000);
-    milliseconds const long_while = std::max(ranks_.timeout() / 2, short_while);
-    auto const patience = [this, long_while] { return ranks_may_be_gone_ ? short_while : long_while; };
+    milliseconds const short_while(2000), long_while = std::max(ranks_.timeout() / 2, short_while);
+    auto const patience = [this, short_while, long_while] { return ranks_may_be_gone_ ? short_while : long_while; };
     if (recipe_.checkpoint.asynchronous && !at_once) {
       if (writer_ && all_write) writer_->begin(directory, content);
       ranks_.all_say(true);
