@@ -260,7 +260,7 @@ KEEL_BODY void optimizer_shares::make_whole(tensor_map& tensors, parameter_list 
 }
 
 KEEL_BODY std::uint64_t optimizer_shares::whole_bytes(share const& of, at::Tensor const& piece) {
-  return static_cast<std::uint64_t>(of.parameter.numel()) * piece.element_size();
+  return static_cast<std::uint64_t>(of.parameter.numel() * static_cast<std::int64_t>(piece.element_size()));
 }
 
 KEEL_BODY at::Tensor optimizer_shares::pieces_of_ranks(share const& of, at::Tensor const& piece) const {

@@ -218,9 +218,9 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
     bool const of_all = world_.combine(reduce::max{}, is_broken);
     std::string const theirs = words_of_rank(world_, words, bad);
     if (thrown) std::rethrow_exception(thrown);
-    std::string const who = "rank " + std::to_string(bad) + ": ";
-    if (of_all) throw nonfinite_error(rule::N13::id, who + without_id(theirs));
-    throw world_error("E25", who + theirs);
+    std::string const of_rank = "rank " + std::to_string(bad) + ": ";
+    if (of_all) throw nonfinite_error(rule::N13::id, of_rank + without_id(theirs));
+    throw world_error("E25", of_rank + theirs);
   }
   if (world_.combine(reduce::min{}, buffers.bytes()) != world_.combine(reduce::max{}, buffers.bytes()))
     throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
