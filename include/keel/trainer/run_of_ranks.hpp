@@ -62,9 +62,10 @@ class run_of_ranks {
 
   /// Who writes a checkpoint.
   enum class writers : unsigned char { first, all };
-  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion, without the model on all but rank 0. The buffers of `model` are rank 0's from here on. What `make` throws on one of them is thrown by
-  /// all: nonfinite_error (N13) as such, with the rank. Throws world_error (E26) that names a parameter, a buffer or a tensor of the
-  /// optimizer that is not rank 0's. `trained`: its optimizers, of which state in shares becomes whole.
+  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion, without the model on all but rank 0. The buffers of
+  /// `model` are rank 0's from here on. What `make` throws on one of them is thrown by all: nonfinite_error (N13) as such, with the rank.
+  /// Throws world_error (E26) that names a parameter, a buffer or a tensor of the optimizer that is not rank 0's. `trained`: its optimizers,
+  /// of which state in shares becomes whole on the rank that writes it.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
                   torch::nn::Module const& model, writers who) const;
 
