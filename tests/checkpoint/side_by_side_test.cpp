@@ -210,7 +210,7 @@ TEST_CASE("each rank writes its portion of a checkpoint, which holds what rank 0
   compare(asynchronous(), disk_plan::sight::not_writable);
 }
 
-TEST_CASE("a call of either rank's disk that fails costs one save, or ends the run of both with the reason, and what is there is whole") {
+TEST_CASE("a failed call of either rank's disk, tried throughout a run, costs one save, or ends the run of both with the reason, and what is there is whole") {
   one_thread const threads;
   auto const sweep = [](auto recipe, int rank, int step) {
     using tried = decltype(recipe);
@@ -254,7 +254,7 @@ TEST_CASE("a call of either rank's disk that fails costs one save, or ends the r
   sweep(asynchronous(), 0, 8);
 }
 
-TEST_CASE("a rank that is killed at any call of its disk leaves checkpoints from which the run ends with the same bits") {
+TEST_CASE("a rank that is killed at calls of its disk throughout a run leaves checkpoints from which the run ends with the same bits") {
   one_thread const threads;
   auto const sweep = [](auto recipe, int ranks, int rank, int begin, int step) {
     using tried = decltype(recipe);

@@ -78,8 +78,8 @@ inline file_record record_of_json(nlohmann::json const& entry) {
   return record;
 }
 
-/// The rank that a file `optimizer-1.safetensors`, `state-1.safetensors` or `rank-1.json` is of, by its name; -1: none of these, nor another
-/// that a rank has in a checkpoint while it is written.
+/// The rank that wrote a file, by its name: `optimizer-1.safetensors`, `state-1.safetensors`, or one of those that a checkpoint has only while
+/// it is written; -1: another file.
 inline int rank_of_file(std::string_view name) {
   for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
                                    {"state-", ".safetensors"},

@@ -112,7 +112,7 @@ class saver {
     });
     if (went_well) succeeded_after_stall();
   }
-  /// Writes and seals beside training, from a copy; where there is no memory for one, at once.
+  /// Writes and seals beside training, from a copy; at once where memory has no room for one.
   void begin(opened_checkpoint const& opened, snapshot const& live, retention const& keep, int ranks,
              std::function<milliseconds()> const& patience) {
     auto const all = [this, opened, keep, ranks, patience](snapshot const& content) {
@@ -212,7 +212,7 @@ class saver {
     succeeded();
   }
 
-  /// False if there is no memory for a copy: then training waits for the disk.
+  /// False if memory has no room for a copy: then training waits for the disk.
   template <class Write>
   bool begin_with_copy(snapshot const& live, Write const& write) {
     auto held = buffers_.copy_if_room(live);

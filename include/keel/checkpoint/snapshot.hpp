@@ -63,7 +63,7 @@ class snapshot_buffers {
     });
     return held;
   }
-  /// Nothing where there is no memory for it; the buffers are given back then.
+  /// Nothing where memory has no room for it; the buffers are freed then.
   std::optional<snapshot> copy_if_room(snapshot const& live) {
     try {
       return copy(live);

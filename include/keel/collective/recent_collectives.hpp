@@ -38,7 +38,7 @@ class recent_collectives {
   std::int64_t updates_ = 0;
 };
 
-/// "its last collective is all_reduce 345, of 1200 elements, behind update 12, which has not ended"; empty without one.
+/// "it is in collective 345, all_reduce of 1200 elements behind update 12", or that the last one has ended; empty without one.
 std::string words_of_last(std::vector<recent_collective> const& all);
 
 }  // namespace keel::detail

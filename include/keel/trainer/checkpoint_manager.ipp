@@ -790,7 +790,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, confi
     return true;
   };
   if (!ranks_.share(find, kept_shares(), content, source))
-    give_up_rolling_back(request, rollbacks_, "there is no checkpoint from before it");
+    give_up_rolling_back(request, rollbacks_, "the run has no checkpoint from before it");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 
