@@ -1,11 +1,8 @@
 // The bodies of direct_messages.hpp.
 #pragma once
 
-#include <arpa/inet.h>
 #include <netdb.h>
-#include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -15,6 +12,7 @@
 #include <cstring>
 #include <exception>
 #include <keel/collective/direct_messages.hpp>
+#include <keel/collective/tcp_socket.hpp>
 #include <random>
 #include <sstream>
 #include <stdexcept>
@@ -25,72 +23,6 @@
 #include <keel/core/detail/body_begin.inc>
 
 namespace keel::detail {
-
-class open_socket {
- public:
-  open_socket() = default;
-  explicit open_socket(int of) : of_(of) {}
-  open_socket(open_socket&& other) noexcept : of_(std::exchange(other.of_, -1)) {}
-  open_socket& operator=(open_socket&& other) noexcept {
-    std::swap(of_, other.of_);
-    return *this;
-  }
-  open_socket(open_socket const&) = delete;
-  open_socket& operator=(open_socket const&) = delete;
-  ~open_socket() {
-    if (of_ >= 0) ::close(of_);
-  }
-  int get() const { return of_; }
-  int release() { return std::exchange(of_, -1); }
-
- private:
-  int of_ = -1;
-};
-
-using message_deadline = std::chrono::steady_clock::time_point;
-
-/// One may be read from, or written to; a connection that has ended may, too. False: none before `last`.
-inline bool is_any_ready(std::span<pollfd> asked, message_deadline last) {
-  for (;;) {
-    auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
-    int const found = ::poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
-    if (found > 0) return true;
-    if ((found < 0 && errno != EINTR) || left <= 0) return false;
-  }
-}
-inline bool is_ready(int socket, short what, message_deadline last) {
-  pollfd asked{.fd = socket, .events = what, .revents = 0};
-  return is_any_ready(std::span(&asked, 1), last);
-}
-
-inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-inline bool send_all(int socket, std::span<std::byte const> bytes, message_deadline last) {
-  while (!bytes.empty()) {
-    auto const sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    if (sent < 0 && (!would_block() || !is_ready(socket, POLLOUT, last))) return false;
-  }
-  return true;
-}
-
-inline bool receive_all(int socket, std::span<std::byte> bytes, message_deadline last) {
-  while (!bytes.empty()) {
-    auto const came = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (came == 0 || (came < 0 && (!would_block() || !is_ready(socket, POLLIN, last)))) return false;
-    if (came > 0) bytes = bytes.subspan(static_cast<std::size_t>(came));
-  }
-  return true;
-}
-
-struct socket_address {
-  sockaddr_storage of{};
-  socklen_t length = sizeof(sockaddr_storage);
-
-  sockaddr* get() {
-    return reinterpret_cast<sockaddr*>(&of);
-  }  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast): as the sockets' functions ask for
-};
 
 /// Numbers only are looked up without a question to a name server.
 inline bool look_up(std::string const& host, std::string const& port, bool is_number, socket_address& found) {
@@ -135,18 +67,11 @@ inline open_socket listen_towards(std::string const& address, int port, int conn
   return listens;
 }
 
-inline open_socket connect_to(std::string const& host, std::string const& port, message_deadline last) {
+inline open_socket connect_to(std::string const& host, std::string const& port, socket_deadline last) {
   socket_address at;
   if (!look_up(host, port, true, at)) return {};
-  open_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (made.get() < 0) return {};
-  if (::connect(made.get(), at.get(), at.length) == 0) return made;
   int failed = 0;
-  socklen_t length = sizeof(failed);
-  if (errno != EINPROGRESS || !is_ready(made.get(), POLLOUT, last) ||
-      ::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0 || failed != 0)
-    return {};
-  return made;
+  return connect_to(at, last, failed);
 }
 
 /// What one says that connects: a word that only a rank of this world knows, and its rank.
@@ -157,7 +82,7 @@ struct message_greeting {
 /// Where the ranks say how they are reached, and that one of them gives up.
 class message_places {
  public:
-  message_places(c10d::Store& store, message_deadline last) : store_(store), last_(last) {}
+  message_places(c10d::Store& store, socket_deadline last) : store_(store), last_(last) {}
 
   void say(int rank, std::string const& place) { put(key(rank), place); }
   void give_up() { put(failed, "yes"); }
@@ -181,7 +106,7 @@ class message_places {
   }
 
   c10d::Store& store_;
-  message_deadline last_;
+  socket_deadline last_;
 };
 
 KEEL_BODY std::unique_ptr<direct_messages> direct_messages::connect(c10d::Store& store, int rank, int size,

@@ -32,6 +32,7 @@
 #include <keel/collective/direct_messages.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/collective/process_group.hpp>
+#include <keel/collective/served_address.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
 #include <optional>
@@ -109,17 +110,21 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
   }
 }
 
+[[noreturn]] inline void fail_without_answer(launch const& how, std::chrono::milliseconds timeout) {
+  throw world_error(
+      "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " has had no answer at " + how.address +
+                 ":" + std::to_string(how.port) + " for " + std::to_string(timeout.count() / 1000) +
+                 " s, where rank 0, or the launcher, serves the store by which ranks meet: that process is stopped or "
+                 "hangs, or the network is. Look at it, and start all ranks again.");
+}
+
 /// What `ask` comes to. Throws world_error (E24) where the store does not answer within the timeout.
 template <class Answer>
 Answer of_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
   // What ends by the timeout of the store says better what it waited for.
   std::optional<Answer> found = answered<Answer>(timeout + std::chrono::seconds(1), ask);
   if (found) return *std::move(found);
-  throw world_error(
-      "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " has had no answer at " + how.address +
-                 ":" + std::to_string(how.port) + " for " + std::to_string(timeout.count() / 1000) +
-                 " s, where rank 0, or the launcher, serves the store by which ranks meet: that process is stopped or "
-                 "hangs, or the network is. Look at it, and start all ranks again.");
+  fail_without_answer(how, timeout);
 }
 
 /// Threads that begin in its lifetime are not ended by SIGPIPE. Gloo writes to a rank that was killed as to any other, and without this the
@@ -173,6 +178,8 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
       at.numWorkers = how.size;
       at.waitWorkers = false;
       at.timeout = options.timeout;
+      if (!at.isServer && !detail::is_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout))
+        detail::fail_without_answer(how, options.timeout);
       // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
       [](auto& later) {
         if constexpr (requires { later.useLibUV; }) later.useLibUV = false;

@@ -1,0 +1,99 @@
+// Connections of a few bytes: each call ends by a time that the caller names.
+#pragma once
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+namespace keel::detail {
+
+class open_socket {
+ public:
+  open_socket() = default;
+  explicit open_socket(int of) : of_(of) {}
+  open_socket(open_socket&& other) noexcept : of_(std::exchange(other.of_, -1)) {}
+  open_socket& operator=(open_socket&& other) noexcept {
+    std::swap(of_, other.of_);
+    return *this;
+  }
+  open_socket(open_socket const&) = delete;
+  open_socket& operator=(open_socket const&) = delete;
+  ~open_socket() {
+    if (of_ >= 0) ::close(of_);
+  }
+  int get() const { return of_; }
+  int release() { return std::exchange(of_, -1); }
+
+ private:
+  int of_ = -1;
+};
+
+/// Until when to wait.
+using socket_deadline = std::chrono::steady_clock::time_point;
+
+/// One may be read from, or written to; a connection that has ended may, too. False: none before `last`.
+inline bool is_any_ready(std::span<pollfd> asked, socket_deadline last) {
+  for (;;) {
+    auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
+    int const found = ::poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    if (found > 0) return true;
+    if ((found < 0 && errno != EINTR) || left <= 0) return false;
+  }
+}
+inline bool is_ready(int socket, short what, socket_deadline last) {
+  pollfd asked{.fd = socket, .events = what, .revents = 0};
+  return is_any_ready(std::span(&asked, 1), last);
+}
+
+inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
+
+inline bool send_all(int socket, std::span<std::byte const> bytes, socket_deadline last) {
+  while (!bytes.empty()) {
+    auto const sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent > 0) bytes = bytes.subspan(static_cast<std::size_t>(sent));
+    if (sent < 0 && (!would_block() || !is_ready(socket, POLLOUT, last))) return false;
+  }
+  return true;
+}
+
+inline bool receive_all(int socket, std::span<std::byte> bytes, socket_deadline last) {
+  while (!bytes.empty()) {
+    auto const came = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (came == 0 || (came < 0 && (!would_block() || !is_ready(socket, POLLIN, last)))) return false;
+    if (came > 0) bytes = bytes.subspan(static_cast<std::size_t>(came));
+  }
+  return true;
+}
+
+struct socket_address {
+  sockaddr_storage of{};
+  socklen_t length = sizeof(sockaddr_storage);
+
+  sockaddr* get() {
+    return reinterpret_cast<sockaddr*>(&of);
+  }  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast): as the sockets' functions ask for
+};
+
+/// None where it does not come about by then; `failed` is the system's number for why.
+inline open_socket connect_to(socket_address& at, socket_deadline last, int& failed) {
+  open_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (made.get() >= 0 && ::connect(made.get(), at.get(), at.length) == 0) return made;
+  failed = errno;
+  if (made.get() < 0 || failed != EINPROGRESS) return {};
+  failed = ETIMEDOUT;
+  if (!is_ready(made.get(), POLLOUT, last)) return {};
+  socklen_t length = sizeof(failed);
+  if (::getsockopt(made.get(), SOL_SOCKET, SO_ERROR, &failed, &length) != 0) failed = errno;
+  if (failed != 0) return {};
+  return made;
+}
+
+}  // namespace keel::detail
