@@ -34,6 +34,7 @@ struct drawn_schedule {
   bool is_late;     ///< what happens to a rank does so in its backward pass
   bool in_parts;    ///< a run of two models, of which the first accumulates and has the shard
   bool in_second;   ///< what happens does so in the second
+  bool on_device;   ///< updates of a run of one model are decided there
 };
 
 inline drawn_schedule draw_schedule(std::uint64_t seed) {
@@ -54,6 +55,7 @@ inline drawn_schedule draw_schedule(std::uint64_t seed) {
   of.is_late = below(2) == 1;
   of.in_parts = below(4) == 0;
   of.in_second = below(2) == 1;
+  of.on_device = below(3) == 0;
   return of;
 }
 
@@ -124,13 +126,18 @@ inline bool is_bad(drawn_schedule const& of, int rank, std::int64_t i) {
   return i == of.at && ((of.what == event::nan && rank == of.on) || (of.what == event::two_nans && rank <= 1));
 }
 
-template <class Recipe>
+/// Whose tensors are on one, as it says.
+struct on_a_device : keel::step_environment {
+  static bool decides_on_device(at::DeviceType) { return true; }
+};
+
+template <class Recipe, class Environment, class Optimizer>
 void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
   using event = drawn_schedule::event;
   constexpr std::int64_t windows = keel::config_of<Recipe>.accumulate.count;
   layered model;
-  torch::optim::SGD optimizer(model.parameters(), 0.1);
-  keel::step<Recipe> step{model, optimizer, world};
+  Optimizer optimizer(model.parameters(), torch::optim::SGDOptions(0.1));
+  keel::step<Recipe, Environment> step{model, optimizer, world};
   std::int64_t batches = of.updates * windows;
   bool const is_it = world.rank() == of.on;
   if (is_it && of.what == event::early_end) batches = of.at;
@@ -180,7 +187,9 @@ void live_in_parts(drawn_schedule const& of, keel::world_of_ranks const& world, 
 
 template <class Recipe>
 void live_as_drawn(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
-  of.in_parts ? live_in_parts<Recipe>(of, world, mine) : live<Recipe>(of, world, mine);
+  if (of.in_parts) return live_in_parts<Recipe>(of, world, mine);
+  of.on_device ? live<Recipe, on_a_device, keel::sgd>(of, world, mine)
+               : live<Recipe, keel::step_environment, torch::optim::SGD>(of, world, mine);
 }
 
 inline std::string words_of(std::exception_ptr const& thrown) {

@@ -46,8 +46,20 @@ void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::st
 std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
                                                   std::int64_t mine, std::shared_ptr<std::atomic<bool>> const& is_asking);
 
+/// Of ranks that met in a store, or null.
+class meets_in_store {
+ public:
+  virtual ~meets_in_store() = default;
+  meets_in_store(meets_in_store const&) = delete;
+  meets_in_store& operator=(meets_in_store const&) = delete;
+  virtual c10::intrusive_ptr<c10d::Store> store() const = 0;
+
+ protected:
+  meets_in_store() = default;
+};
+
 template <class Group>
-class group_transport final : public transport {
+class group_transport final : public transport, public meets_in_store {
  public:
   /// `messages`: all ranks have them, or none.
   group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store,
@@ -61,6 +73,7 @@ class group_transport final : public transport {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  c10::intrusive_ptr<c10d::Store> store() const override { return store_; }
   std::chrono::milliseconds timeout() const override { return timeout_; }
 
   void all_reduce(at::Tensor& tensor, reduction_kind how) override { begin_all_reduce(tensor, how)->wait(); }

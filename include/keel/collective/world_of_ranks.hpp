@@ -2,6 +2,7 @@
 //     keel::world_of_ranks alone;                                   this process; its collectives do nothing
 //     keel::world_of_ranks world = keel::join();                    those of the launcher (collective/join.hpp)
 //     keel::world_of_ranks world = keel::over(group, 60s);          a c10d group that the program has
+//     keel::world_of_ranks world = keel::over(hosts, make_group);   the same for tensors on devices (collective/device_group.hpp)
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks of one process, for tests (collective/in_process.hpp)
 // Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each at a time.
 #pragma once
@@ -81,6 +82,8 @@ class world_of_ranks {
     return of_ == nullptr ? std::chrono::steady_clock::duration() : of_->waited;
   }
 
+  /// What carries its collectives; null for a process alone.
+  detail::transport* by() const { return of_ == nullptr ? nullptr : of_->by.get(); }
   /// Null for a process alone. Counts a collective, `what`, a literal, of so many elements.
   detail::transport* begin(char const* what, std::int64_t elements) const;
   /// The collective of this number, or the last, has come to its end.

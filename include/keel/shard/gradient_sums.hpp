@@ -2,6 +2,7 @@
 // still runs (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training"): the buckets hold the parameters
 // from the last one of the model to its first, as backward passes reach them, and begin in this order on all ranks.
 // A sum also says which parameters have a gradient on any rank, and in the last bucket, whether a rank threw: no other collective is needed.
+// On a device these flags would cost the host a wait: there they are sums of the host's, in one collective more, while the device computes.
 // Left out: an order that is learned from the first backward pass. Buckets are copies, so that a gradient that a backward pass adds to after
 // its bucket has begun, as one of recomputed blocks may, is noticed, and all of them are added up once more.
 #pragma once
@@ -30,8 +31,8 @@ class gradient_sums {
   /// Of this rank's gradients, what they are multiplied with in the sum; nothing where sums may not begin yet.
   using permission = std::function<std::optional<double>()>;
 
-  /// `parameters` outlives this.
-  gradient_sums(world_of_ranks world, parameter_list const& parameters);
+  /// `parameters` outlives this. `flags_on_host`: the host does not read what lies with the sums.
+  gradient_sums(world_of_ranks world, parameter_list const& parameters, bool flags_on_host = false);
   gradient_sums(gradient_sums const&) = delete;
   gradient_sums& operator=(gradient_sums const&) = delete;
   ~gradient_sums();
@@ -56,8 +57,9 @@ class gradient_sums {
   struct bucket {
     std::vector<std::size_t> which;    ///< indices of parameters
     std::vector<std::int64_t> begins;  ///< of their elements in `sum`
-    std::int64_t elements = 0;         ///< with what lies between them; a flag for each of them follows
+    std::int64_t elements = 0;         ///< with what lies between them
     at::Tensor sum;
+    at::Tensor flags;         ///< one for each of them, behind the elements in `sum` or on the host
     std::size_t missing = 0;  ///< parameters whose gradients are not complete
     std::unique_ptr<collective_under_way> under_way;
   };
@@ -79,8 +81,12 @@ class gradient_sums {
   taken of_gradient(std::size_t parameter) const;
   bool was_added_to(std::size_t end) const;
   at::Tensor elements_of(bucket const& of, std::size_t place) const;
+  /// Of all that have begun, with their flags.
+  void wait();
 
   world_of_ranks world_;
+  bool flags_on_host_;
+  at::Tensor host_flags_;  ///< of all buckets
   parameter_list const& parameters_;
   std::vector<bucket> buckets_;
   std::vector<std::size_t> bucket_of_;  ///< of each parameter

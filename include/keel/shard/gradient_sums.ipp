@@ -70,8 +70,8 @@ class gradient_sums::when_ready final : public torch::autograd::FunctionPostHook
   std::size_t parameter_;
 };
 
-KEEL_BODY gradient_sums::gradient_sums(world_of_ranks world, parameter_list const& parameters)
-    : world_(std::move(world)), parameters_(parameters) {
+KEEL_BODY gradient_sums::gradient_sums(world_of_ranks world, parameter_list const& parameters, bool flags_on_host)
+    : world_(std::move(world)), flags_on_host_(flags_on_host), parameters_(parameters) {
   cut();
 }
 
@@ -134,19 +134,27 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
   for (std::size_t i = 0; i < tensors.size(); ++i) checksum = (checksum * 48271 + (takes_part_[i] ? 2 : 1)) % prime;
+  std::int64_t flags = flags_of_ranks;
+  for (bucket const& one : buckets_) flags += static_cast<std::int64_t>(one.which.size());
+  if (flags_on_host_ && (!host_flags_.defined() || host_flags_.numel() != flags)) host_flags_ = at::zeros({flags}, at::kFloat);
+  flags = 0;
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
     one.under_way.reset();
+    one.flags.reset();
     auto options = at::TensorOptions(at::kFloat);
     if (!one.which.empty()) {
       at::Tensor const& first = tensors[one.which.front()];
       options = options.dtype(dtype_of_sum(first)).device(first.device());
     }
     bool const is_last = &one == &buckets_.back();
-    std::int64_t const length = one.elements + static_cast<std::int64_t>(one.which.size()) + (is_last ? flags_of_ranks : 0);
+    std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? flags_of_ranks : 0);
+    std::int64_t const length = one.elements + (flags_on_host_ ? 0 : own);
     // The program may still hold gradients of the last update, which lie in it.
     if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
       one.sum = at::zeros({length}, options);
+    one.flags = flags_on_host_ ? host_flags_.narrow(0, flags, own) : one.sum.narrow(0, one.elements, own);
+    flags += own;
   }
   std::fill(is_ready_.begin(), is_ready_.end(), false);
   begun_ = 0;
@@ -227,14 +235,14 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
     flags.push_back(threw ? 1.0 : 0.0);
     flags.push_back(was_added_to(buckets_.size() - 1) ? 1.0 : 0.0);
   }
-  write_flags(of.sum.narrow(0, of.elements, static_cast<std::int64_t>(flags.size())), flags);
+  write_flags(of.flags, flags);
 }
 
 KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool threw) {
   bucket& one = buckets_[number];
   fill(one, relative, threw);
   try {
-    one.under_way = begin_all_reduce(world_, one.sum);
+    if (one.sum.numel() > 0) one.under_way = begin_all_reduce(world_, one.sum);
   } catch (...) {
     // Whoever comes to the sums once more gets it too.
     failed_ = std::current_exception();
@@ -255,10 +263,24 @@ KEEL_BODY void gradient_sums::begin_whatever(std::size_t number, double relative
 }
 
 KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
-  auto const has = read_flags(of.sum.narrow(0, of.elements, static_cast<std::int64_t>(of.which.size())));
+  auto const has = read_flags(of.flags);
   for (std::size_t place = 0; place < of.which.size(); ++place) {
     // No view for autograd: zero_grad() refuses those.
     if (has[place]) parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
+  }
+}
+
+KEEL_BODY void gradient_sums::wait() {
+  try {
+    if (flags_on_host_) all_reduce(world_, host_flags_);
+  } catch (...) {
+    // Whoever comes to the sums once more gets it too.
+    failed_ = std::current_exception();
+    is_broken_ = true;
+    throw;
+  }
+  for (bucket& one : buckets_) {
+    if (one.under_way) std::exchange(one.under_way, nullptr)->wait();
   }
 }
 
@@ -266,14 +288,9 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   forget();
   if (is_broken_) std::rethrow_exception(failed_);
   at::NoGradGuard const no_grad;
-  auto const wait = [this] {
-    for (bucket& one : buckets_) {
-      if (one.under_way) std::exchange(one.under_way, nullptr)->wait();
-    }
-  };
   while (begun_ < buckets_.size()) begin_whatever(begun_++, relative, threw);
   wait();
-  at::Tensor const& last = buckets_.back().sum;
+  at::Tensor const& last = buckets_.back().flags;
   auto const said = read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks));
   if (said[0]) return false;
   if (said[1]) {

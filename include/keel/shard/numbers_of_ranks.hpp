@@ -17,7 +17,7 @@ namespace keel::detail {
 class numbers_of_ranks {
  public:
   /// Of one rank, with the two that all exchanges have: its place, and whether it threw.
-  static constexpr std::int64_t count = 20;
+  static constexpr std::int64_t count = 21;
 
   /// `place`: as in "rank 1 is at an update".
   numbers_of_ranks(world_of_ranks world, std::string place);

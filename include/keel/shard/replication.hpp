@@ -47,6 +47,7 @@ struct window_of_ranks {
   int nonfinite_on = -1;     ///< the first rank whose loss is not finite
   int ended_on = -1;         ///< the first rank that has no more data
   std::uint32_t names = 0;   ///< a checksum of those of its losses; of all ranks 0 where they differ
+  bool on_device = false;    ///< its loss stays there, and whether the update takes place is decided there
 
   /// Of all ranks: the gradients are added up.
   bool is_finite() const { return nonfinite_on < 0 && std::isfinite(loss); }
@@ -87,9 +88,9 @@ class replication {
 
   /// All ranks, before the first update: rank 0's parameters and buffers are everyone's. Throws world_error (E24) on every rank for one
   /// with another recipe, other parameters or other learning rates, and says both; error (E12) for an optimizer with a closure; of
-  /// shard::zero<1> what optimizer_shares throws. Model, optimizer and parameters outlive this.
+  /// shard::zero<1> what optimizer_shares throws. Model, optimizer and parameters outlive this. `on_device`: losses stay there.
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-             torch::optim::Optimizer& optimizer, bool has_closure);
+             torch::optim::Optimizer& optimizer, bool has_closure, bool on_device);
 
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = is_starved_ = false; }

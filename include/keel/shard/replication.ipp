@@ -42,6 +42,7 @@ enum number : std::int64_t {
   thrashes,
   ended,
   names,
+  on_device,
   rates,
   busy,
   count
@@ -72,7 +73,7 @@ KEEL_BODY replication::~replication() {
 }
 
 KEEL_BODY void replication::begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-                                  torch::optim::Optimizer& optimizer, bool has_closure) {
+                                  torch::optim::Optimizer& optimizer, bool has_closure, bool on_device) {
   optimizer_ = &optimizer;
   model_ = &model;
   models_.push_back(&model);
@@ -89,7 +90,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
   numbers_.emplace(world_, "an update");
-  sums_.emplace(world_, parameters);
+  sums_.emplace(world_, parameters, on_device);
   if (recipe.shard.stage == 1) shares_.emplace(world_, optimizer, parameters);
 }
 
@@ -124,6 +125,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   own[thrashes] = real(thrashes_);
   own[ended] = real(mine.ended_on >= 0);
   own[names] = real(mine.names);
+  own[of_window::on_device] = real(mine.on_device);
   own[rates] = 0.0;
   double place = 0.0;
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
@@ -164,7 +166,7 @@ KEEL_BODY std::optional<double> replication::may_sum() {
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, of_window::threw) != 0.0) return std::nullopt;
   }
-  for (auto const one : {of_window::updates, of_window::rates, of_window::trains}) {
+  for (auto const one : {of_window::updates, of_window::rates, of_window::trains, of_window::on_device}) {
     if (numbers().first_other(one) >= 0) return std::nullopt;
   }
   window_of_ranks const all = window();
@@ -238,6 +240,12 @@ KEEL_BODY window_of_ranks replication::finish_exchange(ending how, std::string c
     throw world_error("E26", "rank " + std::to_string(other) +
                                  " and rank 0 do not train the same parameters: some require grad on one of them alone. "
                                  "Freeze and unfreeze the same on all ranks.");
+  if (int const other = numbers().first_other(of_window::on_device); other >= 0 && all.ended_on < 0)
+    throw world_error(
+        "E26", "rank " + std::to_string(other) +
+                   " and rank 0 do not decide their updates at the same place: on one "
+                   "the device does, and on the other the host, as it must where a trainer puts state of the program back. "
+                   "Register the same state on all ranks.");
   factor_ = factor_in(all);
   owes_sums_ = all.ended_on < 0 && all.is_finite();
   return all;

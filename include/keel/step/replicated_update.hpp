@@ -1,4 +1,5 @@
-// An update of several ranks: they agree on what their windows came to, add up their gradients, and each judges the sum.
+// An update of several ranks: they agree on what their windows came to, add up their gradients, and each judges the sum, on its host or
+// on its device.
 #pragma once
 
 #include <algorithm>
@@ -6,11 +7,13 @@
 #include <cstdint>
 #include <exception>
 #include <keel/accumulate/declared_batch.hpp>
+#include <keel/collective/collectives.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/shard/replication.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/late_update.hpp>
 #include <keel/step/update_decision.hpp>
 #include <optional>
 #include <string>
@@ -25,52 +28,50 @@ class replicated_update {
  public:
   explicit replicated_update(Step& step) : step_(step), sums_(step.pass_.sums()) {}
 
-  /// Before the update's last micro-batch: where the host knows its loss before the backward pass, the ranks agree while that runs.
+  /// Before the update's last micro-batch: where the host needs nothing of its loss, or knows it before the backward pass, the ranks agree
+  /// while that runs.
   void agree_in_backward() {
     // A micro-batch that is cut has several backward passes, and a hook behind it may look at gradients or be in a collective.
     bool const is_alone = step_.pieces() == 1 && !reads_losses(step_.observe_);
-    if (!ranks().is_shared() || step_.losses_stay_on_device_ || !is_alone) return;
+    bool const is_known = on_device() || !step_.losses_stay_on_device_;
+    if (!ranks().is_shared() || !is_known || !is_alone) return;
     step_.pass_.tell_before_backward([&step = step_](loss_accumulator const& tally, double weight) {
       replicated_update(step).begin_agreement(tally, weight);
     });
   }
 
   update_decision decide() {
+    if (on_device()) late_update<Step>(step_).settle_before();
     window_of_ranks const all = agree();
     if (all.is_finite()) told_if_not_of_ranks([&] { ranks().sum_gradients(); });
     require_declared_update(step_.present_value().accumulate, step_.micro_batches_, all.rows, step_.is_first());
-    update_decision found{{step_.scaler_.factor(), 0.0, all.tokens, all.rows, false}};
+    update_decision found{{step_.scaler_.factor(), 0.0, all.tokens, all.rows, on_device()}};
     found.facts.parts = sums_.parts;
     found.facts.origin = origin_of(sums_);
-    found.loss = found.norm = is_sum() ? all.loss : all.loss / all.loss_weight;
     if (!all.is_finite()) {
-      found.skip_reason = reason::nonfinite_loss;
-      found.where = sums_.parts.first_nonfinite(Step::read);
-      if (ranks().is_shared()) {
-        std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
-        if (found.where.empty()) found.where = which;
-        // Only there is anything to be found.
-        if (whole_) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
-      }
+      skip(found, all);
       return found;
     }
     told_if_not_of_ranks([&] { ranks().share_buffers(); });
+    // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
+    if (!is_sum()) whole_->take_weight(all.weight);
+    if (on_device()) {
+      told_before_shares([&] {
+        at::Tensor const loss = loss_on_device(found.facts, all);
+        late_update<Step>(step_).decide(found, std::move(*whole_), loss);
+      });
+      return found;
+    }
+    found.loss = found.norm = mean_of(all.loss, all);
     if (all.names != 0 && ranks().is_shared()) {
       std::vector<double> named = sums_.parts.sums(Step::read, is_sum());
       ranks().sum(named);
       found.facts.parts.put(named, is_sum());
     }
-    // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
-    if (!is_sum()) whole_->take_weight(all.weight);
-    auto const judge = [&] {
+    told_before_shares([&] {
       step_.judge(found, std::move(*whole_).unscale().check());
       if (found.clipped) found.clipped->write_for(step_.optimizer_);
-    };
-    if constexpr (Step::has_ladder) {
-      told_if_not_of_ranks(judge);
-    } else {
-      ranks().told_before_shares(judge);
-    }
+    });
     // NOLINTEND(bugprone-unchecked-optional-access)
     return found;
   }
@@ -78,36 +79,89 @@ class replicated_update {
  private:
   replication& ranks() { return step_.replication_; }
   bool is_sum() const { return step_.recipe_value().accumulate.sum; }
+  bool on_device() const { return step_.decides_on_device_; }
+  template <class Loss>
+  Loss mean_of(Loss const& loss, window_of_ranks const& all) const {
+    return is_sum() ? loss : loss / all.loss_weight;
+  }
 
+  /// `loss`: of this rank, where its host knows it.
   window_of_ranks window_of(double loss, double loss_weight, double unit, double weight) {
     double const counted = is_sum() ? 1.0 : loss_weight;
-    return {.loss = loss * counted,
+    return {.loss = on_device() ? 0.0 : loss * counted,
             .loss_weight = counted,
             .weight = weight,
             .unit = unit,
             .rows = sums_.rows,
             .tokens = sums_.tokens,
-            .updates = step_.updates_ + step_.skipped_,
-            .nonfinite_on = std::isfinite(loss) ? -1 : ranks().world().rank(),
-            .names = sums_.parts.names()};
+            .updates = step_.attempted(),
+            .nonfinite_on = on_device() || std::isfinite(loss) ? -1 : ranks().world().rank(),
+            .names = sums_.parts.names(),
+            .on_device = on_device()};
   }
 
   void begin_agreement(loss_accumulator const& tally, double weight) {
     loss_accumulator loss = sums_.loss;
     is_sum() ? loss.add_term(tally) : loss.add(tally);
-    if (!std::isfinite(loss.mean())) return;
+    if (is_lost() || (!on_device() && !std::isfinite(loss.mean()))) return;
     auto const [unit, total] = step_.pass_.weights_with(weight);
     ranks().begin_agreement(window_of(loss.mean(), loss.weight, unit, total));
   }
 
   window_of_ranks agree() {
-    double const loss = sums_.loss.is_on_device() ? Step::read(sums_.loss.mean_on_device()) : sums_.loss.mean();
-    if (!std::isfinite(loss)) return ranks().agree(window_of(loss, sums_.loss.weight, 0.0, 0.0));
+    if (is_lost()) {
+      window_of_ranks lost = window_of(0.0, sums_.loss.weight, 0.0, 0.0);
+      lost.nonfinite_on = ranks().world().rank();
+      return ranks().agree(lost);
+    }
+    double loss = sums_.loss.mean();
+    if (!on_device()) {
+      if (sums_.loss.is_on_device()) loss = Step::read(sums_.loss.mean_on_device());
+      if (!std::isfinite(loss)) return ranks().agree(window_of(loss, sums_.loss.weight, 0.0, 0.0));
+    }
     replication::require_dense(step_.parameters_);
     whole_.emplace(step_.pass_.complete());
     return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
   }
 
+  /// The host knows that a loss is not finite, without a look at the device.
+  bool is_lost() const { return on_device() && !sums_.exception.empty(); }
+
+  /// What the host knows of it is the same on all ranks.
+  void skip(update_decision& found, window_of_ranks const& all) {
+    found.loss = found.norm = mean_of(all.loss, all);
+    found.skip_reason = reason::nonfinite_loss;
+    found.where = sums_.parts.first_nonfinite(Step::read);
+    if (ranks().is_shared()) {
+      std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
+      if (found.where.empty()) found.where = which;
+      // Only there is anything to be found.
+      if (whole_) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+    }
+    if (on_device()) late_update<Step>(step_).leave_to_host(found);
+  }
+
+  /// Of all ranks, a double scalar there, with what follows of it for the update's facts.
+  at::Tensor loss_on_device(update_facts& facts, window_of_ranks const& all) {
+    at::Tensor const mine = sums_.loss.mean_on_device();
+    if (!ranks().is_shared()) return mine;
+    if (all.names != 0) {
+      at::Tensor const named = sums_.parts.sums_on_device(mine.device(), is_sum());
+      all_reduce(ranks().world(), named);
+      facts.parts.put_on_device(named, is_sum());
+    }
+    facts.losses = all_gather(ranks().world(), mine * (is_sum() ? 1.0 : sums_.loss.weight));
+    return mean_of(facts.losses.sum(), all);
+  }
+
+  template <class Run>
+  void told_before_shares(Run const& run) {
+    if constexpr (Step::has_ladder) {
+      told_if_not_of_ranks(run);
+    } else {
+      ranks().told_before_shares(run);
+    }
+  }
   /// As replication::told_at_once. Where memory ran out, the step of a recipe with a ladder says so.
   template <class Run>
   void told_if_not_of_ranks(Run const& run) {

@@ -40,6 +40,7 @@
 #include <keel/step/closure_update.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/late_update.hpp>
 #include <keel/step/observer.hpp>
 #include <keel/step/own_backward.hpp>
 #include <keel/step/own_policies.hpp>
@@ -123,7 +124,9 @@ class step {
     if constexpr (std::same_as<recipe, detail::inert>) throw broken_rule<recipe_error, rule::D25>();
     require_types_fit<judged, module_of<Model>, Optimizer>();
     detail::require_own_policies_fit<recipe>();
-    if constexpr (replicates) replication_.begin(recipe_value(), parameters_, model_, optimizer_, has_closure());
+    if constexpr (replicates)
+      replication_.begin(recipe_value(), parameters_, model_, optimizer_, has_closure(),
+                         Environment::decides_on_device(parameters_.device));
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws world_error
   /// (E24) for ranks with different recipes, models or learning rates.
@@ -322,7 +325,7 @@ class step {
     detail::pending_update update = std::move(*pending_);
     pending_.reset();
     detail::raised const closing(closing_);
-    step_outcome result = close_pending(std::move(update));
+    step_outcome result = detail::late_update<step>(*this).close(std::move(update));
     trace_.settled(open_);
     pass_.after_late_hooks();
     return result;
@@ -332,6 +335,8 @@ class step {
   /// Updates that were applied; one that is under way on a device is not.
   std::int64_t updates() const { return updates_; }
   std::int64_t skipped() const { return skipped_; }
+  /// Both, and one that is under way.
+  std::int64_t attempted() const { return begun() + skipped_; }
   /// The share of the applied updates that the clip policy changed; 0 before the first.
   double clip_fraction() const { return updates_ == 0 ? 0.0 : static_cast<double>(clipped_) / static_cast<double>(updates_); }
   /// Into how many pieces each micro-batch is cut, after rungs that were taken.
@@ -419,6 +424,7 @@ class step {
 
   friend own_backward<step>;
   friend detail::closure_update<step>;
+  friend detail::late_update<step>;
   friend detail::replicated_update<step>;
   template <class, class>
   friend class trainer;
@@ -574,7 +580,8 @@ class step {
     };
     if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
     if (!decision) return result::accumulated{micro_batches_, numbers_.present().accumulate.count};
-    step_outcome const result = decides_on_device_ ? finish_on_device(std::move(*decision)) : finish(std::move(*decision));
+    step_outcome const result =
+        decides_on_device_ ? detail::late_update<step>(*this).finish(std::move(*decision)) : finish(std::move(*decision));
     if constexpr (has_ladder)
       if (replication_.take_rung_request()) take_rung_for_time();
     return result;
@@ -675,23 +682,16 @@ class step {
     detail::update_sums const& sums = pass_.sums();
     if constexpr (replicates) return detail::replicated_update<step>(*this).decide();
     require_declared_update(numbers_.present().accumulate, micro_batches_, sums.rows * context_.run().world_size, is_first());
-    // The update before this one may change the scale, the rate and the limits.
-    if (decides_on_device_) {
-      detail::name_out_of_memory_inside_update(updates_, [&] {
-        if (auto const before = settle()) settled_ = before;
-      });
-    }
+    if (decides_on_device_) detail::late_update<step>(*this).settle_before();
     detail::update_decision found{{scaler_.factor(), 0.0, sums.tokens, sums.rows, decides_on_device_}};
     found.facts.parts = sums.parts;
     found.facts.origin = detail::origin_of(sums);
     if (decides_on_device_) {
-      auto unscaled = pass_.complete().unscale();
-      engine_->prepare();
-      found.limits = {guards_.spike().loss_limit(), guards_.spike().gradient_norm_limit(),
-                      norm_limit<clip_policy>(clip_state_, numbers_.present().clip)};
-      found.decided.emplace(decide_on_device(std::move(unscaled), sums.loss.mean_on_device(), found.limits));
-      if (detail::reads_gradients(observe_)) show_gradients(*found.decided);
-      if (pass_.layers().is_on()) pass_.layers().gradients(found.decided->unscaling);
+      if (!sums.exception.empty() && !pass_.has_gradients()) {
+        detail::late_update<step>(*this).leave_to_host(found);
+        return found;
+      }
+      detail::late_update<step>(*this).decide(found, pass_.complete(), sums.loss.mean_on_device());
       return found;
     }
     auto const is_finite = [&](double loss) {
@@ -734,12 +734,6 @@ class step {
     detail::show_gradients(parameters_, unscaled,
                            [&] { observe_(event::gradients_ready{begun(), norm, parameters_.tensors}); });
   }
-  /// Of an update that is decided on the device, and takes place: the host waits for it here.
-  void show_gradients(device_decision const& decided) {
-    if (read(decided.happens) == 0.0) return;
-    show_gradients(read(decided.norm), detail::unscaled_gradients(parameters_, decided.unscaling));
-  }
-
   void show_layers(bool wait) {
     while (auto const found = pass_.layers().take(wait)) observe_(event::layers_measured{found->update, *found});
   }
@@ -762,27 +756,6 @@ class step {
     step_outcome const result = accept(found.facts, found.loss, found.norm, was_clipped);
     replication_.told_at_once([&] { replication_.look_at_replicas(); });
     return result;
-  }
-
-  /// Launches the update and says what became of the one before it.
-  step_outcome finish_on_device(detail::update_decision found) {
-    begin_update(found.facts);
-    half_updated_ = true;
-    step_optimizer([&] {
-      engine_->update_where(found.decided->happens, found.decided->factor);
-      if (device_scale_) device_scale_->update(found.decided->happens, found.decided->overflowed);
-      pass_.buffers().restore_unless(found.decided->happens);
-    });
-    pass_.layers().after_update(begun() + 1);
-    repeated_.take(optimizer_, parameters_);
-    found.facts.memory = pass_.memory().end();
-    pass_.phases().stop();
-    found.facts.times = pass_.phases().take();
-    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it, because the device decides
-    pending_.emplace(detail::pending_update{found.facts, found.limits, std::move(found.decided->verdict)});
-    half_updated_ = false;
-    end_update();
-    return std::exchange(settled_, std::nullopt).value_or(result::pending{});
   }
 
   /// The last look before parameters change. Throws learning_rate_error (E18).
@@ -874,19 +847,8 @@ class step {
     return result;
   }
 
-  /// The device's verdicts are the host's, one update later: the same numbers take the same branches.
-  step_outcome close_pending(detail::pending_update update) {
-    auto const [loss, norm, applied] = update.verdict.read();
-    if (applied) return accept(update.facts, loss, norm, norm > update.limits.clip);
-    engine_->take_back();
-    reason const why = skip_reason_of(loss, norm, update.limits, bad_gradient);
-    auto const found = why == bad_gradient ? update.verdict.first_nonfinite() : std::nullopt;
-    std::string const where = why == reason::nonfinite_loss ? update.facts.parts.first_nonfinite(read) : "";
-    return skip(update.facts, why, found ? parameters_.names[*found] : where, loss, norm);
-  }
-
   bool can_decide_on_device() const {
-    if constexpr (needs_whole_gradients<clip_policy> || replicates) return false;
+    if constexpr (needs_whole_gradients<clip_policy>) return false;
     // By the time a late result is read, the next forward pass has changed the buffers.
     if constexpr (averages && configured.ema.buffers) return false;
     // The program's state is put back on the host, which then has to know at once.

@@ -56,6 +56,9 @@ class named_sums {
   /// The sum and the weight of each; and puts them back as they are on several ranks, where `is_sum` says that they are terms.
   std::vector<double> sums(read_number read, bool is_sum) const;
   void put(std::vector<double> const& sums, bool is_sum);
+  /// The same on the device, where the losses stay there: doubles.
+  at::Tensor sums_on_device(at::Device device, bool is_sum) const;
+  void put_on_device(at::Tensor const& sums, bool is_sum);
 
  private:
   struct one {
@@ -89,6 +92,7 @@ struct update_facts {
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
   phase_times times = {};                    ///< of a late one
   named_sums parts = {};                     ///< of the loss, where the program names them
+  at::Tensor losses = {};                    ///< of each rank, by its weight, where several have them on their devices
   std::string origin = {};  ///< of a value that is not finite, where it is known without a look into the update
 };
 

@@ -3,6 +3,10 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/stack.h>
+
 #include <cmath>
 #include <functional>
 #include <keel/step/update_decision.hpp>
@@ -80,6 +84,25 @@ KEEL_BODY void named_sums::put(std::vector<double> const& sums, bool is_sum) {
     double const weight = is_sum ? 1.0 : sums[2 * i + 1];
     all_[i].loss = {};
     all_[i].loss.add(sums[2 * i] / weight, weight);
+  }
+}
+
+KEEL_BODY at::Tensor named_sums::sums_on_device(at::Device device, bool is_sum) const {
+  auto const options = at::TensorOptions(at::kDouble).device(device);
+  std::vector<at::Tensor> all;
+  for (one const& part : all_) {
+    double const weight = is_sum ? 1.0 : part.loss.weight;
+    all.push_back(part.loss.mean_on_device() * weight);
+    all.push_back(at::full({}, weight, options));
+  }
+  return at::stack(all);
+}
+
+KEEL_BODY void named_sums::put_on_device(at::Tensor const& sums, bool is_sum) {
+  for (std::size_t i = 0; i < all_.size(); ++i) {
+    auto const place = static_cast<std::int64_t>(2 * i);
+    all_[i].loss = {};
+    all_[i].loss.add_on_device(is_sum ? sums[place] : sums[place] / sums[place + 1], 1.0);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <exception>
@@ -90,6 +91,11 @@ class update_pass {
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
+  /// A parameter has one.
+  bool has_gradients() const {
+    return std::any_of(parameters_.tensors.begin(), parameters_.tensors.end(),
+                       [](at::Tensor const& one) { return one.grad().defined(); });
+  }
 
   /// `scale` is the loss scale that the host knows, `device_scale` one that only the device does. Where losses stay on the
   /// device, the backward pass is launched without a look at them: the host would wait for the forward pass, and the device
@@ -147,9 +153,7 @@ class update_pass {
   /// parameter since the last one, data_error (E07) where no parameter has a gradient.
   gradients<stage::scaled> complete() {
     watch_.require_unchanged();
-    bool any = false;
-    for (at::Tensor const& parameter : parameters_.tensors) any |= parameter.grad().defined();
-    if (!any) {
+    if (!has_gradients()) {
       throw data_error(
           "E07",
           "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
@@ -172,8 +176,8 @@ class update_pass {
     return tally;
   }
 
-  /// Called once before the backward pass that comes next, with what its micro-batch comes to and the weight of its loss: where the loss is
-  /// finite and the host knows it.
+  /// Called once before the backward pass that comes next, with what its micro-batch comes to and the weight of its loss: where the host
+  /// knows that it is finite, or does not ask.
   using before_backward = std::function<void(loss_accumulator const&, double)>;
   void tell_before_backward(before_backward call) { before_backward_ = std::move(call); }
   /// Of the open update, with a loss of this weight more: what the micro-batches' weights count in, and their sum in it.
@@ -323,6 +327,7 @@ class update_pass {
     add_parts(loss);
     if (losses_stay_on_device_) {
       tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
+      if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
       add_gradients(loss);
       return;
     }

@@ -123,7 +123,7 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
             step_outcome const launched = step(*at, std::ref(loss_of));
             if (!goes_on(step.settle().value_or(launched))) return true;
           }
-          if constexpr (Step::replicates) step.ranks().end_of_data(step.updates() + step.skipped());
+          if constexpr (Step::replicates) step.ranks().end_of_data(step.attempted());
         } catch (data_ended const&) {
           // Of another rank; all begin the batches again.
         }

@@ -603,7 +603,7 @@ class trainer {
     try {
       ended = detail::walk_epoch(batches, cursor, step_.parameters().device, begin, take_one);
       if constexpr (step_type::replicates) {
-        if (!ended && !data_moved_) step_.ranks().end_of_data(step_.updates() + step_.skipped());
+        if (!ended && !data_moved_) step_.ranks().end_of_data(step_.attempted());
       }
     } catch (detail::data_ended const& by) {
       log_.data_ended(step_.updates(), by.rank);
