@@ -85,12 +85,8 @@ KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int ran
 }
 
 /// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
-/// that it failed for them too, or one that is in another.
-inline std::string reason_in(c10d::Store& store, int rank, int size, std::string const& what, std::int64_t number) {
-  std::string const mine = what + ", its collective number " + std::to_string(number);
-  put(store, failed_key(rank), mine);
-  // On LibTorch 1.13 a wait limits what comes after it too.
-  store.wait({failed_key(rank)}, std::chrono::seconds(1));
+/// that it failed for them too, or one that is in another. `mine`: what this one has left.
+inline std::string reason_in(c10d::Store& store, int rank, int size, std::string const& mine) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string words, missing;
   auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -127,12 +123,22 @@ KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
   std::string left;
   try {
-    // Two seconds of waiting are in it, and a busy machine.
-    auto const ask = [store, rank, size, name = std::string(what), number] {
-      return reason_in(*store, rank, size, name, number);
-    };
-    auto const found = store ? answered<std::string>(std::chrono::seconds(4), ask) : std::optional<std::string>("");
-    left = found ? *found : "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    if (store) {
+      std::string const mine = std::string(what) + ", its collective number " + std::to_string(number);
+      auto const leave = [store, rank, mine] {
+        put(*store, failed_key(rank), mine);
+        return store->check({failed_key(rank)});
+      };
+      auto const ask = [store, rank, size, mine] { return reason_in(*store, rank, size, mine); };
+      // A rank that ends does so a second behind the timeout at most, unless others answer.
+      std::optional<std::string> found;
+      if (answered<bool>(std::chrono::milliseconds(800), leave)) {
+        // Two seconds of waiting are in it, and a busy machine.
+        found = answered<std::string>(std::chrono::seconds(4), ask);
+      }
+      left =
+          found ? *found : "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    }
   } catch (std::exception const&) {
     left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
