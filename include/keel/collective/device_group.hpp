@@ -12,14 +12,15 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 
 #include <concepts>
+#include <exception>
 #include <keel/collective/process_group.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
-#include <vector>
 
 namespace keel {
 
@@ -35,20 +36,30 @@ class transport_by_device final : public transport {
   int size() const override { return hosts_.size(); }
   std::chrono::milliseconds timeout() const override { return hosts_.timeout(); }
 
-  void all_reduce(at::Tensor& tensor, reduction_kind how) override { by(tensor).all_reduce(tensor, how); }
-  std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    return by(tensor).begin_all_reduce(tensor, how);
+  void all_reduce(at::Tensor& tensor, reduction_kind how) override {
+    told([&] { by(tensor).all_reduce(tensor, how); });
   }
-  void all_gather(at::Tensor const& mine, at::Tensor& all) override { by(mine).all_gather(mine, all); }
+  std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
+    return told([&] { return with_end(by(tensor).begin_all_reduce(tensor, how)); });
+  }
+  void all_gather(at::Tensor const& mine, at::Tensor& all) override {
+    told([&] { by(mine).all_gather(mine, all); });
+  }
   std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    return by(mine).begin_all_gather(mine, all);
+    return told([&] { return with_end(by(mine).begin_all_gather(mine, all)); });
   }
   std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    return by(mine).begin_agreement(mine, all);
+    return told([&] { return with_end(by(mine).begin_agreement(mine, all)); });
   }
-  void broadcast(at::Tensor& tensor, int from) override { by(tensor).broadcast(tensor, from); }
-  void all_to_all(at::Tensor const& from, at::Tensor& to) override { by(from).all_to_all(from, to); }
-  void barrier() override { hosts().barrier(); }
+  void broadcast(at::Tensor& tensor, int from) override {
+    told([&] { by(tensor).broadcast(tensor, from); });
+  }
+  void all_to_all(at::Tensor const& from, at::Tensor& to) override {
+    told([&] { by(from).all_to_all(from, to); });
+  }
+  void barrier() override {
+    told([&] { hosts().barrier(); });
+  }
   void abort(std::string const& why) noexcept override {
     hosts().abort(why);
     devices_->abort(why);
@@ -62,6 +73,33 @@ class transport_by_device final : public transport {
   }
 
  private:
+  class under_way final : public collective_under_way {
+   public:
+    under_way(transport_by_device& of, std::unique_ptr<collective_under_way> begun) : of_(of), begun_(std::move(begun)) {}
+    bool is_done() override { return begun_->is_done(); }
+    void wait() override {
+      of_.told([this] { begun_->wait(); });
+    }
+
+   private:
+    transport_by_device& of_;
+    std::unique_ptr<collective_under_way> begun_;
+  };
+
+  /// What fails in one group ends the other: ranks may wait in either.
+  template <class Call>
+  std::invoke_result_t<Call const&> told(Call const& call) {
+    try {
+      return call();
+    } catch (std::exception const& thrown) {
+      abort(thrown.what());
+      throw;
+    }
+  }
+  std::unique_ptr<collective_under_way> with_end(std::unique_ptr<collective_under_way> begun) {
+    if (begun == nullptr) return nullptr;
+    return std::make_unique<under_way>(*this, std::move(begun));
+  }
   transport& hosts() const { return *hosts_.by(); }
   transport& by(at::Tensor const& tensor) const { return tensor.is_cpu() ? hosts() : *devices_; }
 
@@ -89,7 +127,8 @@ world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
                                  " of " + std::to_string(group->getSize()) +
                                  ". Make the group with the rank and the size that make_group gets.");
   return world_of_ranks(std::make_shared<detail::transport_by_device>(
-      hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store))));
+      hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store), nullptr,
+                                                                   detail::group_transport<group_type>::place::on_device)));
 }
 
 }  // namespace keel

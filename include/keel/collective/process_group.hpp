@@ -61,15 +61,18 @@ class meets_in_store {
 template <class Group>
 class group_transport final : public transport, public meets_in_store {
  public:
+  enum class place : unsigned char { anywhere, on_device };
+
   /// `messages`: all ranks have them, or none.
   group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store,
-                  std::unique_ptr<direct_messages> messages = nullptr)
+                  std::unique_ptr<direct_messages> messages = nullptr, place of_tensors = place::anywhere)
       : group_(std::move(group)),
         store_(std::move(store)),
         messages_(std::move(messages)),
         rank_(group_->getRank()),
         size_(group_->getSize()),
-        timeout_(timeout) {}
+        timeout_(timeout),
+        is_on_device_(of_tensors == place::on_device) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -170,8 +173,8 @@ class group_transport final : public transport, public meets_in_store {
     void wait() override {
       of_.require_sound();
       try {
-        // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
-        of_.is_limited_ ? work_->wait(of_.timeout_) : work_->wait();
+        // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other. With one, the host would wait for a device.
+        of_.is_limited_ && !of_.is_on_device_ ? work_->wait(of_.timeout_) : work_->wait();
       } catch (std::exception const& thrown) {
         of_.fail(what_, number_, thrown);
       }
@@ -214,6 +217,11 @@ class group_transport final : public transport, public meets_in_store {
 
   std::unique_ptr<collective_under_way> begin_all_gather(char const* what, at::Tensor const& mine, at::Tensor& all) {
     return begin(what, [&](Group& group) {
+      // NCCL gathers into a list by way of another tensor of this size.
+      if (is_on_device_) {
+        at::Tensor whole = all.view({-1}), part = mine.view({-1});
+        return group._allgather_base(whole, part, c10d::AllgatherOptions());
+      }
       std::vector<at::Tensor> inputs{mine};
       std::vector<std::vector<at::Tensor>> outputs(1);
       for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
@@ -262,6 +270,7 @@ class group_transport final : public transport, public meets_in_store {
   std::unique_ptr<direct_messages> messages_;
   int rank_, size_;
   std::chrono::milliseconds timeout_;
+  bool is_on_device_;
   bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
   std::vector<work> begun_;  ///< those that may still be under way

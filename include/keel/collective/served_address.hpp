@@ -4,6 +4,7 @@
 
 #include <netdb.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -28,35 +29,46 @@ inline bool is_at_work(open_socket const& connection, socket_deadline last) {
   return false;
 }
 
+/// A name may be known a little later, as those of containers that start together are.
+inline constexpr std::chrono::seconds longest_without_name{60};
+
+struct freed_addresses {
+  void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
+};
+
 /// Waits for a process to listen at the address, and to answer. False: one listens, and does not answer in time. Throws std::runtime_error
 /// with the system's words where the address is wrong, or no process listens there by then.
 inline bool is_served(std::string const& host, int port, socket_deadline last) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
-  for (bool is_silent = false;;) {
+  auto const last_of_name = std::min(last, now() + longest_without_name);
+  // Of several addresses each gets its turn, and longer ones later.
+  for (std::chrono::milliseconds turn = std::chrono::seconds(1);; turn *= 2) {
     addrinfo wanted{};
     wanted.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
     int const unknown = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
-    if (unknown != 0 && (unknown != EAI_AGAIN || now() >= last)) throw std::runtime_error(::gai_strerror(unknown));
-    std::unique_ptr<addrinfo, decltype([](addrinfo* all) { ::freeaddrinfo(all); })> const all(found);
-    std::ptrdiff_t left = 0;
-    for (addrinfo const* one = found; one != nullptr; one = one->ai_next) ++left;
-    int failed = EAGAIN;
-    for (addrinfo const* one = found; one != nullptr; one = one->ai_next, --left) {
+    if (unknown != 0 && now() >= last_of_name) throw std::runtime_error(::gai_strerror(unknown));
+    std::unique_ptr<addrinfo, freed_addresses> const all(found);
+    bool is_silent = false, may_listen_later = unknown != 0;
+    int why = 0;
+    for (addrinfo const* one = found; one != nullptr; one = one->ai_next) {
       socket_address at;
       std::memcpy(&at.of, one->ai_addr, one->ai_addrlen);
       at.length = one->ai_addrlen;
-      // An address that answers nothing leaves time for the next.
-      open_socket const made = connect_to(at, now() + (last - now()) / left, failed);
-      if (made.get() < 0) continue;
-      if (is_at_work(made, last)) return true;
-      is_silent = now() >= last;
-      failed = ECONNRESET;
+      bool const is_only_one = found->ai_next == nullptr;
+      auto const soon = is_only_one ? last : std::min<socket_deadline>(last, now() + turn);
+      int failed = ECONNRESET;
+      if (open_socket const made = connect_to(at, soon, failed); made.get() >= 0) {
+        if (is_at_work(made, soon)) return true;
+        is_silent = is_silent || now() >= soon;
+        failed = ECONNRESET;
+      }
+      may_listen_later = may_listen_later || failed == ECONNREFUSED || failed == ECONNRESET || failed == ETIMEDOUT;
+      if (why == 0 || failed == ECONNREFUSED) why = failed;
     }
-    if (is_silent) return false;
-    bool const may_listen_later = failed == ECONNREFUSED || failed == ECONNRESET || failed == EAGAIN;
-    if (!may_listen_later || now() >= last) throw std::runtime_error(std::generic_category().message(failed));
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    if (is_silent && now() >= last) return false;
+    if (unknown == 0 && (!may_listen_later || now() >= last)) throw std::runtime_error(std::generic_category().message(why));
+    std::this_thread::sleep_for(std::chrono::milliseconds(unknown != 0 ? 500 : 20));
   }
 }
 

@@ -8,6 +8,7 @@
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -31,6 +32,15 @@ class device_reading {
   }
 
   bool has_arrived() const { return !arrived_ || arrived_->query(); }
+  /// Waits for so long; false: they have not.
+  bool wait_for(std::chrono::milliseconds longest) const {
+    auto const last = std::chrono::steady_clock::now() + longest;
+    while (!has_arrived()) {
+      if (std::chrono::steady_clock::now() >= last) return false;
+      std::this_thread::yield();
+    }
+    return true;
+  }
 
   /// Waits for them, and for nothing that was asked of the device later.
   at::Tensor const& read() {

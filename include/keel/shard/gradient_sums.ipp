@@ -191,7 +191,8 @@ KEEL_BODY void gradient_sums::begin_ready() {
   if (begun_ + 1 >= buckets_.size() || buckets_[begun_].missing > 0) return;
   std::optional<double> const relative = may_begin_();
   if (!relative) return;
-  while (begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0) begin(begun_++, *relative, false);
+  // One whose beginning fails here is begun at the end, as the other ranks have begun it.
+  for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) begin(begun_, *relative, false);
 }
 
 KEEL_BODY gradient_sums::taken gradient_sums::of_gradient(std::size_t parameter) const {
@@ -288,7 +289,7 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   forget();
   if (is_broken_) std::rethrow_exception(failed_);
   at::NoGradGuard const no_grad;
-  while (begun_ < buckets_.size()) begin_whatever(begun_++, relative, threw);
+  for (; begun_ < buckets_.size(); ++begun_) begin_whatever(begun_, relative, threw);
   wait();
   at::Tensor const& last = buckets_.back().flags;
   auto const said = read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks));

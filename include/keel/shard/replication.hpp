@@ -2,8 +2,8 @@
 // step decide together, in one packed collective an update, and the sum of their gradients. No rank takes a branch before a collective by
 // itself: one that throws takes part with what it threw, and so does one whose loss is not finite, whose data has ended, or that was asked to
 // stop or to save.
-// Where the host knows the loss before the last backward pass of an update, the ranks agree while it runs, and the sums begin in it
-// (gradient_sums.hpp); otherwise both follow it.
+// Where the host knows the loss before the last backward pass of an update, or leaves it on the device that decides, the ranks agree while
+// that pass runs, and the sums begin in it (gradient_sums.hpp); otherwise both follow it.
 // Buffers, such as the statistics of batch normalisation, are rank 0's on all of them, from the end of an update on.
 // Left out: batch statistics over all ranks.
 #pragma once
@@ -94,8 +94,8 @@ class replication {
 
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = is_starved_ = false; }
-  /// Before the last backward pass of a window, what the window comes to with it, which is finite here: the agreement begins, and the sums of
-  /// gradients that are complete.
+  /// Before the last backward pass of a window, what the window comes to with it, which is finite here or on the device: the agreement
+  /// begins, and the sums of gradients that are complete.
   void begin_agreement(window_of_ranks const& mine);
   /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Where it is finite, each
   /// sums the gradients next. Throws world_error where another rank threw, with its words (E25), or is at another update, trains other

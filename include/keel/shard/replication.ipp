@@ -57,7 +57,8 @@ inline std::string same_on_all_ranks(config const& recipe, parameter_list const&
   own.run = {};
   std::string lines = "recipe:\n" + std::string(describe(own).c_str());
   auto const add = [&](std::string const& name, at::Tensor const& one) {
-    lines += name + " " + c10::toString(one.scalar_type()) + c10::str(one.sizes()) + "\n";
+    lines += name + " " + c10::toString(one.scalar_type()) + c10::str(one.sizes());
+    lines += (one.is_cpu() ? "" : " on " + c10::DeviceTypeName(one.device().type(), true)) + "\n";
   };
   for (std::size_t i = 0; i < parameters.tensors.size(); ++i) add(parameters.names[i], parameters.tensors[i]);
   for (auto const& buffer : model.named_buffers()) add(buffer.key(), buffer.value());

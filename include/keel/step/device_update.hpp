@@ -8,6 +8,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <keel/core/outcome.hpp>
@@ -34,13 +35,17 @@ class device_result {
     double loss;
     double gradient_norm;  ///< unscaled, before clipping
     bool applied;
+    std::vector<double> also;
   };
 
-  /// `values`: loss, norm and whether it was applied, three doubles on the device. `squares`: one a gradient.
+  /// `values`: loss, norm and whether it was applied, and what else is to be read with them, doubles on the device. `squares`: one a
+  /// gradient.
   device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters);
 
   /// Waits until the update is through, and for nothing that was asked of the device after it.
   figures read();
+  /// The same for so long; false: it is not.
+  bool wait_for(std::chrono::milliseconds longest) const { return values_.wait_for(longest); }
   /// The first parameter whose gradient is not finite. Waits for the device: only a skipped update asks.
   std::optional<std::size_t> first_nonfinite() const;
 
@@ -63,8 +68,10 @@ struct device_decision {
   at::Tensor unscaling;   ///< the factor without the clip
 };
 
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there.
-device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits);
+/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `also`: doubles there,
+/// which the host reads with the verdict.
+device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
+                                 std::vector<at::Tensor> const& also = {});
 
 }  // namespace keel
 

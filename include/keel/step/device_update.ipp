@@ -4,6 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -19,8 +20,9 @@ KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, st
     : squares_(std::move(squares)), parameters_(std::move(parameters)), values_(std::move(values)) {}
 
 KEEL_BODY device_result::figures device_result::read() {
-  double const* const values = values_.read().data_ptr<double>();
-  return {values[0], values[1], values[2] != 0.0};
+  at::Tensor const& read = values_.read();
+  double const* const values = read.data_ptr<double>();
+  return {values[0], values[1], values[2] != 0.0, std::vector<double>(values + 3, values + read.numel())};
 }
 
 KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
@@ -38,7 +40,7 @@ KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& l
 }
 
 KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
-                                           update_limits const& limits) {
+                                           update_limits const& limits, std::vector<at::Tensor> const& also) {
   at::NoGradGuard no_grad;
   auto const open = detail::gradient_access::open(std::move(unscaled));
   std::vector<at::Tensor> defined;
@@ -59,7 +61,9 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
   at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  return {device_result(at::stack({loss, norm, happens.to(at::kDouble)}), squares, std::move(parameters)),
+  std::vector<at::Tensor> read{at::stack({loss, norm, happens.to(at::kDouble)})};
+  for (at::Tensor const& one : also) read.push_back(one.reshape({-1}));
+  return {device_result(also.empty() ? read.front() : at::cat(read), squares, std::move(parameters)),
           factor,
           happens,
           loss_is_finite.logical_and(norm_is_finite.logical_not()),

@@ -6,7 +6,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/step/device_update.hpp>
@@ -16,8 +19,10 @@
 #include <keel/step/update_decision.hpp>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace keel::detail {
 
@@ -35,29 +40,63 @@ class late_update {
   }
 
   /// Checks and clips on the device, and allocates what the update takes; nothing has changed yet. `loss`: the update's mean, a double
-  /// scalar there.
-  void decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss) {
+  /// scalar there. `of_ranks`: what it came to on each, where there are several.
+  void decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss, at::Tensor const& of_ranks = {}) {
     auto unscaled = std::move(whole).unscale();
     step_.replication_.inside_with_gradients([&] { step_.engine_->prepare(); });
     step_.replication_.prepare_update();
     found.limits = {step_.guards_.spike().loss_limit(), step_.guards_.spike().gradient_norm_limit(),
                     norm_limit<typename Step::clip_policy>(step_.clip_state_, step_.present_value().clip)};
-    device_decision const& decided = found.decided.emplace(decide_on_device(std::move(unscaled), loss, found.limits));
+    std::vector<at::Tensor> also;
+    if (of_ranks.defined()) also.push_back(of_ranks);
+    if (found.facts.parts.names() != 0) also.push_back(found.facts.parts.means_on_device());
+    device_decision const& decided = found.decided.emplace(decide_on_device(std::move(unscaled), loss, found.limits, also));
     if (reads_gradients(step_.observe_)) show_gradients(decided);
     auto& layers = step_.pass_.layers();
     if (layers.is_on()) layers.gradients(decided.unscaling);
   }
 
-  /// The host knows that a loss is not finite, and skips the update. Of what became of the one before it, hooks have learned.
-  void leave_to_host(update_decision& found) {
-    step_.settled_.reset();
-    found.facts.late = step_.decides_on_device_ = false;
-    found.skip_reason = reason::nonfinite_loss;
-    found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
-  }
-
   /// Launches the update and says what became of the one before it.
   step_outcome finish(update_decision found) {
+    if (found.decided) {
+      launch(found);
+    } else {
+      step_.pass_.skip();
+    }
+    found.facts.memory = step_.pass_.memory().end();
+    step_.pass_.phases().stop();
+    found.facts.times = step_.pass_.phases().take();
+    step_.pending_.emplace(pending_update{found.facts, found.limits, {}, found.where});
+    if (found.decided) step_.pending_->verdict.emplace(std::move(found.decided->verdict));
+    step_.half_updated_ = false;
+    step_.end_update();
+    step_.replication_.told_at_once([&] { step_.replication_.look_at_replicas(); });
+    return std::exchange(step_.settled_, std::nullopt).value_or(result::pending{});
+  }
+
+  /// The device's verdict is the host's. Throws world_error (E25) where it does not come because another rank is gone.
+  step_outcome close(pending_update update) {
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    if (!update.verdict) return step_.skip(update.facts, reason::nonfinite_loss, update.where, nan, nan);
+    if constexpr (Step::replicates) require_end(*update.verdict);
+    auto const [loss, norm, applied, also] = update.verdict->read();
+    std::size_t const ranks = step_.replication_.is_shared() ? static_cast<std::size_t>(step_.replication_.world().size()) : 0;
+    update.facts.parts.put_means(std::span(also).subspan(ranks));
+    if (applied) return step_.accept(update.facts, loss, norm, norm > update.limits.clip);
+    step_.replication_.inside([&] { step_.engine_->take_back(); });
+    reason const why = skip_reason_of(loss, norm, update.limits, Step::bad_gradient);
+    std::string where;
+    if (why == reason::nonfinite_loss) {
+      where = update.facts.parts.first_nonfinite(Step::read);
+      name_rank(update.facts, where, std::span(also).first(ranks));
+    } else if (auto const found = why == Step::bad_gradient ? update.verdict->first_nonfinite() : std::nullopt) {
+      where = step_.parameters_.names[*found];
+    }
+    return step_.skip(update.facts, why, where, loss, norm);
+  }
+
+ private:
+  void launch(update_decision& found) {
     // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it
     device_decision& decided = *found.decided;
     step_.replication_.update([&] {
@@ -71,43 +110,28 @@ class late_update {
     });
     step_.pass_.layers().after_update(step_.begun() + 1);
     step_.repeated_.take(step_.optimizer_, step_.parameters_);
-    found.facts.memory = step_.pass_.memory().end();
-    step_.pass_.phases().stop();
-    found.facts.times = step_.pass_.phases().take();
-    step_.pending_.emplace(pending_update{found.facts, found.limits, std::move(decided.verdict)});
-    step_.half_updated_ = false;
-    step_.end_update();
-    step_.replication_.told_at_once([&] { step_.replication_.look_at_replicas(); });
-    return std::exchange(step_.settled_, std::nullopt).value_or(result::pending{});
   }
 
-  /// The device's verdict is the host's.
-  step_outcome close(pending_update update) {
-    auto const [loss, norm, applied] = update.verdict.read();
-    if (applied) return step_.accept(update.facts, loss, norm, norm > update.limits.clip);
-    step_.replication_.inside([&] { step_.engine_->take_back(); });
-    reason const why = skip_reason_of(loss, norm, update.limits, Step::bad_gradient);
-    std::string where;
-    if (why == reason::nonfinite_loss) {
-      where = update.facts.parts.first_nonfinite(Step::read);
-      if (update.facts.losses.defined()) name_rank(update.facts, where);
-    } else if (auto const found = why == Step::bad_gradient ? update.verdict.first_nonfinite() : std::nullopt) {
-      where = step_.parameters_.names[*found];
-    }
-    return step_.skip(update.facts, why, where, loss, norm);
+  /// The device adds up with those of other ranks, and waits for one that is gone longer than its host does.
+  void require_end(device_result const& verdict) const {
+    auto const& world = step_.replication_.world();
+    if (world.size() == 1 || verdict.wait_for(world.timeout())) return;
+    std::string const words =
+        "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": the device has not ended update " +
+        std::to_string(step_.updates_ + 1) + " for " + std::to_string(world.timeout().count() / 1000) +
+        " s, in which it adds up with the devices of other ranks: one of them is gone or hanging. Look at "
+        "what the others said last, and start all of them again.";
+    world.abort(words);
+    throw world_error("E25", words);
   }
 
- private:
   /// The first rank whose loss is not finite, where this rank's own has no name that says more.
-  void name_rank(update_facts& facts, std::string& where) const {
-    at::Tensor const losses = facts.losses.cpu();
-    auto const is_finite = [&](std::int64_t rank) { return std::isfinite(losses.data_ptr<double>()[rank]); };
-    std::int64_t first = 0;
-    while (first < losses.numel() && is_finite(first)) ++first;
-    if (first == losses.numel()) return;
+  void name_rank(update_facts& facts, std::string& where, std::span<double const> losses) const {
+    auto const bad = std::find_if(losses.begin(), losses.end(), [](double one) { return !std::isfinite(one); });
+    if (bad == losses.end()) return;
     // Only there is anything to be found.
-    bool const is_other = is_finite(step_.replication_.world().rank());
-    std::string const which = "rank " + std::to_string(first);
+    bool const is_other = std::isfinite(losses[static_cast<std::size_t>(step_.replication_.world().rank())]);
+    std::string const which = "rank " + std::to_string(bad - losses.begin());
     if (is_other || where.empty()) where = which;
     if (is_other && facts.origin.empty()) facts.origin = "the loss of " + which + " is not finite, and this rank's is";
   }

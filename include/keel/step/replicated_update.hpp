@@ -2,6 +2,12 @@
 // on its device.
 #pragma once
 
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -58,7 +64,7 @@ class replicated_update {
     if (on_device()) {
       told_before_shares([&] {
         at::Tensor const loss = loss_on_device(found.facts, all);
-        late_update<Step>(step_).decide(found, std::move(*whole_), loss);
+        late_update<Step>(step_).decide(found, std::move(*whole_), loss, losses_);
       });
       return found;
     }
@@ -101,11 +107,14 @@ class replicated_update {
   }
 
   void begin_agreement(loss_accumulator const& tally, double weight) {
+    auto const [unit, total] = step_.pass_.weights_with(weight);
+    if (on_device()) {
+      if (!is_lost()) ranks().begin_agreement(window_of(0.0, sums_.loss.weight + tally.weight, unit, total));
+      return;
+    }
     loss_accumulator loss = sums_.loss;
     is_sum() ? loss.add_term(tally) : loss.add(tally);
-    if (is_lost() || (!on_device() && !std::isfinite(loss.mean()))) return;
-    auto const [unit, total] = step_.pass_.weights_with(weight);
-    ranks().begin_agreement(window_of(loss.mean(), loss.weight, unit, total));
+    if (std::isfinite(loss.mean())) ranks().begin_agreement(window_of(loss.mean(), loss.weight, unit, total));
   }
 
   window_of_ranks agree() {
@@ -121,6 +130,7 @@ class replicated_update {
     }
     replication::require_dense(step_.parameters_);
     whole_.emplace(step_.pass_.complete());
+    if (on_device() && ranks().is_shared()) prepare_losses();
     return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
   }
 
@@ -135,23 +145,28 @@ class replicated_update {
     if (ranks().is_shared()) {
       std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
       if (found.where.empty()) found.where = which;
-      // Only there is anything to be found.
-      if (whole_) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+      // Only there is anything to be found. What a device has, the host does not know.
+      if (whole_ && !on_device()) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
     }
-    if (on_device()) late_update<Step>(step_).leave_to_host(found);
   }
 
-  /// Of all ranks, a double scalar there, with what follows of it for the update's facts.
+  /// What the sums of losses on the devices need: one of them that found no memory between two would leave the others in the second.
+  void prepare_losses() {
+    at::NoGradGuard const no_grad;
+    mine_ = (sums_.loss.mean_on_device() * (is_sum() ? 1.0 : sums_.loss.weight)).reshape({1});
+    losses_ = at::empty({ranks().world().size()}, mine_.options());
+    if (sums_.parts.names() != 0) named_ = sums_.parts.sums_on_device(mine_.device(), is_sum());
+  }
+  /// Of all ranks, a double scalar there, and the named ones among the update's facts.
   at::Tensor loss_on_device(update_facts& facts, window_of_ranks const& all) {
-    at::Tensor const mine = sums_.loss.mean_on_device();
-    if (!ranks().is_shared()) return mine;
+    if (!ranks().is_shared()) return sums_.loss.mean_on_device();
+    at::NoGradGuard const no_grad;
+    if (auto const under_way = begin_all_gather(ranks().world(), mine_, losses_)) under_way->wait();
     if (all.names != 0) {
-      at::Tensor const named = sums_.parts.sums_on_device(mine.device(), is_sum());
-      all_reduce(ranks().world(), named);
-      facts.parts.put_on_device(named, is_sum());
+      all_reduce(ranks().world(), named_);
+      facts.parts.put_on_device(named_, is_sum());
     }
-    facts.losses = all_gather(ranks().world(), mine * (is_sum() ? 1.0 : sums_.loss.weight));
-    return mean_of(facts.losses.sum(), all);
+    return mean_of(losses_.sum(), all);
   }
 
   template <class Run>
@@ -172,7 +187,10 @@ class replicated_update {
 
   Step& step_;
   update_sums const& sums_;
-  std::optional<gradients<stage::scaled>> whole_;  ///< where this rank's loss is finite
+  std::optional<gradients<stage::scaled>> whole_;  ///< where this rank's loss is finite, or on the device
+  // There, of several ranks.
+  at::Tensor mine_, named_;
+  at::Tensor losses_;  ///< of each rank, by its weight
 };
 
 }  // namespace keel::detail

@@ -592,6 +592,8 @@ class step {
     if constexpr (has_ladder) {
       auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
         pass_.step_back();
+        // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
+        if (pending_) detail::late_update<step>(*this).settle_before();
         replay_.rewind();
         if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
         drop_update();
@@ -687,8 +689,9 @@ class step {
     found.facts.parts = sums.parts;
     found.facts.origin = detail::origin_of(sums);
     if (decides_on_device_) {
+      // There is nothing for the device to decide.
       if (!sums.exception.empty() && !pass_.has_gradients()) {
-        detail::late_update<step>(*this).leave_to_host(found);
+        found.skip_reason = reason::nonfinite_loss;
         return found;
       }
       detail::late_update<step>(*this).decide(found, pass_.complete(), sums.loss.mean_on_device());

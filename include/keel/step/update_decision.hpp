@@ -14,6 +14,7 @@
 #include <keel/step/device_update.hpp>
 #include <keel/step/gradients.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -59,6 +60,9 @@ class named_sums {
   /// The same on the device, where the losses stay there: doubles.
   at::Tensor sums_on_device(at::Device device, bool is_sum) const;
   void put_on_device(at::Tensor const& sums, bool is_sum);
+  /// What each came to there, doubles; and puts them back as the host has read them.
+  at::Tensor means_on_device() const;
+  void put_means(std::span<double const> means);
 
  private:
   struct one {
@@ -92,7 +96,6 @@ struct update_facts {
   std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
   phase_times times = {};                    ///< of a late one
   named_sums parts = {};                     ///< of the loss, where the program names them
-  at::Tensor losses = {};                    ///< of each rank, by its weight, where several have them on their devices
   std::string origin = {};  ///< of a value that is not finite, where it is known without a look into the update
 };
 
@@ -108,11 +111,12 @@ struct update_decision {
   std::string where = {};  ///< the first parameter with a non-finite gradient, or the named loss that is not finite
 };
 
-/// An update that is under way on the device.
+/// An update that is under way on the device, or one whose loss the host knows is not finite.
 struct pending_update {
   update_facts facts;
   update_limits limits;
-  device_result verdict;
+  std::optional<device_result> verdict = {};
+  std::string where = {};  ///< without a verdict
 };
 
 }  // namespace keel::detail

@@ -106,6 +106,20 @@ KEEL_BODY void named_sums::put_on_device(at::Tensor const& sums, bool is_sum) {
   }
 }
 
+KEEL_BODY at::Tensor named_sums::means_on_device() const {
+  std::vector<at::Tensor> all;
+  all.reserve(all_.size());
+  for (one const& part : all_) all.push_back(part.loss.mean_on_device());
+  return at::stack(all);
+}
+
+KEEL_BODY void named_sums::put_means(std::span<double const> means) {
+  for (std::size_t i = 0; i < means.size(); ++i) {
+    all_[i].loss = {};
+    all_[i].loss.add(means[i], 1.0);
+  }
+}
+
 KEEL_BODY std::string origin_of(update_sums const& sums) {
   return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
 }

@@ -200,7 +200,7 @@ KEEL_BODY void run_watch::end_process(int code, std::string const& words) const 
     report("failed", words, stacks_of_threads());
     write_launcher_error(words);
     if (of_.tell_ranks) of_.tell_ranks(words);
-    // Rank 0 may serve the store, where each of the others looks for signs once in this time: who is gone is for them to find too.
+    // Rank 0 may serve the store, where the others look for signs once an interval: who is gone is for them to find too.
     if (code == exit_code::ranks_gone && of_.rank == 0)
       std::this_thread::sleep_for(std::chrono::seconds(std::min<long long>(limits_.heartbeat_interval, 5)));
   } catch (std::exception const&) {

@@ -178,6 +178,8 @@ best_saved checkpoint_manager<Seams>::load_best() {
 template <class Seams>
 bool checkpoint_manager<Seams>::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
+  // Of several ranks none looks at what only it knows.
+  if (ranks_.is_shared()) return is_due_by_count(updates, true);
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
 
