@@ -41,8 +41,8 @@ struct freed_addresses {
 inline bool is_served(std::string const& host, int port, socket_deadline last) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
   auto const last_of_name = std::min(last, now() + longest_without_name);
-  // Of several addresses each gets its turn, and longer ones later.
-  for (std::chrono::milliseconds turn = std::chrono::seconds(1);; turn *= 2) {
+  // Of several addresses each gets its turn, and a longer one after a round in which one was silent.
+  for (auto turn = std::chrono::milliseconds(1000);;) {
     addrinfo wanted{};
     wanted.ai_socktype = SOCK_STREAM;
     addrinfo* found = nullptr;
@@ -67,6 +67,7 @@ inline bool is_served(std::string const& host, int port, socket_deadline last) {
       if (why == 0 || failed == ECONNREFUSED) why = failed;
     }
     if (is_silent && now() >= last) return false;
+    if (is_silent) turn = 2 * turn;
     if (unknown == 0 && (!may_listen_later || now() >= last)) throw std::runtime_error(std::generic_category().message(why));
     std::this_thread::sleep_for(std::chrono::milliseconds(unknown != 0 ? 500 : 20));
   }
