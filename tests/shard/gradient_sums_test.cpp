@@ -206,6 +206,55 @@ TEST_CASE("an exception anywhere in the backward pass of one rank ends the updat
   }
 }
 
+/// In its second update a gradient of rank 1 fits no sum, which the others have begun by then. What each rank threw.
+template <class Environment, class Optimizer>
+std::vector<std::string> words_of_a_gradient_that_fits_no_sum() {
+  std::vector<std::string> caught(3);
+  std::vector<std::vector<at::Tensor>> parameters(3);
+  keel::run_in_process(3, [&](keel::world_of_ranks const& world) {
+    auto const rank = static_cast<std::size_t>(world.rank());
+    tower model;
+    Optimizer optimizer(model.parameters(), torch::optim::SGDOptions(0.1));
+    keel::step<plain, Environment> step{model, optimizer, world};
+    torch::nn::Linear& layer = model.all[3];
+    bool spoils = false;
+    layer->weight.register_hook([&](at::Tensor const&) {
+      if (spoils) layer->bias.mutable_grad() = at::zeros({3});
+    });
+    for (int i = 0; i < 3; ++i) {
+      spoils = rank == 1 && i == 1;
+      std::string const words = words_of([&] { step(rows_of(world.rank(), i), [&](at::Tensor const& x) { return plain_loss(model, x); }); });
+      if (i == 1) caught[rank] = words;
+      INFO(words.substr(0, 600));
+      if (i != 1) CHECK(words.empty());
+    }
+    step.settle();
+    CHECK(step.updates() == 2);
+    parameters[rank] = copies_of(model.parameters());
+  });
+  for (auto const& one : parameters) CHECK(same_bits(one, parameters[0]));
+  return caught;
+}
+
+TEST_CASE("a gradient of one rank that fits no sum ends the update of all, who can go on, on their hosts or on devices") {
+  struct on_a_device : keel::step_environment {
+    static bool decides_on_device(at::DeviceType) { return true; }
+  };
+  at::set_num_threads(1);
+  for (auto const& words : {words_of_a_gradient_that_fits_no_sum<keel::step_environment, torch::optim::SGD>(),
+                            words_of_a_gradient_that_fits_no_sum<on_a_device, keel::sgd>()}) {
+    for (std::string const& one : words) {
+      INFO(one);
+      CHECK(one.find("must match the size of tensor b (3)") != std::string::npos);
+    }
+    for (std::size_t const rank : {0u, 2u}) {
+      CHECK(words[rank].find("[E25] rank 1 threw") == 0);
+      // Without where in LibTorch that was.
+      CHECK(words[rank].find('\n') == std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("several ranks that throw in one backward pass end the update each with its own words") {
   at::set_num_threads(1);
   std::vector<std::string> words(4);

@@ -16,6 +16,7 @@
 #include <keel/collective/process_group.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -92,7 +93,7 @@ class transport_by_device final : public transport {
     try {
       return call();
     } catch (std::exception const& thrown) {
-      abort(thrown.what());
+      abort(first_line(thrown));
       throw;
     }
   }

@@ -292,11 +292,12 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   for (; begun_ < buckets_.size(); ++begun_) begin_whatever(begun_, relative, threw);
   wait();
   at::Tensor const& last = buckets_.back().flags;
-  auto const said = read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks));
-  if (said[0]) return false;
-  if (said[1]) {
-    for (std::size_t number = 0; number < buckets_.size(); ++number) begin(number, relative, false);
+  auto const said = [&] { return read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks)); };
+  if (said()[0]) return false;
+  if (said()[1]) {
+    for (std::size_t number = 0; number < buckets_.size(); ++number) begin_whatever(number, relative, false);
     wait();
+    if (said()[0]) return false;
   }
   for (bucket const& one : buckets_) hand_out(one);
   return true;

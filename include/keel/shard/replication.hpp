@@ -20,6 +20,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/numbers_of_ranks.hpp>
@@ -172,7 +173,7 @@ class replication {
   }
   /// All ranks, behind an update: every hundredth looks at the replicas. Throws world_error (E26) that names what differs and the rank.
   void look_at_replicas();
-  /// The others wait in a collective that a rank which throws by itself does not come to, unless `is_told(exception)`.
+  /// The others wait in a collective that a rank which throws by itself does not come to, unless they know, or `is_told(exception)`.
   template <class Run, class IsTold>
   void told_at_once(Run const& run, IsTold const& is_told) {
     try {
@@ -180,7 +181,7 @@ class replication {
     } catch (world_error const&) {
       throw;
     } catch (std::exception const& thrown) {
-      if (is_shared() && !is_told(thrown)) world_.abort(thrown.what());
+      if (is_shared() && !all_know_ && !is_told(thrown)) world_.abort(first_line(thrown));
       throw;
     }
   }
@@ -194,7 +195,7 @@ class replication {
     try {
       run();
     } catch (std::exception const& thrown) {
-      if (shares_) world_.abort(thrown.what());
+      if (shares_) world_.abort(first_line(thrown));
       throw;
     } catch (...) {
       if (shares_) world_.abort("an exception without words");

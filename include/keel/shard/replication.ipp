@@ -50,6 +50,13 @@ enum number : std::int64_t {
 static_assert(count + 2 == numbers_of_ranks::count);
 }  // namespace of_window
 
+inline constexpr char const* without_words = "an exception without words";
+/// Never empty.
+inline std::string words_for_ranks(std::exception const& thrown) {
+  std::string const words = first_line(thrown);
+  return words.empty() ? without_words : words;
+}
+
 /// What must be alike, a line each.
 inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
                                      torch::optim::Optimizer& optimizer) {
@@ -292,7 +299,7 @@ KEEL_BODY void replication::sum_gradients() {
     try {
       std::rethrow_exception(own);
     } catch (std::exception const& one) {
-      words = *one.what() != 0 ? one.what() : "an exception without words";
+      words = words_for_ranks(one);
       is_out = has_ladder_ && is_out_of_memory(one);
     }
   }
@@ -303,12 +310,12 @@ KEEL_BODY void replication::sum_gradients() {
 
 KEEL_BODY void replication::tell(std::exception_ptr const& thrown) noexcept {
   if (!is_shared() || (told_ && !is_exchanging_ && !owes_sums_)) return;
-  std::string words = "an exception without words";
+  std::string words = without_words;
   try {
     try {
       std::rethrow_exception(thrown);
     } catch (std::exception const& one) {
-      if (*one.what() != 0) words = one.what();
+      words = words_for_ranks(one);
     } catch (...) {
       // What it is, its own catcher says.
     }

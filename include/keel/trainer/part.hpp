@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/trainer/run.hpp>
 #include <optional>
@@ -180,7 +181,7 @@ class part final : public detail::run_part {
       try {
         return call();
       } catch (std::exception const& thrown) {
-        ranks_->threw(one.step_.ranks().all_know(), thrown.what());
+        ranks_->threw(one.step_.ranks().all_know(), first_line(thrown).c_str());
         throw;
       }
     }

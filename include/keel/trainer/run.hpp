@@ -32,6 +32,7 @@
 #include <iterator>
 #include <keel/collective/agreed.hpp>
 #include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/data/no_batches.hpp>
 #include <keel/evaluation/evaluate.hpp>
@@ -267,7 +268,7 @@ class run {
     try {
       return call();
     } catch (std::exception const& thrown) {
-      ranks_.leave(thrown.what());
+      ranks_.leave(first_line(thrown).c_str());
       throw;
     }
   }

@@ -163,7 +163,7 @@ class trainer {
         outcome const ended = run_epochs(batches, loss_of, listener);
         return end_run(ended);
       } catch (std::exception const& thrown) {
-        step_.ranks().leave(thrown.what());
+        step_.ranks().leave(first_line(thrown).c_str());
         observer_.failing(thrown, evaluator_.is_inside());
         drop_open_update();
         record_failure(thrown);
