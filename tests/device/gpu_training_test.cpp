@@ -4,7 +4,9 @@
 #include <torch/nn/utils/clip_grad.h>
 
 #include <cmath>
+#include <keel/collective/in_process.hpp>
 #include <limits>
+#include <memory>
 
 using namespace keel_test;
 using namespace keel::literals;
@@ -23,6 +25,8 @@ struct in_fp16_at_a_low_scale
     : keel::recipe<keel::precision::fp16, keel::nonfinite::skip<20>, keel::clip::global_norm<1.0>,
                    keel::loss_scale::dynamic<keel::loss_scale::initial<8.0>, keel::loss_scale::growth_interval<50>>> {};
 struct in_bf16 : keel::recipe<keel::precision::bf16, keel::nonfinite::skip<20>, keel::clip::global_norm<1.0>> {};
+template <class Shard>
+struct of_ranks : keel::recipe<Shard, keel::clip::global_norm<0.5>, keel::nonfinite::skip<20>> {};
 
 /// Some are NaN, some infinite, some far off.
 std::vector<pair_batch> hostile_batches(int count, std::uint64_t seed) {
@@ -177,10 +181,16 @@ template <class Recipe, class Optimizer>
 int waits_of(int count) {
   auto const model = make_small_on_gpu();
   Optimizer optimizer(model->parameters(), 0.01);
-  keel::step<Recipe> step{model, optimizer};
+  auto step = [&] {
+    if constexpr (keel::step<Recipe>::replicates) {
+      return std::make_unique<keel::step<Recipe>>(*model, optimizer, keel::world_of_ranks());
+    } else {
+      return std::make_unique<keel::step<Recipe>>(model, optimizer);
+    }
+  }();
   auto const batch = on_gpu(make_pair_batch(1));
   auto const run = [&](int windows) {
-    for (int i = 0; i < windows * static_cast<int>(keel::config_of<Recipe>.accumulate.count); ++i) step(batch, mean_squared_error(model));
+    for (int i = 0; i < windows * static_cast<int>(keel::config_of<Recipe>.accumulate.count); ++i) (*step)(batch, mean_squared_error(model));
   };
   run(10);
   waits_counted const waits;
@@ -197,6 +207,8 @@ TEST_CASE("the host never waits for a GPU in an update that is decided there, an
   CHECK(waits_of<in_fp16_at_a_low_scale, keel::adamw>(20) == 0);
   CHECK(waits_of<in_bf16, keel::adam>(20) == 0);
   CHECK(waits_of<accumulating, keel::adamw>(20) == 0);
+  CHECK(waits_of<of_ranks<keel::shard::replicate>, keel::adamw>(20) == 0);
+  CHECK(waits_of<of_ranks<keel::shard::zero<1>>, keel::adamw>(20) == 0);
   // For the norm, and for the loss, which is there by then.
   CHECK(waits_of<plain, torch::optim::AdamW>(20) == 40);
   CHECK(waits_of<guarded, torch::optim::AdamW>(20) == 40);
@@ -207,6 +219,39 @@ TEST_CASE("the host never waits for a GPU in an update that is decided there, an
   waits_counted const waits;
   torch::nn::utils::clip_grad_norm_(model->parameters(), 1.0);
   CHECK(waits.count() >= 1);
+}
+
+namespace {
+
+/// The parameters of each of two ranks of this process.
+template <class Recipe>
+std::vector<std::vector<at::Tensor>> trained_by_two(at::DeviceType device) {
+  std::vector<std::vector<at::Tensor>> parameters(2);
+  keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
+    auto const model = make_small(4);
+    model->to(device, at::kDouble);
+    keel::adamw optimizer(model->parameters(), 0.05);
+    keel::step<Recipe> step{*model, optimizer, world};
+    for (auto const& [x, y] : hostile_batches(40, static_cast<std::uint64_t>(world.rank() + 1)))
+      step(pair_batch(x.to(device, at::kDouble), y.to(device, at::kDouble)), mean_squared_error(model));
+    step.settle();
+    CHECK(step.skipped() > 0);
+    parameters[static_cast<std::size_t>(world.rank())] = on_cpu(model->parameters());
+  });
+  return parameters;
+}
+
+}  // namespace
+
+TEST_CASE("two ranks on a GPU train what they do on the CPU, up to rounding, with the same bits on both") {
+  if (skipped_without_a_gpu()) return;
+  auto const compare = [](auto recipe) {
+    auto const expected = trained_by_two<decltype(recipe)>(at::kCPU), found = trained_by_two<decltype(recipe)>(at::kCUDA);
+    CHECK(same_bits(found[0], found[1]));
+    CHECK(distance(found[0], expected[0]) < 1e-9);
+  };
+  compare(of_ranks<keel::shard::replicate>());
+  compare(of_ranks<keel::shard::zero<1>>());
 }
 
 TEST_CASE("a skipped update leaves running statistics, moments and generators of a GPU as they were") {

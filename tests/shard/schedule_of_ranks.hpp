@@ -34,7 +34,7 @@ struct drawn_schedule {
   bool is_late;     ///< what happens to a rank does so in its backward pass
   bool in_parts;    ///< a run of two models, of which the first accumulates and has the shard
   bool in_second;   ///< what happens does so in the second
-  bool on_device;   ///< updates of a run of one model are decided there
+  bool on_device;   ///< updates are decided there
 };
 
 inline drawn_schedule draw_schedule(std::uint64_t seed) {
@@ -127,7 +127,7 @@ inline bool is_bad(drawn_schedule const& of, int rank, std::int64_t i) {
 }
 
 /// Whose tensors are on one, as it says.
-struct on_a_device : keel::step_environment {
+struct on_a_device : keel::environment {
   static bool decides_on_device(at::DeviceType) { return true; }
 };
 
@@ -156,14 +156,15 @@ void live(drawn_schedule const& of, keel::world_of_ranks const& world, life& min
   for (at::Tensor const& one : model.parameters()) mine.parameters.push_back(one.detach().clone());
 }
 
-template <class Recipe>
+template <class Recipe, class Environment, class Optimizer>
 void live_in_parts(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
   using event = drawn_schedule::event;
   layered first, second;
-  torch::optim::SGD of_first(first.parameters(), 0.1), of_second(second.parameters(), 0.1);
-  keel::run<run_of_parts> run{world, {.console = nullptr}};
-  keel::part<Recipe> a{run, "first", first, of_first};
-  keel::part<counted_once<keel::shard::replicate>> b{run, "second", second, of_second};
+  torch::optim::SGDOptions const rate(0.1);
+  Optimizer of_first(first.parameters(), rate), of_second(second.parameters(), rate);
+  keel::run<run_of_parts, Environment> run{world, {.console = nullptr}};
+  keel::part<Recipe, Environment> a{run, "first", first, of_first};
+  keel::part<counted_once<keel::shard::replicate>, Environment> b{run, "second", second, of_second};
   bool const is_it = world.rank() == of.on;
   std::int64_t const all = of.updates * keel::config_of<Recipe>.accumulate.count;
   std::vector<at::Tensor> data;
@@ -187,9 +188,13 @@ void live_in_parts(drawn_schedule const& of, keel::world_of_ranks const& world, 
 
 template <class Recipe>
 void live_as_drawn(drawn_schedule const& of, keel::world_of_ranks const& world, life& mine) {
-  if (of.in_parts) return live_in_parts<Recipe>(of, world, mine);
-  of.on_device ? live<Recipe, on_a_device, keel::sgd>(of, world, mine)
-               : live<Recipe, keel::step_environment, torch::optim::SGD>(of, world, mine);
+  if (of.in_parts) {
+    of.on_device ? live_in_parts<Recipe, on_a_device, keel::sgd>(of, world, mine)
+                 : live_in_parts<Recipe, keel::environment, torch::optim::SGD>(of, world, mine);
+  } else {
+    of.on_device ? live<Recipe, on_a_device, keel::sgd>(of, world, mine)
+                 : live<Recipe, keel::environment, torch::optim::SGD>(of, world, mine);
+  }
 }
 
 inline std::string words_of(std::exception_ptr const& thrown) {
