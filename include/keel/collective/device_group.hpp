@@ -38,28 +38,28 @@ class transport_by_device final : public transport {
   std::chrono::milliseconds timeout() const override { return hosts_.timeout(); }
 
   void all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    told([&] { by(tensor).all_reduce(tensor, how); });
+    for_both([&] { by(tensor).all_reduce(tensor, how); });
   }
   std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    return told([&] { return with_end(by(tensor).begin_all_reduce(tensor, how)); });
+    return for_both([&] { return with_end(by(tensor).begin_all_reduce(tensor, how)); });
   }
   void all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    told([&] { by(mine).all_gather(mine, all); });
+    for_both([&] { by(mine).all_gather(mine, all); });
   }
   std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    return told([&] { return with_end(by(mine).begin_all_gather(mine, all)); });
+    return for_both([&] { return with_end(by(mine).begin_all_gather(mine, all)); });
   }
   std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    return told([&] { return with_end(by(mine).begin_agreement(mine, all)); });
+    return for_both([&] { return with_end(by(mine).begin_agreement(mine, all)); });
   }
   void broadcast(at::Tensor& tensor, int from) override {
-    told([&] { by(tensor).broadcast(tensor, from); });
+    for_both([&] { by(tensor).broadcast(tensor, from); });
   }
   void all_to_all(at::Tensor const& from, at::Tensor& to) override {
-    told([&] { by(from).all_to_all(from, to); });
+    for_both([&] { by(from).all_to_all(from, to); });
   }
   void barrier() override {
-    told([&] { hosts().barrier(); });
+    for_both([&] { hosts().barrier(); });
   }
   void abort(std::string const& why) noexcept override {
     hosts().abort(why);
@@ -79,7 +79,7 @@ class transport_by_device final : public transport {
     under_way(transport_by_device& of, std::unique_ptr<collective_under_way> begun) : of_(of), begun_(std::move(begun)) {}
     bool is_done() override { return begun_->is_done(); }
     void wait() override {
-      of_.told([this] { begun_->wait(); });
+      of_.for_both([this] { begun_->wait(); });
     }
 
    private:
@@ -89,7 +89,7 @@ class transport_by_device final : public transport {
 
   /// What fails in one group ends the other: ranks may wait in either.
   template <class Call>
-  std::invoke_result_t<Call const&> told(Call const& call) {
+  std::invoke_result_t<Call const&> for_both(Call const& call) {
     try {
       return call();
     } catch (std::exception const& thrown) {

@@ -163,6 +163,14 @@ class group_transport final : public transport, public meets_in_store {
 
  private:
   using work = decltype(std::declval<Group&>().barrier());
+  static bool is_completed(work const& one) noexcept {
+    try {
+      return one->isCompleted();
+    } catch (std::exception const&) {
+      // As of a device that has failed: it is not, and what waits for it says why.
+      return false;
+    }
+  }
   static constexpr char const* agreement = "the agreement";
 
   class under_way final : public collective_under_way {
@@ -235,7 +243,7 @@ class group_transport final : public transport, public meets_in_store {
     ++number_;
     require_sound();
     auto begun = std::make_unique<under_way>(*this, what);
-    std::erase_if(begun_, [](work const& one) { return one->isCompleted(); });
+    std::erase_if(begun_, is_completed);
     try {
       at::NoGradGuard const no_grad;
       begun_.push_back(call(*group_));
@@ -258,8 +266,7 @@ class group_transport final : public transport, public meets_in_store {
   }
   /// A group that still waits would make its end wait too: it stays until the process ends.
   void let_go() noexcept {
-    if (std::any_of(begun_.begin(), begun_.end(), [](work const& one) { return !one->isCompleted(); }))
-      static_cast<void>(group_.release());
+    if (!std::all_of(begun_.begin(), begun_.end(), is_completed)) static_cast<void>(group_.release());
     begun_.clear();
     group_.reset();
     messages_.reset();

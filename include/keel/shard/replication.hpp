@@ -93,6 +93,8 @@ class replication {
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
              torch::optim::Optimizer& optimizer, bool has_closure, bool on_device);
 
+  /// A run begins: what ended the one before it is over.
+  void begin_run() { all_know_ = false; }
   /// A call of the step begins: if it throws, the other ranks are to know.
   void begin_call() { told_ = all_know_ = is_starved_ = false; }
   /// Before the last backward pass of a window, what the window comes to with it, which is finite here or on the device: the agreement
@@ -263,6 +265,7 @@ struct no_replication {
   template <class World>
   explicit no_replication(World const& /*world*/) {}
   static constexpr bool is_shared() { return false; }
+  static void begin_run() {}
   static void begin_call() {}
   static void tell_out_of_memory() {}
   static void look_at_replicas() {}

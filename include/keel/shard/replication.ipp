@@ -304,7 +304,8 @@ KEEL_BODY void replication::sum_gradients() {
     }
   }
   is_starved_ = is_starved_ || is_out;
-  end_together(world_.combine(reduce::min{}, own && !is_out ? world_.rank() : world_.size()), words);
+  bool const threw = own && !is_out;
+  end_together(world_.combine(reduce::min{}, threw ? world_.rank() : world_.size()), threw ? words : "");
   if (own) std::rethrow_exception(own);
 }
 
@@ -347,7 +348,8 @@ KEEL_BODY void replication::take_part(ending how, std::string const& words) {
   }
   if (!std::exchange(owes_sums_, false)) return;
   static_cast<void>(sums().finish(factor_, true));
-  end_together(world_.combine(reduce::min{}, how == ending::threw ? world_.rank() : world_.size()), words);
+  bool const threw = how == ending::threw;
+  end_together(world_.combine(reduce::min{}, threw ? world_.rank() : world_.size()), threw ? words : "");
 }
 
 KEEL_BODY bool replication::all_have(bool open_update) const { return world_.combine(reduce::min{}, open_update); }

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <keel/core/error.hpp>
@@ -115,7 +116,9 @@ class late_update {
   /// The device adds up with those of other ranks, and waits for one that is gone longer than its host does.
   void require_end(device_result const& verdict) const {
     auto const& world = step_.replication_.world();
-    if (world.size() == 1 || verdict.wait_for(world.timeout())) return;
+    // Ranks of one process have no limit.
+    bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
+    if (!is_limited || verdict.wait_for(world.timeout())) return;
     std::string const words =
         "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": the device has not ended update " +
         std::to_string(step_.updates_ + 1) + " for " + std::to_string(world.timeout().count() / 1000) +

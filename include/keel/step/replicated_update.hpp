@@ -145,8 +145,10 @@ class replicated_update {
     if (ranks().is_shared()) {
       std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
       if (found.where.empty()) found.where = which;
-      // Only there is anything to be found. What a device has, the host does not know.
-      if (whole_ && !on_device()) found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+      // Only there is anything to be found.
+      if (whole_)
+        found.facts.origin = on_device() ? "the loss function of " + which + " threw behind a value that is not finite"
+                                         : "the loss of " + which + " is not finite, and this rank's is";
     }
   }
 

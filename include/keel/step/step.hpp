@@ -593,7 +593,7 @@ class step {
       auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
         pass_.step_back();
         // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
-        if (pending_) detail::late_update<step>(*this).settle_before();
+        if (pending_) replication_.told_at_once([&] { detail::late_update<step>(*this).settle_before(); });
         replay_.rewind();
         if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
         drop_update();

@@ -159,6 +159,7 @@ class trainer {
       typename Environment::stop const listener(options_.stop_on_signals);
       deterministic_scope const deterministic(is_strict);
       try {
+        step_.ranks().begin_run();
         begin_run();
         outcome const ended = run_epochs(batches, loss_of, listener);
         return end_run(ended);
@@ -839,7 +840,9 @@ class trainer {
   void record_failure(std::exception const& thrown) {
     begun_ = false;
     try {
-      step_.settle();
+      // A device may wait for the rank that is gone.
+      bool const may_hang = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
+      if (!may_hang) step_.settle();
     } catch (std::exception const&) {
       // What ends the run is the exception that is on its way.
     }
