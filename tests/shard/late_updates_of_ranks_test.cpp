@@ -1,6 +1,4 @@
 // Updates of several ranks that their devices decide, tried on the CPU: the same as where the hosts decide, and no host waits for its device.
-#include <ATen/record_function.h>
-
 #include <atomic>
 #include <cmath>
 #include <limits>
@@ -9,6 +7,7 @@
 #include <keel/collective/in_process.hpp>
 
 #include "../collective/words_of_ranks.hpp"
+#include "../host_reads.hpp"
 #include "../starving.hpp"
 #include "../support.hpp"
 
@@ -156,29 +155,6 @@ void compare_ways(std::int64_t updates) {
 struct counter {
   std::int64_t calls = 0;
   void visit(auto& archive) { archive("calls", calls); }
-};
-
-/// How often LibTorch was asked for a number, while this lives.
-class host_reads {
- public:
-  host_reads() {
-    count() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(begins).scopes({at::RecordScope::FUNCTION}));
-  }
-  host_reads(host_reads const&) = delete;
-  host_reads& operator=(host_reads const&) = delete;
-  ~host_reads() { at::removeCallback(handle_); }
-  static std::atomic<int>& count() {
-    static std::atomic<int> reads{0};
-    return reads;
-  }
-
- private:
-  static std::unique_ptr<at::ObserverContext> begins(at::RecordFunction const& function) {
-    if (std::string(function.name()) == "aten::_local_scalar_dense") ++count();
-    return nullptr;
-  }
-  at::CallbackHandle handle_;
 };
 
 }  // namespace

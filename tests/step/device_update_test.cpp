@@ -1,11 +1,10 @@
 // Updates that are decided on the device, tried on the CPU: what differs there is who decides and when the host learns of it.
-#include <ATen/record_function.h>
-
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
+#include "../host_reads.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -138,41 +137,6 @@ struct normalized : torch::nn::Module {
   torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(8));
   torch::nn::Linear second = register_module("second", torch::nn::Linear(8, 1));
   at::Tensor forward(at::Tensor const& x) { return second(norm(first(x))); }
-};
-
-/// How often LibTorch was asked for a number, while this lives. Its fused AdamW for the CPU asks for the number of the update
-/// itself, which one for a device reads there.
-class host_reads {
- public:
-  host_reads() {
-    count() = 0;
-    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(begins, ends).scopes({at::RecordScope::FUNCTION}));
-  }
-  host_reads(host_reads const&) = delete;
-  host_reads& operator=(host_reads const&) = delete;
-  ~host_reads() { at::removeCallback(handle_); }
-  static std::atomic<int>& count() {
-    static std::atomic<int> reads{0};
-    return reads;
-  }
-
- private:
-  static std::unique_ptr<at::ObserverContext> begins(at::RecordFunction const& function) {
-    std::string const name = function.name();
-    if (name == "aten::_fused_adamw_") ++fused();
-    if (name == "aten::_local_scalar_dense" && fused() == 0) ++count();
-    return nullptr;
-  }
-  static void ends(at::RecordFunction const& function, at::ObserverContext*) {
-    if (std::string(function.name()) == "aten::_fused_adamw_") --fused();
-  }
-  /// How many calls of it this thread is in.
-  static int& fused() {
-    thread_local int depth = 0;
-    return depth;
-  }
-
-  at::CallbackHandle handle_;
 };
 
 }  // namespace
