@@ -4,11 +4,15 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/grad_mode.h>
+#include <torch/optim/lbfgs.h>
 
 #include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/nonfinite/nonfinite_values.hpp>
 #include <keel/step/closure_backup.hpp>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <type_traits>
+#include <utility>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -17,13 +21,36 @@ namespace keel::detail {
 struct closure_backup::optimizer_copy {
   nlohmann::json values;
   tensor_map tensors;
+  // Of LBFGS, in the place of both.
+  using states = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
+  std::optional<states> of_lbfgs;
 };
+
+/// A copy of LBFGS's state. Of its tensors it changes three where they are; those of its history, which are most of it, stay as they were
+/// made, and the copy shares them.
+template <class States>
+States copy_of_lbfgs(States const& states) {
+  States copies;
+  for (auto const& [key, state] : states) {
+    auto copy = state->clone();
+    auto& of = static_cast<torch::optim::LBFGSParamState&>(*copy);
+    for (at::Tensor* const one : {&of.d(), &of.H_diag(), &of.prev_flat_grad()}) {
+      if (one->defined()) *one = one->clone();
+    }
+    copies[key] = std::move(copy);
+  }
+  return copies;
+}
 
 KEEL_BODY closure_backup::closure_backup(torch::optim::Optimizer& optimizer, parameter_list const& parameters)
     : optimizer_(optimizer), parameters_(parameters), state_(std::make_unique<optimizer_copy>()) {
   at::NoGradGuard const no_grad;
   values_.reserve(parameters.tensors.size());
   for (at::Tensor const& one : parameters.tensors) values_.push_back(one.detach().clone());
+  if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
+    state_->of_lbfgs = copy_of_lbfgs(optimizer.state());
+    return;
+  }
   save_optimizer(optimizer, parameters, state_->values, state_->tensors);
   for (auto& [name, tensor] : state_->tensors) tensor = tensor.clone();
 }
@@ -33,6 +60,10 @@ KEEL_BODY closure_backup::~closure_backup() = default;
 KEEL_BODY void closure_backup::put_back() {
   at::NoGradGuard const no_grad;
   for (std::size_t i = 0; i < values_.size(); ++i) parameters_.tensors[i].detach().copy_(values_[i]);
+  if (state_->of_lbfgs) {
+    optimizer_.state() = std::move(*state_->of_lbfgs);
+    return;
+  }
   load_optimizer(optimizer_, parameters_, state_->values, state_->tensors, "the copy of the optimizer's state");
 }
 
