@@ -14,7 +14,7 @@
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/libtorch/host_value.hpp>
-#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -214,25 +214,27 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
   // Of a large row its beginning and its end stand for it.
   constexpr std::size_t most = 4096;
   std::uint64_t all = static_cast<std::uint64_t>(inputs.numel());
-  std::unordered_map<std::uint64_t, std::int64_t> first_with;
-  std::int64_t repeated = 0;
-  std::int64_t first_repeated = -1;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    char const* const begin = bytes + static_cast<std::size_t>(row) * size;
+  std::vector<std::uint64_t> sums(static_cast<std::size_t>(rows));
+  for (std::size_t row = 0; row < sums.size(); ++row) {
+    char const* const begin = bytes + row * size;
     std::uint64_t one = XXH3_64bits(begin, std::min(size, most));
     if (size > most) one = XXH3_64bits_withSeed(begin + size - std::min(size - most, most), std::min(size - most, most), one);
     all = XXH3_64bits_withSeed(&one, sizeof one, all);
-    if (!first_with.emplace(one, row).second) {
-      if (first_repeated < 0) first_repeated = row;
-      ++repeated;
-    }
+    sums[row] = one;
   }
   // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
   constexpr std::int64_t least_rows = 4;
-  if (inputs.dim() > 1 && rows >= least_rows && 2 * repeated >= rows)
-    add(found, batch_problem::rows_repeat, first_repeated,
-        std::to_string(repeated) + " of its " + std::to_string(rows) +
-            " rows are copies of others in it. Look at how samples are drawn.");
+  if (inputs.dim() < 2 || rows < least_rows) return all;
+  std::vector<std::uint64_t> sorted = sums;
+  std::sort(sorted.begin(), sorted.end());
+  std::int64_t const repeated = sorted.end() - std::unique(sorted.begin(), sorted.end());
+  if (2 * repeated < rows) return all;
+  std::unordered_set<std::uint64_t> known;
+  std::int64_t first_repeated = 0;
+  while (known.insert(sums[static_cast<std::size_t>(first_repeated)]).second) ++first_repeated;
+  add(found, batch_problem::rows_repeat, first_repeated,
+      std::to_string(repeated) + " of its " + std::to_string(rows) +
+          " rows are copies of others in it. Look at how samples are drawn.");
   return all;
 }
 
