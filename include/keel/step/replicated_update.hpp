@@ -129,8 +129,8 @@ class replicated_update {
       if (!std::isfinite(loss)) return ranks().agree(window_of(loss, sums_.loss.weight, 0.0, 0.0));
     }
     replication::require_dense(step_.parameters_);
-    whole_.emplace(step_.pass_.complete());
     if (on_device() && ranks().is_shared()) prepare_losses();
+    whole_.emplace(step_.pass_.complete());
     return ranks().agree(window_of(loss, sums_.loss.weight, whole_->unit(), whole_->weight()));
   }
 
