@@ -60,8 +60,8 @@ KEEL_BODY closure_backup::~closure_backup() = default;
 KEEL_BODY void closure_backup::put_back() {
   at::NoGradGuard const no_grad;
   for (std::size_t i = 0; i < values_.size(); ++i) parameters_.tensors[i].detach().copy_(values_[i]);
-  if (state_->of_lbfgs) {
-    optimizer_.state() = std::move(*state_->of_lbfgs);
+  if (auto& of_lbfgs = state_->of_lbfgs; of_lbfgs) {
+    optimizer_.state() = std::move(*of_lbfgs);
     return;
   }
   load_optimizer(optimizer_, parameters_, state_->values, state_->tensors, "the copy of the optimizer's state");

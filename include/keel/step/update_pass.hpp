@@ -159,6 +159,7 @@ class update_pass {
           "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
           "this model's output, and build the optimizer from this model's parameters.");
     }
+    // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
     return std::move(*gradients_).complete();
   }
 
