@@ -3,8 +3,6 @@
 
 #include "prelude.hpp"
 
-#include <unistd.h>
-
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -19,7 +17,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/keel.hpp>
 #include <nlohmann/json.hpp>
@@ -28,29 +25,20 @@
 #include <utility>
 #include <vector>
 
+// Every test file has this one precompiled, and g++ instantiates what inline functions of it call in each of them again: the bodies are in
+// support.cpp.
 namespace keel_test {
 
 /// Where the small models and their batches are: KEEL_TEST_DEVICE, or the CPU.
-inline at::Device device() {
-  char const* const named = std::getenv("KEEL_TEST_DEVICE");
-  return at::Device(named == nullptr ? "cpu" : named);
-}
+at::Device device();
 
 /// A directory that goes away with the test.
 class scratch_directory {
  public:
-  scratch_directory() {
-    std::string name = (std::filesystem::temp_directory_path() / "keel-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a scratch directory");
-    path_ = name;
-  }
+  scratch_directory();
   scratch_directory(scratch_directory const&) = delete;
   scratch_directory& operator=(scratch_directory const&) = delete;
-  ~scratch_directory() {
-    std::error_code ignored;  // a directory that stays behind fails no promise of a test
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-    std::filesystem::remove_all(path_, ignored);
-  }
+  ~scratch_directory();
   std::filesystem::path const& path() const { return path_; }
   operator std::filesystem::path() const { return path_; }
   std::filesystem::path operator/(std::string const& name) const { return path_ / name; }
@@ -59,115 +47,45 @@ class scratch_directory {
   std::filesystem::path path_;
 };
 
-inline std::string read_file(std::filesystem::path const& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
-}
-
-inline void write_file(std::filesystem::path const& path, std::string const& content) {
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file << content;
-}
-
-inline std::vector<std::string> read_lines(std::filesystem::path const& path) {
-  std::ifstream file(path);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(file, line);) lines.push_back(line);
-  return lines;
-}
+std::string read_file(std::filesystem::path const& path);
+void write_file(std::filesystem::path const& path, std::string const& content);
+std::vector<std::string> read_lines(std::filesystem::path const& path);
 
 /// Of a run directory, those of this name.
-inline std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name) {
-  std::vector<nlohmann::json> found;
-  for (std::string const& line : read_lines(directory / "events.jsonl")) {
-    auto event = nlohmann::json::parse(line);
-    if (event.at("event") == name) found.push_back(std::move(event));
-  }
-  return found;
-}
+std::vector<nlohmann::json> events_of(std::filesystem::path const& directory, std::string const& name);
 
 /// The lines of metrics.jsonl without what a clock put there.
-inline std::vector<std::string> timeless_metrics(std::filesystem::path const& run_directory) {
-  auto lines = read_lines(run_directory / "metrics.jsonl");
-  for (std::string& line : lines) line.resize(line.find("\"ms\":"));
-  return lines;
-}
+std::vector<std::string> timeless_metrics(std::filesystem::path const& run_directory);
 
 /// Equal in every bit: NaN equals itself, and zero differs from minus zero.
-inline bool same_bits(at::Tensor const& a, at::Tensor const& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined()) return true;
-  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  at::Tensor const x = a.detach().cpu().contiguous();
-  at::Tensor const y = b.detach().cpu().contiguous();
-  return x.nbytes() == 0 || std::memcmp(x.data_ptr(), y.data_ptr(), x.nbytes()) == 0;
-}
+bool same_bits(at::Tensor const& a, at::Tensor const& b);
+bool same_bits(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b);
 
-inline std::vector<at::Tensor> copies_of(std::vector<at::Tensor> const& tensors) {
-  std::vector<at::Tensor> copies;
-  for (at::Tensor const& one : tensors) copies.push_back(one.detach().clone());
-  return copies;
-}
-
-inline bool same_bits(std::vector<at::Tensor> const& a, std::vector<at::Tensor> const& b) {
-  if (a.size() != b.size()) return false;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!same_bits(a[i], b[i])) return false;
-  }
-  return true;
-}
+std::vector<at::Tensor> copies_of(std::vector<at::Tensor> const& tensors);
 
 /// An optimizer's options and moments as text and tensors, for comparing before and after.
 struct optimizer_image {
   std::string options;
   keel::tensor_map moments;
 };
-inline optimizer_image image_of(torch::nn::Module& model, torch::optim::Optimizer& optimizer) {
-  nlohmann::json object;
-  keel::tensor_map tensors;
-  keel::save_optimizer(optimizer, keel::collect_parameters(model, optimizer), object, tensors);
-  for (auto& [name, tensor] : tensors) tensor = tensor.clone();
-  return {object.dump(), tensors};
-}
-inline bool same_bits(optimizer_image const& a, optimizer_image const& b) {
-  if (a.options != b.options || a.moments.size() != b.moments.size()) return false;
-  for (auto const& [name, tensor] : a.moments) {
-    auto const found = b.moments.find(name);
-    if (found == b.moments.end() || !same_bits(tensor, found->second)) return false;
-  }
-  return true;
-}
+optimizer_image image_of(torch::nn::Module& model, torch::optim::Optimizer& optimizer);
+bool same_bits(optimizer_image const& a, optimizer_image const& b);
 
 /// Two linear layers with dropout between them: random state matters, and it trains in microseconds.
 struct small_module : torch::nn::Module {
-  explicit small_module(double dropout = 0.0)
-      : first(register_module("first", torch::nn::Linear(6, 8))),
-        drop(register_module("drop", torch::nn::Dropout(dropout))),
-        second(register_module("second", torch::nn::Linear(8, 1))) {
-    to(device());
-  }
+  explicit small_module(double dropout = 0.0);
   at::Tensor forward(at::Tensor const& x) { return second(drop(at::tanh(first(x)))); }
   torch::nn::Linear first;
   torch::nn::Dropout drop;
   torch::nn::Linear second;
 };
 
-inline std::shared_ptr<small_module> make_small(std::uint64_t seed = 1, double dropout = 0.0) {
-  keel::libtorch::seed_random(at::kCPU, seed);
-  if (!device().is_cpu()) keel::libtorch::seed_random(device().type(), seed);
-  return std::make_shared<small_module>(dropout);
-}
+std::shared_ptr<small_module> make_small(std::uint64_t seed = 1, double dropout = 0.0);
 
 using pair_batch = std::pair<at::Tensor, at::Tensor>;
 
 /// Rows that depend on the seed alone and leave LibTorch's generator as it is.
-inline pair_batch make_pair_batch(std::uint64_t seed, std::int64_t rows = 8) {
-  std::mt19937_64 engine(seed);
-  std::normal_distribution<float> normal;
-  at::Tensor const x = at::empty({rows, 6});
-  for (std::int64_t i = 0; i < x.numel(); ++i) x.data_ptr<float>()[i] = normal(engine);
-  return {x.to(device()), x.sum(1, true).sin().to(device())};
-}
+pair_batch make_pair_batch(std::uint64_t seed, std::int64_t rows = 8);
 
 inline auto mean_squared_error(std::shared_ptr<small_module> const& model) {
   return [model](pair_batch const& batch) { return at::mse_loss(model->forward(batch.first), batch.second); };

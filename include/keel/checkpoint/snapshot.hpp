@@ -3,22 +3,14 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/ATen.h>
-#include <ATen/core/grad_mode.h>
+#include <ATen/core/Tensor.h>
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <exception>
-#include <keel/checkpoint/in_parallel.hpp>
-#include <keel/checkpoint/safetensors_writer.hpp>
-#include <keel/checkpoint/stream_copy.hpp>
-#include <keel/core/out_of_memory.hpp>
-#include <map>
+#include <keel/checkpoint/tensor_map.hpp>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <tuple>
-#include <utility>
 #include <vector>
 
 namespace keel {
@@ -42,91 +34,22 @@ class snapshot_buffers {
  public:
   /// The snapshot with separate tensors. What is on the CPU and dense is copied by several threads. The result is good
   /// until the next call.
-  snapshot copy(snapshot const& live) {
-    at::NoGradGuard const no_grad;
-    snapshot held;
-    held.state = live.state;
-    held.finite = live.finite;
-    held.generation = live.generation;
-    held.run = live.run;
-    held.attempt = live.attempt;
-    held.best = live.best;
-    used_ = 0;
-    blocks_.clear();
-    copy(live.model, held.model);
-    copy(live.optimizer, held.optimizer);
-    copy(live.tensors, held.tensors);
-    buffers_.resize(used_);
-    detail::in_parallel(blocks_.size(), blocks_.size() * block_size, [&](std::size_t i) {
-      auto const [to, from, count] = blocks_[i];
-      detail::stream_copy(to, from, count);
-    });
-    return held;
-  }
+  snapshot copy(snapshot const& live);
   /// Nothing where memory has no room for it; the buffers are freed then.
-  std::optional<snapshot> copy_if_room(snapshot const& live) {
-    try {
-      return copy(live);
-    } catch (std::exception const& thrown) {
-      if (!is_out_of_memory(thrown)) throw;
-      clear();
-      return std::nullopt;
-    }
-  }
+  std::optional<snapshot> copy_if_room(snapshot const& live);
   /// Gives the memory back.
   void clear() { buffers_.clear(); }
 
  private:
-  static constexpr std::size_t block_size = 1 << 20;
-
   struct block {
     char* to;
     char const* from;
     std::size_t count;
   };
 
-  void copy(tensor_map const& from, tensor_map& to) {
-    // By the memory they are, not by the handle: a parameter's two names give two handles.
-    std::map<
-        std::tuple<void const*, std::int64_t, std::vector<std::int64_t>, std::vector<std::int64_t>, at::ScalarType, bool, bool>,
-        at::Tensor>
-        seen;
-    for (auto const& [name, tensor] : from) {
-      // What the writer refuses, it refuses by name; there is nothing to copy.
-      if (!tensor.defined() || tensor.layout() != at::kStrided || !tensor.has_storage()) {
-        to.emplace(name, tensor);
-        continue;
-      }
-      auto const [known, first] =
-          seen.try_emplace({tensor.storage().unsafeGetStorageImpl(), tensor.storage_offset(), tensor.sizes().vec(),
-                            tensor.strides().vec(), tensor.scalar_type(), tensor.is_conj(), tensor.is_neg()});
-      if (first) known->second = copy(tensor);
-      to.emplace(name, known->second);
-    }
-  }
-
-  at::Tensor copy(at::Tensor const& live) {
-    at::Tensor const& buffer = buffer_like(live);
-    bool const plain = live.device().is_cpu() && live.is_contiguous() && !live.is_conj() && !live.is_neg();
-    if (!plain) {
-      buffer.copy_(live);
-      return buffer;
-    }
-    auto* const to = static_cast<char*>(buffer.data_ptr());
-    auto const* const from = static_cast<char const*>(live.data_ptr());
-    for (std::size_t at = 0; at < live.nbytes(); at += block_size)
-      blocks_.push_back({to + at, from + at, std::min(block_size, live.nbytes() - at)});
-    return buffer;
-  }
-
-  at::Tensor const& buffer_like(at::Tensor const& live) {
-    if (used_ == buffers_.size()) buffers_.emplace_back();
-    at::Tensor& buffer = buffers_[used_++];
-    bool const fits = buffer.defined() && buffer.sizes() == live.sizes() && buffer.scalar_type() == live.scalar_type();
-    // Pinned, a device copies into it at the full speed of the bus.
-    if (!fits) buffer = at::empty(live.sizes(), at::TensorOptions().dtype(live.scalar_type()).pinned_memory(live.is_cuda()));
-    return buffer;
-  }
+  void copy(tensor_map const& from, tensor_map& to);
+  at::Tensor copy(at::Tensor const& live);
+  at::Tensor const& buffer_like(at::Tensor const& live);
 
   std::vector<at::Tensor> buffers_;
   std::size_t used_ = 0;
@@ -134,3 +57,7 @@ class snapshot_buffers {
 };
 
 }  // namespace keel
+
+#if !__has_include(<keel_bodies_are_compiled>)
+#include <keel/checkpoint/snapshot.ipp>
+#endif

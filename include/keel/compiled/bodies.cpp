@@ -9,10 +9,12 @@
 #include <keel/checkpoint/load_weights.ipp>
 #include <keel/checkpoint/mapped_safetensors.ipp>
 #include <keel/checkpoint/migrate.ipp>
+#include <keel/checkpoint/model_state.ipp>
 #include <keel/checkpoint/safetensors.ipp>
 #include <keel/checkpoint/safetensors_file.ipp>
 #include <keel/checkpoint/safetensors_header.ipp>
 #include <keel/checkpoint/sharded_safetensors.ipp>
+#include <keel/checkpoint/snapshot.ipp>
 #include <keel/checkpoint/store.ipp>
 #include <keel/collective/collectives.ipp>
 #include <keel/collective/direct_messages.ipp>

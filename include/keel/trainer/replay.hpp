@@ -17,7 +17,6 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/batch_fields.hpp>
 #include <keel/checkpoint/fields.hpp>
-#include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/mode_scope.hpp>
@@ -122,6 +121,9 @@ void change_batch(Batch& batch, Change change) {
   fields_of_batch(archive, "batch", batch);
 }
 
+/// Throws checkpoint_error (E05) for what is not what was saved.
+snapshot read_incident(std::filesystem::path const& incident);
+
 /// What an incident says of itself.
 struct incident_facts {
   nlohmann::json const* description;
@@ -174,7 +176,7 @@ class incident_replay {
     step_.settle();
     if (!step_.at_boundary())
       throw error("E12", "an update is open. Replay an incident between updates, before fit or after it.");
-    content_ = read_checkpoint(incident);
+    content_ = read_incident(incident);
     facts_ = facts_of_incident(content_.state, source_);
     random_snapshot const random = random_snapshot::take(step_.parameters().device);
     auto buffers = std::make_shared<snapshot_buffers>();

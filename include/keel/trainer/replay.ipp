@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
+#include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/json/text.hpp>
 #include <keel/trainer/replay.hpp>
 #include <nlohmann/json.hpp>
@@ -36,6 +37,8 @@ KEEL_BODY std::string narrow_result::table() const {
 }
 
 namespace detail {
+
+KEEL_BODY snapshot read_incident(std::filesystem::path const& incident) { return read_checkpoint(incident); }
 
 KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::string const& source) {
   auto const found = state.find("incident");

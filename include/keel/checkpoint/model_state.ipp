@@ -1,0 +1,53 @@
+// The bodies of model_state.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/StringUtil.h>
+
+#include <keel/checkpoint/model_state.hpp>
+#include <keel/core/error.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel {
+
+KEEL_BODY tensor_map model_tensors(torch::nn::Module& model) {
+  tensor_map tensors;
+  for (auto const& item : model.named_parameters()) tensors.emplace(item.key(), item.value().detach());
+  for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value().detach());
+  return tensors;
+}
+
+KEEL_BODY void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source) {
+  std::string const way_out =
+      " Build the model as it was, carry the checkpoint over with trainer::migrate, or use another run directory.";
+  for (auto const& [name, tensor] : model) {
+    auto const found = saved.find(name);
+    if (found == saved.end()) {
+      throw checkpoint_error("E04", source + " has no tensor " + name + ", which this model has." + way_out);
+    }
+    if (found->second.sizes() != tensor.sizes() || found->second.scalar_type() != tensor.scalar_type()) {
+      throw checkpoint_error(
+          "E04", source + ": " + name + " is " + c10::str(found->second.sizes(), " of ", found->second.scalar_type()) +
+                     " and this model's is " + c10::str(tensor.sizes(), " of ", tensor.scalar_type()) + "." + way_out);
+    }
+  }
+  for (auto const& [name, tensor] : saved) {
+    if (model.find(name) == model.end()) {
+      throw checkpoint_error("E04", source + " has a tensor " + name + ", which this model does not have." + way_out);
+    }
+  }
+}
+
+KEEL_BODY void load_model(torch::nn::Module& model, tensor_map const& saved, std::string const& source) {
+  auto const own = model_tensors(model);
+  require_same_model(own, saved, source);
+  at::NoGradGuard no_grad;
+  for (auto const& [name, tensor] : own) tensor.copy_(saved.at(name));
+}
+
+}  // namespace keel
+
+#include <keel/core/detail/body_end.inc>
