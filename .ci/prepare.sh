@@ -61,6 +61,16 @@ packages_of_gloo() {
   if apt-cache show libgloo-dev >/dev/null 2>&1; then echo "libgloo-dev"; fi
 }
 
+# What starts several ranks, where this Debian has it: torchrun and mpirun.
+packages_of_launchers() {
+  command -v apt-cache >/dev/null || return 0
+  know_packages
+  local package
+  for package in python3-torch openmpi-bin; do
+    if apt-cache show "$package" >/dev/null 2>&1; then echo "$package"; fi
+  done
+}
+
 only_these() {
   local missing=""
   for package in "$@"; do

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ranks.sh CHAR_GPT: two processes train one model, by torchrun and mpirun where they are installed. Where one of them is killed, or gets a
-# signal, the other ends too and says why, and what goes on from there ends with the same parameters, bit by bit.
+# ranks.sh CHAR_GPT: two processes train one model, by themselves, and by torchrun and mpirun where these are installed. Where one of
+# them is killed, or gets a signal, the other ends too and says why, and what goes on from there ends with the same parameters, bit by bit.
 set -euo pipefail
 if [ $# -ne 1 ] || [ ! -x "$1" ]; then
   echo "usage: $0 CHAR_GPT, a program that exists" >&2
@@ -12,7 +12,7 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 folder=$(mktemp -d)
 processes=()
-trap 'kill -9 "${processes[@]}" 2>/dev/null || true; rm -rf "$folder"' EXIT
+trap 'kill -9 "${processes[@]}" 2>/dev/null || true; pkill -KILL -f -- "--run-directory $folder/" || true; rm -rf "$folder"' EXIT
 for i in $(seq 200); do echo "The licensee may copy line $i of this text as often as wanted."; done > "$folder/text"
 
 fail() {
@@ -96,22 +96,53 @@ for rank in 0 1; do
 done
 ends_like_the_whole stopped
 
-if command -v torchrun >/dev/null; then
-  # Debian 12's does not start under its Python unless it gets these two options.
+# rank_of_launcher RUN RANK: the process of a rank that a launcher started.
+rank_of_launcher() {
+  local process
+  for process in $(pgrep -f -- "--run-directory $folder/$1 "); do
+    if tr '\0' '\n' < "/proc/$process/environ" 2>/dev/null | grep -qxE "(RANK|OMPI_COMM_WORLD_RANK)=$2"; then
+      if [ "$(readlink "/proc/$process/exe")" = "$char_gpt" ]; then echo "$process"; fi
+    fi
+  done
+}
+# by_launcher NAME COMMAND..: a run of both ranks that ends; one whose rank 1 is killed ends too, not with success, and says which rank it
+# was; started again, it ends with the parameters of the run that was not cut.
+by_launcher() {
+  local name=$1 run=by_$1 launched victim
+  shift
   # shellcheck disable=SC2046
-  torchrun --no_python --redirects 9:1 --tee 9:1 --nproc_per_node 2 "$char_gpt" $(arguments by_torchrun 4) > "$folder/torchrun.out" 2>&1 ||
-    fail "torchrun does not run it"
-  said torchrun "trains on 2 ranks"
-  echo "torchrun: runs"
+  "$@" "$char_gpt" $(arguments "$run" "$updates") > "$folder/$name.out" 2>&1 < /dev/null &
+  launched=$!
+  processes=("$launched")
+  until_line "$run" 52
+  victim=$(rank_of_launcher "$run" 1)
+  [ -n "$victim" ] || fail "$name: rank 1 is not found"
+  kill -KILL "$victim"
+  ended 0
+  [ "$code" -ne 0 ] || fail "$name ended with success, and rank 1 was killed"
+  for _ in $(seq 100); do
+    if [ -z "$(rank_of_launcher "$run" 0)" ]; then break; fi
+    sleep 0.1
+  done
+  [ -z "$(rank_of_launcher "$run" 0)" ] || fail "$name: rank 0 hangs"
+  said "$name" "rank 1"
+  # shellcheck disable=SC2046
+  "$@" "$char_gpt" $(arguments "$run" "$updates") > "$folder/$name-again.out" 2>&1 < /dev/null || fail "$name does not run it again"
+  said "$name-again" "trains on 2 ranks"
+  cmp "$folder/whole/checkpoints/step-000000056/model.safetensors" "$folder/$run/checkpoints/step-000000056/model.safetensors" ||
+    fail "$run has other parameters than the run that was not cut"
+  echo "$name: the same parameters after rank 1 was killed"
+}
+
+if command -v torchrun >/dev/null; then
+  # Debian 12's does not start under its Python unless it gets the first two options.
+  by_launcher torchrun torchrun --no_python --redirects 9:1 --tee 9:1 --nproc_per_node 2
 else
   echo "torchrun is not installed (Debian: python3-torch): not tried"
 fi
 if command -v mpirun >/dev/null; then
-  # shellcheck disable=SC2046
-  OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 \
-    mpirun --oversubscribe -np 2 "$char_gpt" $(arguments by_mpirun 4) > "$folder/mpirun.out" 2>&1 || fail "mpirun does not run it"
-  said mpirun "trains on 2 ranks"
-  echo "mpirun: runs"
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+  by_launcher mpirun mpirun --oversubscribe -np 2
 else
   echo "mpirun is not installed (Debian: openmpi-bin): not tried"
 fi

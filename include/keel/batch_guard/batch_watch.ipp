@@ -10,11 +10,12 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/libtorch/host_value.hpp>
-#include <unordered_set>
+#include <keel/optimizer/vector_kernels.hpp>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
@@ -79,8 +80,12 @@ KEEL_BODY void batch_watch::add(std::vector<batch_finding>& to, batch_problem wh
 
 KEEL_BODY void batch_watch::look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity,
                                             std::vector<batch_finding>& found) {
-  // One pass; a sum that overflows is looked at again.
-  if (std::isfinite(host_value(numbers.sum(at::kFloat)))) return;
+  // One pass; a sum that overflows is looked at again. Of a few numbers, an operation of LibTorch takes longer than they do.
+  constexpr std::int64_t few = 32768;  // more, and LibTorch shares them among its threads
+  bool const are_few = numbers.scalar_type() == at::kFloat && numbers.is_contiguous() && numbers.numel() <= few;
+  if (std::isfinite(are_few ? detail::sum_of_squares_fp32(numbers.data_ptr<float>(), numbers.numel())
+                            : host_value(numbers.sum(at::kFloat))))
+    return;
   at::Tensor const is_sound = (allows_infinity ? at::isnan(numbers).logical_not() : at::isfinite(numbers)).contiguous();
   bool const* const sound = is_sound.data_ptr<bool>();
   bool const* const end = sound + is_sound.numel();
@@ -213,25 +218,30 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
   std::size_t const size = inputs.nbytes() / static_cast<std::size_t>(rows);
   // Of a large row its beginning and its end stand for it.
   constexpr std::size_t most = 4096;
+  // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
+  constexpr std::int64_t least_rows = 4;
+  bool const looks = inputs.dim() >= 2 && rows >= least_rows;
+  // Sums of rows by their lowest bits, each in the next free place and at most half of all; 0 is none.
+  std::vector<std::uint64_t> known(looks ? std::bit_ceil(2 * static_cast<std::size_t>(rows)) : 0);
+  std::int64_t repeated = 0;
+  std::int64_t first_repeated = -1;
   std::uint64_t all = static_cast<std::uint64_t>(inputs.numel());
-  std::vector<std::uint64_t> sums(static_cast<std::size_t>(rows));
-  for (std::size_t row = 0; row < sums.size(); ++row) {
-    char const* const begin = bytes + row * size;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    char const* const begin = bytes + static_cast<std::size_t>(row) * size;
     std::uint64_t one = XXH3_64bits(begin, std::min(size, most));
     if (size > most) one = XXH3_64bits_withSeed(begin + size - std::min(size - most, most), std::min(size - most, most), one);
     all = XXH3_64bits_withSeed(&one, sizeof one, all);
-    sums[row] = one;
+    if (!looks) continue;
+    std::uint64_t const sum = std::max<std::uint64_t>(one, 1);
+    std::size_t place = sum & (known.size() - 1);
+    while (known[place] != 0 && known[place] != sum) place = (place + 1) & (known.size() - 1);
+    if (known[place] == sum) {
+      ++repeated;
+      if (first_repeated < 0) first_repeated = row;
+    }
+    known[place] = sum;
   }
-  // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
-  constexpr std::int64_t least_rows = 4;
-  if (inputs.dim() < 2 || rows < least_rows) return all;
-  std::vector<std::uint64_t> sorted = sums;
-  std::sort(sorted.begin(), sorted.end());
-  std::int64_t const repeated = sorted.end() - std::unique(sorted.begin(), sorted.end());
-  if (2 * repeated < rows) return all;
-  std::unordered_set<std::uint64_t> known;
-  std::int64_t first_repeated = 0;
-  while (known.insert(sums[static_cast<std::size_t>(first_repeated)]).second) ++first_repeated;
+  if (!looks || 2 * repeated < rows) return all;
   add(found, batch_problem::rows_repeat, first_repeated,
       std::to_string(repeated) + " of its " + std::to_string(rows) +
           " rows are copies of others in it. Look at how samples are drawn.");
