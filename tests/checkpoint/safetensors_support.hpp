@@ -1,7 +1,7 @@
 // Files made by hand, and what the reader says of them.
 #pragma once
 
-#include "../prelude.hpp"
+#include "../support.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -19,6 +19,8 @@
 #include <vector>
 
 namespace safetensors_test {
+
+using keel_test::same_bits;
 
 inline std::string written(keel::tensor_map const& tensors, keel::string_map const& metadata = {}) {
   std::string file;
@@ -65,13 +67,6 @@ inline bool refused_for(std::string const& file, std::string const& reason) {
 /// A header of one U8 tensor of four bytes, with its entry written by the caller.
 inline std::string entry_file(std::string const& entry, std::string_view data = "abcd") {
   return framed("{\"w\":" + entry + "}", data);
-}
-
-inline bool same_bits(at::Tensor const& left, at::Tensor const& right) {
-  auto const a = left.contiguous();
-  auto const b = right.contiguous();
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         (a.nbytes() == 0 || std::memcmp(a.data_ptr(), b.data_ptr(), a.nbytes()) == 0);
 }
 
 inline at::Tensor random_bytes(at::ScalarType type, std::vector<std::int64_t> const& shape) {

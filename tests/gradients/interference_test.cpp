@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "../deciding_device.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -342,9 +343,6 @@ std::vector<at::Tensor> parameters_with(Listen const& listen, at::ScalarType typ
   run.fit(batches, [&](pair_batch const& b) { return (model->forward(b.first.to(type)) - b.second.to(type)).square().mean(); });
   return copies_of(model->parameters());
 }
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 
 template <class Environment>
 void hooks_change_nothing(at::ScalarType type) {

@@ -1,4 +1,5 @@
 // What a run finds in its layers: right by a second computation, without a wait for a device, and gone where its update is.
+#include "../deciding_device.hpp"
 #include "../support.hpp"
 
 #include <cmath>
@@ -20,9 +21,6 @@ struct skips : keel::recipe<keel::nonfinite::skip<10>, keel::incident::off> {};
 struct rolls_back
     : keel::recipe<keel::nonfinite::rollback<2>, keel::checkpoint::every<4_steps, keel::checkpoint::keep<3>>, keel::incident::off> {};
 
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 /// Counts the numbers that the host asks a device for.
 struct reads_counted : on_a_device {
   static double host_value(at::Tensor const& one) {

@@ -7,6 +7,7 @@
 #include <keel/collective/in_process.hpp>
 
 #include "../collective/words_of_ranks.hpp"
+#include "../deciding_device.hpp"
 #include "../host_reads.hpp"
 #include "../starving.hpp"
 #include "../support.hpp"
@@ -16,43 +17,31 @@ using namespace keel::literals;
 
 namespace {
 
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 /// Counts the numbers that a host asks for.
-struct reads_counted : on_a_device {
+struct reads_counted_of_ranks : on_a_device {
   static double host_value(at::Tensor const& one) {
     ++reads;
     return keel::host_value(one);
   }
   inline static std::atomic<int> reads{0};
 };
-/// Claims fp16 kernels but computes in fp32, so that loss scaling can be tried on any machine.
-struct scaled_on_host : keel::environment {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
-};
-struct scaled_on_device : scaled_on_host {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 
 template <class Shard>
 struct plain : keel::recipe<Shard> {};
 template <class Shard>
-struct guarded : keel::recipe<Shard, keel::nonfinite::skip<20>, keel::clip::global_norm<0.05>, keel::ema<0.9>,
-                              keel::spike::skip<keel::spike::window<32>, keel::spike::in_a_row<20>>,
-                              keel::schedule::cosine<keel::schedule::total<200_steps>, keel::schedule::warmup<5_steps>>> {};
+struct guarded_ranks : keel::recipe<Shard, keel::nonfinite::skip<20>, keel::clip::global_norm<0.05>, keel::ema<0.9>,
+                                    keel::spike::skip<keel::spike::window<32>, keel::spike::in_a_row<20>>,
+                                    keel::schedule::cosine<keel::schedule::total<200_steps>, keel::schedule::warmup<5_steps>>> {
+};
 template <class Shard>
 struct accumulating : keel::recipe<Shard, keel::accumulate<3>, keel::nonfinite::skip<20>, keel::clip::global_norm<0.05>> {};
 template <class Shard>
 struct summing : keel::recipe<Shard, keel::accumulate<2, keel::sum>, keel::nonfinite::skip<20>> {};
 template <class Shard>
-struct scaling : keel::recipe<Shard, keel::precision::fp16, keel::nonfinite::skip<20>, keel::clip::global_norm<1.0>,
-                              keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>, keel::loss_scale::growth_interval<3>,
-                                                        keel::loss_scale::hysteresis<2>, keel::loss_scale::floor<1e-3>>> {};
+struct scaled_ranks
+    : keel::recipe<Shard, keel::precision::fp16, keel::nonfinite::skip<20>, keel::clip::global_norm<1.0>,
+                   keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>, keel::loss_scale::growth_interval<3>,
+                                             keel::loss_scale::hysteresis<2>, keel::loss_scale::floor<1e-3>>> {};
 template <class Shard>
 struct taking : keel::recipe<Shard, keel::nonfinite::skip<5, keel::nonfinite::exceptions>> {};
 template <class Shard>
@@ -66,7 +55,8 @@ struct trained_model {
   explicit trained_model(at::ScalarType dtype = at::kDouble) {
     at::manual_seed(11);
     // In front of the norm a bias has no gradient but rounding, of which Adam makes steps.
-    all = torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 8).bias(false)), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 1));
+    all = torch::nn::Sequential(torch::nn::Linear(torch::nn::LinearOptions(6, 8).bias(false)), torch::nn::BatchNorm1d(8),
+                                torch::nn::Linear(8, 1));
     all->to(dtype);
     optimizer = std::make_unique<keel::adamw>(all->parameters(), torch::optim::AdamWOptions(0.02).weight_decay(0.1));
   }
@@ -140,7 +130,8 @@ void compare_ways(std::int64_t updates) {
       CHECK(a.outcomes == b.outcomes);
       CHECK(same_bits(b.parameters, on_device.front().parameters));
       REQUIRE(a.losses.size() == b.losses.size());
-      for (std::size_t i = 0; i < a.losses.size(); ++i) CHECK(std::abs(a.losses[i] - b.losses[i]) <= 1e-9 * std::abs(a.losses[i]));
+      for (std::size_t i = 0; i < a.losses.size(); ++i)
+        CHECK(std::abs(a.losses[i] - b.losses[i]) <= 1e-9 * std::abs(a.losses[i]));
       for (std::size_t i = 0; i < a.parameters.size(); ++i) CHECK(at::allclose(a.parameters[i], b.parameters[i], 1e-8, 1e-11));
       for (std::size_t i = 0; i < a.averages.size(); ++i) CHECK(at::allclose(a.averages[i], b.averages[i], 1e-8, 1e-11));
       CHECK(a.updates == b.updates);
@@ -159,16 +150,18 @@ struct counter {
 
 }  // namespace
 
-TEST_CASE("decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and buffers") {
+TEST_CASE(
+    "decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and "
+    "buffers") {
   at::set_num_threads(1);
   using keel::shard::replicate, keel::shard::zero;
-  compare_ways<guarded<replicate>>(50);
-  compare_ways<guarded<zero<1>>>(50);
+  compare_ways<guarded_ranks<replicate>>(50);
+  compare_ways<guarded_ranks<zero<1>>>(50);
   compare_ways<accumulating<replicate>>(30);
   compare_ways<accumulating<zero<1>>>(30);
   compare_ways<summing<replicate>>(30);
-  compare_ways<scaling<replicate>, scaled_on_host, scaled_on_device>(50);
-  compare_ways<scaling<zero<1>>, scaled_on_host, scaled_on_device>(50);
+  compare_ways<scaled_ranks<replicate>, scaled_on_host, scaled_on_device>(50);
+  compare_ways<scaled_ranks<zero<1>>, scaled_on_host, scaled_on_device>(50);
 }
 
 TEST_CASE("no host waits for its device in the steady state, whatever the number of ranks") {
@@ -180,7 +173,7 @@ TEST_CASE("no host waits for its device in the steady state, whatever the number
       auto const model = make_small(4, 0.0);
       keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(1e-3));
       scratch_directory const directory;
-      keel::trainer<guarded<keel::shard::replicate>, reads_counted> run{
+      keel::trainer<guarded_ranks<keel::shard::replicate>, reads_counted_of_ranks> run{
           *model, optimizer, world, quiet({.run_directory = directory.path(), .updates = 100})};
       auto const loss_of = [&](pair_batch const& batch) {
         at::Tensor const error = model->forward(batch.first) - batch.second;
@@ -191,7 +184,7 @@ TEST_CASE("no host waits for its device in the steady state, whatever the number
       keel::barrier(world);
       std::optional<host_reads> counts;
       if (world.rank() == 0) counts.emplace();
-      reads_counted::reads = 0;
+      reads_counted_of_ranks::reads = 0;
       keel::barrier(world);
       for (std::uint64_t seed = 3; seed < 40; ++seed) run.step(make_pair_batch(seed), loss_of);
       keel::barrier(world);
@@ -199,7 +192,7 @@ TEST_CASE("no host waits for its device in the steady state, whatever the number
       keel::barrier(world);
     });
     CHECK(reads == 0);
-    CHECK(reads_counted::reads == 0);
+    CHECK(reads_counted_of_ranks::reads == 0);
   }
 }
 
@@ -220,7 +213,8 @@ TEST_CASE("an exception that counts as a skip on one rank is the skip of all, wh
       if (i == 4) {
         REQUIRE(outcome.skipped() != nullptr);
         CHECK(outcome.skipped()->where == "rank 1");
-        CHECK(outcome.skipped()->origin.find(world.rank() == 1 ? "the loss function threw" : "the loss function of rank 1 threw") == 0);
+        CHECK(outcome.skipped()->origin.find(world.rank() == 1 ? "the loss function threw"
+                                                               : "the loss function of rank 1 threw") == 0);
       }
     }
     step.settle();
@@ -259,12 +253,14 @@ TEST_CASE("what the hosts learn later ends all ranks alike, and they may go on t
   }
 }
 
-TEST_CASE("what one rank throws, in a loss, behind an open micro-batch or in a hook of the update before, is told to all of them") {
+TEST_CASE(
+    "what one rank throws, in a loss, behind an open micro-batch or in a hook of the update before, is told to all of them") {
   for (int const place : {0, 1, 2}) {
     CAPTURE(place);
     auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
       trained_model one;
-      keel::trainer<accumulating<keel::shard::replicate>, on_a_device> run{*one.all, *one.optimizer, world, quiet({.updates = 6})};
+      keel::trainer<accumulating<keel::shard::replicate>, on_a_device> run{*one.all, *one.optimizer, world,
+                                                                           quiet({.updates = 6})};
       if (place == 2 && world.rank() == 1) {
         run.on([&](keel::event::update_end const& e) {
           if (e.update == 2) throw std::runtime_error("of the program");
@@ -292,7 +288,8 @@ TEST_CASE("memory that runs out on one rank takes the rung of all, and data that
   auto const train_in = [](auto environment, std::map<int, std::vector<at::Tensor>>& parameters, std::int64_t& updates) {
     keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
       trained_model one;
-      keel::trainer<climbing<keel::shard::replicate>, decltype(environment)> run{*one.all, *one.optimizer, world, quiet({.epochs = 2})};
+      keel::trainer<climbing<keel::shard::replicate>, decltype(environment)> run{*one.all, *one.optimizer, world,
+                                                                                 quiet({.epochs = 2})};
       std::vector<pair_batch> batches;
       for (std::int64_t i = 0; i < (world.rank() == 1 ? 9 : 12); ++i) {
         auto const [x, y] = make_pair_batch(static_cast<std::uint64_t>(i + world.rank()));
@@ -333,7 +330,8 @@ std::int64_t ends_at_allocations() {
       trained_model one(at::kFloat);
       keel::step<Recipe, on_a_device> step{*one.all, *one.optimizer, world};
       std::vector<pair_batch> batches;
-      for (std::int64_t i = 0; i < 8; ++i) batches.push_back(make_pair_batch(static_cast<std::uint64_t>(10 * world.rank() + i)));
+      for (std::int64_t i = 0; i < 8; ++i)
+        batches.push_back(make_pair_batch(static_cast<std::uint64_t>(10 * world.rank() + i)));
       keel::barrier(world);
       if (world.rank() == 1) budget.refuse_allocation(nth);
       keel::barrier(world);
@@ -391,7 +389,8 @@ TEST_CASE("ranks that decide at different places, because one has registered sta
 
 TEST_CASE("a run of ranks that is stopped and resumed on devices has the bits of one that is not") {
   at::set_num_threads(1);
-  struct saving : keel::recipe<keel::shard::zero<1>, keel::clip::global_norm<0.5>, keel::nonfinite::skip<20>, keel::checkpoint::every<4_steps>> {};
+  struct saving : keel::recipe<keel::shard::zero<1>, keel::clip::global_norm<0.5>, keel::nonfinite::skip<20>,
+                               keel::checkpoint::every<4_steps>> {};
   auto const run_for = [&](std::filesystem::path const& directory, std::vector<int> const& stops) {
     std::map<int, std::vector<at::Tensor>> parameters;
     for (std::size_t part = 0; part <= stops.size(); ++part) {

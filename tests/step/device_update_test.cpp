@@ -4,6 +4,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "../deciding_device.hpp"
 #include "../host_reads.hpp"
 #include "../support.hpp"
 
@@ -21,23 +22,6 @@ struct reads_counted : keel::environment {
   inline static int reads = 0;
 };
 struct reads_counted_on_a_device : reads_counted {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
-/// And claims fp16 kernels but computes in fp32, so that loss scaling can be tried on any machine.
-struct scaled {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
-};
-struct scaled_on_host : keel::step_environment {
-  using autocast = scaled::autocast;
-};
-struct scaled_on_device : scaled_on_host {
   static bool decides_on_device(at::DeviceType) { return true; }
 };
 

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "../deciding_device.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -10,10 +11,6 @@ namespace {
 struct full : keel::recipe<keel::accumulate<2>, keel::clip::global_norm<1.0>, keel::nonfinite::skip<5>,
                            keel::schedule::cosine<keel::schedule::warmup<20_steps>>, keel::spike::skip<>, keel::ema<0.9>,
                            keel::accept<"P06">, keel::checkpoint::every<10_steps>, keel::determinism::seeded<3>> {};
-
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 
 std::vector<pair_batch> some_batches(int count = 8) {
   std::vector<pair_batch> all;

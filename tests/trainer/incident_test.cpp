@@ -309,7 +309,7 @@ struct full_for_incidents : keel::posix_files {
     keel::posix_files::write(file, name, bytes, count);
   }
 };
-struct on_a_full_disk : keel::environment {
+struct on_a_disk_full_for_incidents : keel::environment {
   using files = full_for_incidents;
 };
 
@@ -317,7 +317,7 @@ struct on_a_full_disk : keel::environment {
 
 TEST_CASE("a disk that does not take an incident costs the incident and nothing else") {
   scratch_directory directory;
-  small_run<keeps, on_a_full_disk> small({.run_directory = directory.path(), .epochs = 1});
+  small_run<keeps, on_a_disk_full_for_incidents> small({.run_directory = directory.path(), .epochs = 1});
   small.run.fit(batches_with({9}), small.loss());
   CHECK(small.run.updates() == 11);
   CHECK(incidents_of(directory.path()).empty());

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <thread>
 
+#include "../deciding_device.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -40,10 +41,6 @@ struct recurrent : torch::nn::Module {
 
 struct skipping : keel::recipe<keel::nonfinite::skip<5>, keel::checkpoint::every<4_steps>, keel::determinism::seeded<3>> {};
 struct skipping_pairs : keel::recipe<keel::accumulate<2>, keel::nonfinite::skip<5>> {};
-
-struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
-};
 
 auto loss_of(std::shared_ptr<recurrent> const& model) {
   return [model](pair_batch const& b) { return at::mse_loss(model->forward(b.first), b.second); };
