@@ -3,6 +3,7 @@
 
 #include <keel/checkpoint/mapped_safetensors.hpp>
 #include <keel/checkpoint/safetensors_file.hpp>
+#include <keel/checkpoint/safetensors_scalar_types.hpp>
 
 #include "safetensors_support.hpp"
 
