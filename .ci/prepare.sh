@@ -71,12 +71,31 @@ packages_of_launchers() {
   done
 }
 
-only_these() {
-  local missing=""
+# missing_of PACKAGE..: those that are not installed.
+missing_of() {
+  local package
   for package in "$@"; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing="$missing $package"
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || echo "$package"
   done
+}
+
+only_these() {
+  local missing
+  missing=$(missing_of "$@")
   [ -n "$missing" ] || return 0
+  # Tests that run side by side may both be here: one installs, and the other then misses nothing.
+  mkdir -p "$root/.build"
+  {
+    flock 8
+    # Word splitting is wanted: this is a list.
+    # shellcheck disable=SC2046
+    install_packages $(missing_of "$@") 8>&-
+  } 8>"$root/.build/packages.lock"
+}
+
+install_packages() {
+  [ $# -gt 0 ] || return 0
+  local missing=" $*"
   local as_root=""
   if [ "$(id -u)" -ne 0 ]; then
     if ! command -v sudo >/dev/null; then
@@ -91,7 +110,7 @@ only_these() {
   log=$(mktemp)
   # Word splitting is wanted: these are lists.
   # shellcheck disable=SC2086
-  if ! { $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1; then
+  if ! { $as_root apt-get update && $as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -y --no-install-recommends $missing; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "apt-get could not install$missing" >&2
     exit 1
