@@ -12,7 +12,27 @@ export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 folder=$(mktemp -d)
 processes=()
-trap 'kill -9 "${processes[@]}" 2>/dev/null || true; pkill -KILL -f -- "--run-directory $folder/" || true; rm -rf "$folder"' EXIT
+# processes_of RUN [RANK]: those of a run, whoever started them, or of one rank of it.
+processes_of() {
+  local entry
+  for entry in /proc/[0-9]*; do
+    [ "$(readlink "$entry/exe" 2>/dev/null)" = "$char_gpt" ] || continue
+    { tr '\0' '\n' < "$entry/cmdline" | grep -qxF "$folder/$1"; } 2>/dev/null || continue
+    if [ $# -gt 1 ]; then
+      { tr '\0' '\n' < "$entry/environ" | grep -qxE "(RANK|OMPI_COMM_WORLD_RANK)=$2"; } 2>/dev/null || continue
+    fi
+    echo "${entry#/proc/}"
+  done
+}
+end_all() {
+  local left
+  left="${processes[*]} $(processes_of by_torchrun) $(processes_of by_mpirun)"
+  # Word splitting is wanted: this is a list.
+  # shellcheck disable=SC2086
+  kill -KILL $left 2>/dev/null || true
+  rm -rf "$folder"
+}
+trap end_all EXIT
 for i in $(seq 200); do echo "The licensee may copy line $i of this text as often as wanted."; done > "$folder/text"
 
 fail() {
@@ -96,17 +116,8 @@ for rank in 0 1; do
 done
 ends_like_the_whole stopped
 
-# rank_of_launcher RUN RANK: the process of a rank that a launcher started.
-rank_of_launcher() {
-  local process
-  for process in $(pgrep -f -- "--run-directory $folder/$1 "); do
-    if tr '\0' '\n' < "/proc/$process/environ" 2>/dev/null | grep -qxE "(RANK|OMPI_COMM_WORLD_RANK)=$2"; then
-      if [ "$(readlink "/proc/$process/exe")" = "$char_gpt" ]; then echo "$process"; fi
-    fi
-  done
-}
-# by_launcher NAME COMMAND..: a run of both ranks that ends; one whose rank 1 is killed ends too, not with success, and says which rank it
-# was; started again, it ends with the parameters of the run that was not cut.
+# by_launcher NAME COMMAND..: of two ranks that a launcher starts, rank 1 is killed. The launcher then ends without success, and rank 0 with
+# it, and one of them says which rank it was; started again, the run ends with the parameters of the one that was not cut.
 by_launcher() {
   local name=$1 run=by_$1 launched victim
   shift
@@ -115,16 +126,16 @@ by_launcher() {
   launched=$!
   processes=("$launched")
   until_line "$run" 52
-  victim=$(rank_of_launcher "$run" 1)
+  victim=$(processes_of "$run" 1)
   [ -n "$victim" ] || fail "$name: rank 1 is not found"
   kill -KILL "$victim"
   ended 0
   [ "$code" -ne 0 ] || fail "$name ended with success, and rank 1 was killed"
   for _ in $(seq 100); do
-    if [ -z "$(rank_of_launcher "$run" 0)" ]; then break; fi
+    if [ -z "$(processes_of "$run")" ]; then break; fi
     sleep 0.1
   done
-  [ -z "$(rank_of_launcher "$run" 0)" ] || fail "$name: rank 0 hangs"
+  [ -z "$(processes_of "$run")" ] || fail "$name: rank 0 hangs"
   said "$name" "rank 1"
   # shellcheck disable=SC2046
   "$@" "$char_gpt" $(arguments "$run" "$updates") > "$folder/$name-again.out" 2>&1 < /dev/null || fail "$name does not run it again"

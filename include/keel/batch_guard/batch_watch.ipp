@@ -80,7 +80,7 @@ KEEL_BODY void batch_watch::add(std::vector<batch_finding>& to, batch_problem wh
 
 KEEL_BODY void batch_watch::look_at_numbers(at::Tensor const& numbers, char const* name, bool allows_infinity,
                                             std::vector<batch_finding>& found) {
-  // One pass; a sum that overflows is looked at again. Of a few numbers, an operation of LibTorch takes longer than they do.
+  // One pass; a sum that overflows is looked at again. An operation of LibTorch takes longer than a few numbers do.
   constexpr std::int64_t few = 32768;  // more, and LibTorch shares them among its threads
   bool const are_few = numbers.scalar_type() == at::kFloat && numbers.is_contiguous() && numbers.numel() <= few;
   if (std::isfinite(are_few ? detail::sum_of_squares_fp32(numbers.data_ptr<float>(), numbers.numel())
@@ -221,7 +221,7 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
   // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
   constexpr std::int64_t least_rows = 4;
   bool const looks = inputs.dim() >= 2 && rows >= least_rows;
-  // Sums of rows by their lowest bits, each in the next free place and at most half of all; 0 is none.
+  // A hash table of the rows' sums, at most half full; 0 marks a free place.
   std::vector<std::uint64_t> known(looks ? std::bit_ceil(2 * static_cast<std::size_t>(rows)) : 0);
   std::int64_t repeated = 0;
   std::int64_t first_repeated = -1;
