@@ -131,6 +131,29 @@ configure() {
   fi
 }
 
+# build FOLDER TARGET..: in $root/.build/FOLDER, with a line every 20 seconds. Leaves the compiler's words in .build/FOLDER-build.log, and
+# shows them where it fails.
+build() {
+  local folder=$1 log="$root/.build/$1-build.log" done_of=0/0 begun=$SECONDS shown=$SECONDS process
+  shift
+  NINJA_STATUS="[%f/%t] " cmake --build "$root/.build/$folder" --target "$@" >"$log" 2>&1 &
+  process=$!
+  while kill -0 "$process" 2>/dev/null; do
+    sleep 0.5
+    if [ $((SECONDS - shown)) -ge 20 ]; then
+      shown=$SECONDS
+      done_of=$(sed -n 's,^\[\([0-9]*\)/\([0-9]*\)\].*,\1 of \2,p' "$log" | tail -n 1)
+      echo "  building: ${done_of:-0} steps after $((SECONDS - begun)) s"
+    fi
+  done
+  if ! wait "$process"; then
+    grep -E 'error|FAILED' "$log" >&2 || true
+    tail -n 40 "$log" >&2
+    exit 1
+  fi
+  if [ $((SECONDS - begun)) -ge 5 ]; then echo "  built in $((SECONDS - begun)) s"; fi
+}
+
 # For programs that are alone on the machine. Threads that wait by spinning bring a busy one to a crawl, and those that sleep make
 # small models a third slower: they spin for about as long as it takes to the next parallel region, and then sleep.
 let_threads_spin_for_a_while() {

@@ -1,2 +1,2 @@
-// A second translation unit with everything in it: a definition that is not inline shows when the program is linked.
+// All of keel in one file, which must compile without a warning.
 #include <keel/keel.hpp>

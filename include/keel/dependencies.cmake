@@ -16,6 +16,22 @@ if(NOT TARGET keel::xxhash)
                                                 INTERFACE_INCLUDE_DIRECTORIES "${KEEL_XXHASH_INCLUDE}")
 endif()
 
+# Gloo, by which ranks talk, is there or not: asked here, once for all files, and asked again when a folder of headers changes.
+find_path(KEEL_GLOO_INCLUDE gloo/algorithm.h HINTS ${TORCH_INCLUDE_DIRS})
+if(KEEL_GLOO_INCLUDE AND NOT EXISTS ${KEEL_GLOO_INCLUDE}/gloo/algorithm.h)
+  unset(KEEL_GLOO_INCLUDE CACHE)
+  find_path(KEEL_GLOO_INCLUDE gloo/algorithm.h HINTS ${TORCH_INCLUDE_DIRS})
+endif()
+set(KEEL_GLOO 0)
+if(KEEL_GLOO_INCLUDE)
+  set(KEEL_GLOO 1)
+endif()
+foreach(directory /usr/include ${TORCH_INCLUDE_DIRS})
+  if(IS_DIRECTORY ${directory})
+    set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${directory})
+  endif()
+endforeach()
+
 # Before LibTorch: its binaries for Python's pip, from 2.5 on, export the functions of std::filesystem, and a program that finds those
 # before the compiler's ends in a segmentation fault.
 set(keel_standard_library "")

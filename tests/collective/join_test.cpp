@@ -1,11 +1,12 @@
 // Processes that meet as a launcher's would: what they find when all is well, and what each of them says when one is missing, another, dead
 // or hanging. Each scenario runs this program again, once a rank.
+// unity: at global scope
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
 #endif
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#if __has_include(<gloo/algorithm.h>)
+#if KEEL_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #endif
 
@@ -198,7 +199,7 @@ std::string scenario_of(std::string const& name) {
 
 TEST_CASE("a rank of a world", "[.]") { be_rank(scenario_of); }
 
-#if __has_include(<gloo/algorithm.h>)
+#if KEEL_GLOO
 
 TEST_CASE("processes that a launcher started meet, and their collectives come to what one process computes") {
   for (std::size_t const count : {1u, 2u, 3u}) {

@@ -9,14 +9,8 @@ export OMP_WAIT_POLICY=passive
 # shellcheck disable=SC2046
 prepare catch2 libcli11-dev $(packages_of_gloo)
 configure core -DKEEL_TESTS=ON -DKEEL_EXAMPLES=ON -DCMAKE_BUILD_TYPE=None
-log="$root/.build/core-build.log"
-# One at a time: the machine has other tests to run.
-if ! cmake --build "$root/.build/core" --parallel 1 --target keel_core_tests char_gpt keel_umbrella >"$log" 2>&1; then
-  grep -E 'error|FAILED' "$log" >&2 || true
-  tail -n 40 "$log" >&2
-  exit 1
-fi
-"$root/.build/core/tests/keel_core_tests"
+build core keel_tests_core char_gpt keel_umbrella
+"$root/.build/core/tests/keel_tests_core"
 cd "$(mktemp -d)"
 "$root/.build/core/examples/char_gpt" --updates 3 --run-directory runs/core
 echo "$(c++ --version | sed -n 1p), LibTorch $(dpkg-query -W -f='${Version}' libtorch-dev): the umbrella header, char_gpt and the core of the tests"

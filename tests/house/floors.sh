@@ -68,7 +68,7 @@ check_header() {
   if grep -qE 'nn/utils/clip_grad|nn::utils::clip_grad' "$file"; then echo "$header: clips with LibTorch's clip_grad, which waits for the device"; fi
 
   case $header in
-    keel/rule/detail/*.inc | keel/core/detail/*.inc) ;;
+    keel/rule/detail/*.inc | keel/core/detail/*.inc | keel/libtorch/mode.hpp) ;;
     *)
       # The last line about a macro undoes it.
       for macro in $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | sort -u); do
@@ -78,6 +78,16 @@ check_header() {
       done
       ;;
   esac
+
+  # Without keel/libtorch/mode.hpp, which every header on floor 3 or above brings, the namespace would bear the macro's name.
+  if grep -q 'inline KEEL_MODE' "$file" && [ "$header" != keel/libtorch/mode.hpp ]; then
+    local has_mode=no
+    while IFS= read -r target; do
+      target_floor=$(floor_of "$target" "$1")
+      if [ -n "$target_floor" ] && [ "$target_floor" -ge 3 ] && [[ $target != *.inc && $target != keel/json/* ]]; then has_mode=yes; fi
+    done < <(sed '/inline KEEL_MODE/q' "$file" | sed -nE 's/^#include <(keel\/[^>]+)>.*/\1/p')
+    if [ $has_mode = no ]; then echo "$header: opens a namespace of the mode without keel/libtorch/mode.hpp"; fi
+  fi
 
   # Each begin has an end behind it, before the next begin.
   begins=$(grep -oE 'detail/text_(begin|end)\.inc' "$file" | sed -E 's/.*_(begin|end)\.inc/\1/' | tr '\n' ' ' || true)
@@ -194,6 +204,7 @@ self_test() {
   refuses 'has no floor' keel/attic/bad.hpp '#include <string>'
   refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp '#define KEEL_BAD 1'
   refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp $'#undef KEEL_BAD\n#define KEEL_BAD 1'
+  refuses 'opens a namespace of the mode' keel/step/bad.hpp 'namespace keel::inline KEEL_MODE {}'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp '#include <keel/rule/detail/text_begin.inc>'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp \
     '#include <keel/rule/detail/text_end.inc>\n#include <keel/rule/detail/text_begin.inc>'

@@ -37,7 +37,7 @@ compiles() {
 case $header in *.ipp) ;; *) compiles "-I$include" "${@:4:$#-4}" ;; esac
 case $header in
   keel/policy/* | keel/config/* | keel/rule/* | keel/recipe/*) ;;
-  *) [ -f "$said.wrong" ] || compiles "-I$include/keel/compiled" "-I$include" "${@:4:$#-4}" ;;
+  *) [ -f "$said.wrong" ] || compiles -DKEEL_COMPILED "-I$include" "${@:4:$#-4}" ;;
 esac
 COMPILE
 xargs -P2 -n1 bash "$folder/compile" "$folder" "$compiler" "$include" "$@" < "$folder/headers"

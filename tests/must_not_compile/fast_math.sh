@@ -2,13 +2,12 @@
 # fast_math.sh COMPILER ARG..: every header that looks at numbers refuses flags that take the looks away, and says what to do, with
 # its bodies and without.
 set -eu
-compiled=$(cd "$(dirname "$0")/../../include/keel/compiled" && pwd)
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 failed=0
 for header in step/step.hpp clip/clip.hpp loss_scale/grad_scaler.hpp gradients/gradient_norm.hpp core/window_statistics.hpp; do
   echo "#include <keel/$header>" > "$folder/case.cpp"
-  for flag in -ffast-math -ffinite-math-only "-ffast-math -I$compiled"; do
+  for flag in -ffast-math -ffinite-math-only "-ffast-math -DKEEL_COMPILED"; do
     # Word splitting is wanted: the last one is two arguments.
     # shellcheck disable=SC2086
     if "$@" -std=c++20 -fsyntax-only -Wfatal-errors $flag "$folder/case.cpp" > "$folder/said" 2>&1; then

@@ -1,3 +1,4 @@
+// unity: at global scope
 #include <torch/nn/modules/embedding.h>
 
 #include <cmath>

@@ -1,4 +1,5 @@
 // What a run that stays where it is says and does: each scenario runs this program again, and is ended by the watch, or is not.
+// unity: at global scope
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>

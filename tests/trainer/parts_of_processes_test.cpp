@@ -85,7 +85,7 @@ TEST_CASE("a rank of a run of parts", "[.]") {
   be_rank([](std::string const& name) { return train(keel::join(keel::launched(), {.timeout = 30s}), name); });
 }
 
-#if __has_include(<gloo/algorithm.h>)
+#if KEEL_GLOO
 
 TEST_CASE("processes train two models as ranks of one process do, and a NaN of one of them is the skip of all") {
   at::set_num_threads(1);

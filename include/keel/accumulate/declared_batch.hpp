@@ -6,7 +6,7 @@
 #include <keel/policy/accumulate.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Throws data_error for a micro-batch without rows (E06) or larger than declared (B01).
 inline void require_declared_rows(accumulate_settings const& declared, std::int64_t rows) {
@@ -30,4 +30,4 @@ inline void require_declared_update(accumulate_settings const& declared, std::in
                               std::to_string(declared.global_batch) + ">. Cut the data into batches whose sum is that number.");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -18,7 +18,7 @@
 #include <limits>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct attention_options {
   bool causal = false;   ///< a position looks at itself and those before it
@@ -32,7 +32,11 @@ inline attention_kind attention_kernel(attention_kind wanted) {
   return fuses ? attention_kind::fused : attention_kind::math;
 }
 
-// A function and a class share the name on purpose.
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel {
+
+// A function and a class share the name on purpose, and so the function is in the namespace of the class; its options are of a mode.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 
@@ -46,6 +50,6 @@ at::Tensor attention(at::Tensor const& query, at::Tensor const& key, at::Tensor 
 
 }  // namespace keel
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/attention/attention.ipp>
 #endif

@@ -7,7 +7,7 @@
 #include <keel/rule/attention.hpp>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// keel::attention of this thread uses this kernel for as long as it lives; the scope counts its calls.
 class attention_scope {
@@ -44,4 +44,4 @@ class attention_scope {
   std::int64_t calls_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -21,7 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class batch_problem : unsigned char {
   nothing_in_it,
@@ -60,7 +60,9 @@ struct label_guess {
   std::int64_t in_a_batch;  ///< labels of one, on average: a loss that is their sum is so many times as large
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Part>
 void add_tensors(std::vector<at::Tensor>& to, Part const& part) {
@@ -73,7 +75,9 @@ void add_tensors(std::vector<at::Tensor>& to, Part const& part) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Of pairs, tuples, arrays and vectors the last member has the labels, where there is more than one; of LibTorch's Example the target.
 /// A batch of your own says so by `inputs()` and `labels()`, each a tensor or a vector of tensors; of one that does not, nothing is
@@ -171,8 +175,8 @@ class batch_watch {
   std::int64_t labels_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/batch_guard/batch_watch.ipp>
 #endif

@@ -20,9 +20,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY bool can_be_read(at::Tensor const& tensor) {
   return tensor.device().is_cpu() && tensor.layout() == at::kStrided && !tensor.is_quantized() && tensor.numel() > 0;
@@ -53,7 +51,9 @@ void visit_integers(at::Tensor const& tensor, Visit const& visit) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY char const* to_string(batch_problem which) {
   constexpr char const* names[] = {"nothing_in_it",      "not_finite",    "rows_differ",   "id_below_zero",
@@ -351,6 +351,6 @@ KEEL_BODY void batch_watch::data_moved() {
   all_alike_ = true;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

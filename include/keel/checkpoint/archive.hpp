@@ -26,9 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Where a field is: a chain on the stack, put together for the name of a tensor and for an error.
 class field_place {
@@ -164,7 +162,9 @@ bool get_value(nlohmann::json const& from, Value& value) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 class state_writer {
  public:
@@ -316,8 +316,8 @@ class state_reader {
   bool keep_missing_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/archive.ipp>
 #endif

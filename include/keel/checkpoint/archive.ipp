@@ -15,9 +15,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string field_place::path() const {
   if (path_ != nullptr) return *path_ + std::string(name_);
@@ -169,7 +167,9 @@ KEEL_BODY std::string expected_float(double lowest, double largest) {
   return text;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY state_writer::state_writer(nlohmann::json& object, tensor_map& tensors, std::string path)
     : object_(object), tensors_(tensors), path_(std::move(path)) {
@@ -214,6 +214,6 @@ KEEL_BODY void state_reader::missing(place const& at) const {
                                     "trainer::migrate, take options.accept_changed_recipe, or use another run directory.");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

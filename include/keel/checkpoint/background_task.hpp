@@ -6,11 +6,12 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 #include <mutex>
 #include <thread>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class background_task {
  public:
@@ -84,4 +85,4 @@ class background_task {
   bool closing_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

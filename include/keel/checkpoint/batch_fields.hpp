@@ -13,9 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Batch>
 constexpr bool has_fields();
@@ -39,7 +37,9 @@ constexpr bool has_fields() {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// A batch that can be written and read again.
 template <class Batch>
@@ -61,4 +61,4 @@ void fields_of_batch(Archive& archive, std::string const& name, Batch& batch) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

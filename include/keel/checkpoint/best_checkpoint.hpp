@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class best_checkpoint {
  public:
@@ -107,4 +107,4 @@ class best_checkpoint {
   std::int64_t judged_at_ = -1;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// How two numbers compare.
 struct better {
@@ -106,4 +106,4 @@ class best_so_far {
   std::vector<entry> entries_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

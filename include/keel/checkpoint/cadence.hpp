@@ -6,10 +6,11 @@
 #include <cmath>
 #include <cstdint>
 #include <keel/config/open_numbers.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/checkpoint.hpp>
 #include <optional>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Seconds between two saves that lose the least time, for a save that costs `cost` seconds and failures every `mean` seconds:
 /// Daly 2006, "A higher order estimate of the optimum checkpoint interval for restart dumps", equation 37; its first term is
@@ -78,4 +79,4 @@ class checkpoint_cadence {
   bool measuring_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

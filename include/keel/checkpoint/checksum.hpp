@@ -6,12 +6,13 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <new>
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// 16 hexadecimal digits.
 inline std::string in_hexadecimal(std::uint64_t checksum) {
@@ -48,4 +49,4 @@ inline std::string checksum_of(std::string_view bytes) {
   return of.digest();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -13,6 +13,7 @@
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/state.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <map>
@@ -23,9 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 enum class field_kind : unsigned char { none, value, tensor, vector, array, optional, map, nested };
 
@@ -73,13 +72,17 @@ inline constexpr field_kind kind_of_field = field_traits<Type>::kind;
 template <class Type>
 inline constexpr bool holds_values = field_traits<Type>::holds_values;
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// What a checkpoint can hold under one name.
 template <class Type>
 concept field = (detail::kind_of_field<Type> != detail::field_kind::none);
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// The body of a `visit` is a template that no concept can look into, so every archive demands it of every field.
 template <class Field>
@@ -180,5 +183,4 @@ void for_each_leaf(State& state, std::string const& prefix, Use&& use) {
   for_each_field(state, [&](char const* name, auto& field) { visit_leaves([&] { return prefix + name; }, field, use); });
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -28,9 +28,7 @@
 #include <thread>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline std::filesystem::path file_of_rank(std::filesystem::path const& directory, int rank, char const* extension) {
   return directory / ("rank-" + std::to_string(rank) + extension);
@@ -167,7 +165,9 @@ std::map<std::string, file_record> files_of_ranks(Files& files, std::filesystem:
   return all;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Of a rank but 0: its files of checkpoints, in the foreground or beside training.
 template <class Files>
@@ -210,4 +210,4 @@ class rank_writer {
   background_task task_;  ///< last: it ends before what it works with
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 inline std::string fingerprint_of(std::string_view bytes) { return checksum_of(bytes); }
 
@@ -52,4 +52,4 @@ inline std::string fingerprint_of_file(std::filesystem::path const& path) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -7,8 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// NaN and infinity have every bit of the exponent set (IEEE 754; bfloat16 is the upper half of a float).
 template <class Bits>
@@ -39,4 +40,4 @@ inline bool is_finite(char const* bytes, std::size_t count, at::ScalarType type)
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -7,11 +7,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <keel/libtorch/mode.hpp>
 #include <mutex>
 #include <thread>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Below this a thread costs more than it saves.
 inline constexpr std::uint64_t bytes_worth_a_thread = 8 << 20;
@@ -44,4 +45,4 @@ void in_parallel(std::size_t count, std::uint64_t bytes, Work const& work) {
   if (failed) std::rethrow_exception(failed);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

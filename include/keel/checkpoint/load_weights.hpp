@@ -10,7 +10,7 @@
 
 #include <filesystem>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct weights_choice {
   bool best = false;      ///< of a run directory: the best and not the newest
@@ -21,8 +21,8 @@ struct weights_choice {
 /// changes, where its tensors are not the model's, E05 for what is damaged; file_error (E02).
 void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/load_weights.ipp>
 #endif

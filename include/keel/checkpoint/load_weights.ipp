@@ -13,9 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The checkpoint of a run directory that the choice means.
 inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run, weights_choice const& choice) {
@@ -58,7 +56,9 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
   return weights;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
   posix_files files;
@@ -78,6 +78,6 @@ KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path cons
   load_model(model, (is_index ? load_sharded_safetensors(from) : load_safetensors(from)).tensors, from.string());
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct file_record {
   std::uint64_t bytes = 0;
@@ -43,7 +43,9 @@ struct manifest {
   std::map<std::string, file_record> files;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::string_view manifest_seal = ",\n  \"xxh3\": \"";
 inline constexpr std::string_view manifest_end = "\"\n}\n";
@@ -97,7 +99,9 @@ inline int rank_of_file(std::string_view name) {
   return -1;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// The text of manifest.json.
 inline std::string manifest_text(manifest const& of) {
@@ -180,4 +184,4 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   return read;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

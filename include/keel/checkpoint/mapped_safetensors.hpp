@@ -6,15 +6,15 @@
 #include <filesystem>
 #include <keel/checkpoint/tensor_map.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The tensors live as long as one of them does, and so does the mapping. One whose bytes are not aligned to its elements,
 /// which keel never writes, is copied. Throws checkpoint_error (E05) for a file that is not a whole safetensors file,
 /// out_of_memory_error (E09), file_error (E02).
 safetensors_content map_safetensors(std::filesystem::path const& path);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/mapped_safetensors.ipp>
 #endif

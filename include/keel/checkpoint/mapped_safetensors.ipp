@@ -19,9 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A whole file in memory; what is written to it stays in this process.
 class mapped_file {
@@ -47,7 +45,9 @@ class mapped_file {
   std::uint64_t size_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY safetensors_content map_safetensors(std::filesystem::path const& path) {
   using namespace detail;
@@ -76,6 +76,6 @@ KEEL_BODY safetensors_content map_safetensors(std::filesystem::path const& path)
   return content;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -7,11 +7,12 @@
 
 #include <cstddef>
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct snapshot;
 
@@ -64,8 +65,8 @@ struct migrate {
   std::function<void(migration&)> change;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/migrate.ipp>
 #endif

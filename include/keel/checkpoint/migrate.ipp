@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void migration::rename(std::string_view from, std::string_view to) {
   auto const moved = [&](std::string const& name) {
@@ -101,6 +101,6 @@ KEEL_BODY void migration::add(std::string const& name, at::Tensor value) { conte
 
 KEEL_BODY void migration::accept_slot(std::string const& slot) { content_.state["recipe"][slot] = nullptr; }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

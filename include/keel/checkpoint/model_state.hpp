@@ -8,7 +8,7 @@
 #include <keel/checkpoint/tensor_map.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The model's own tensors by name, not copies.
 tensor_map model_tensors(torch::nn::Module& model);
@@ -19,8 +19,8 @@ void require_same_model(tensor_map const& model, tensor_map const& saved, std::s
 /// Copies saved values into the model, in place, so that the optimizer still holds the same parameters.
 void load_model(torch::nn::Module& model, tensor_map const& saved, std::string const& source);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/model_state.ipp>
 #endif

@@ -11,7 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY tensor_map model_tensors(torch::nn::Module& model) {
   tensor_map tensors;
@@ -48,6 +48,6 @@ KEEL_BODY void load_model(torch::nn::Module& model, tensor_map const& saved, std
   for (auto const& [name, tensor] : own) tensor.copy_(saved.at(name));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Calls `apply(content, source)` with the newest checkpoint that is whole, and `on_damaged(update, words)` for each damaged
 /// one before it; false if there are none at all. A checkpoint of another recipe or model is not passed over: the directory
@@ -43,4 +43,4 @@ bool load_newest_whole(Store& store, Apply&& apply, OnDamaged&& on_damaged) {
                                     ", says: " + damage + " Restore the directory from a copy, or start again in another one.");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -14,9 +14,7 @@
 #include <string_view>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The header of an open file of `size` bytes and where its data begins.
 struct opened_safetensors {
@@ -55,6 +53,4 @@ inline opened_safetensors open_safetensors(posix_files& files, std::filesystem::
   return opened;
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -23,13 +23,15 @@
 #include <string>
 #include <tuple>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Lists the fields of an optimizer's options and per-parameter state.
 template <class Optimizer>
 struct optimizer_codec;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 template <class Archive, class Options>
 void visit_adam_options(Archive& archive, Options& options) {
   archive("lr", options.lr());
@@ -46,7 +48,9 @@ void visit_adam_state(Archive& archive, State& state) {
   archive("exp_avg_sq", state.exp_avg_sq());
   archive("max_exp_avg_sq", state.max_exp_avg_sq());
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <>
 struct optimizer_codec<torch::optim::AdamW> {
@@ -164,7 +168,9 @@ struct optimizer_codec<torch::optim::LBFGS> {
   }
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Calls `use(codec)` with the codec of the optimizer's dynamic type. Throws error (S05) if it is not a known one.
 template <class Use>
@@ -233,7 +239,9 @@ struct place_state {
   void operator()(char const* /*field*/, Other& /*value*/) const {}
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Writes options to `object` and moments to `tensors`; the tensors are the optimizer's own, not copies.
 inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list const& parameters, nlohmann::json& object,
@@ -334,4 +342,4 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
   });
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

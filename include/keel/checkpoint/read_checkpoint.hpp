@@ -18,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 [[noreturn]] inline void refuse_checkpoint(std::filesystem::path const& path, std::string const& what) {
   throw checkpoint_error("E05", path.string() + " " + what + ". Take an older checkpoint, and look at the disk.");
@@ -123,7 +121,9 @@ void read_tensors_into(tensor_map& to, Files& files, std::filesystem::path const
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
 template <class Files = posix_files>
@@ -159,4 +159,4 @@ snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {
   return content;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -12,12 +12,12 @@
 #include <span>
 #include <string>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 void write_safetensors_to(std::function<void(char const*, std::size_t)> const& sink, tensor_map const& tensors,
                           string_map const& metadata);
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Calls `sink(char const* bytes, std::size_t count)` in file order; a tensor's bytes are valid during the call only.
 template <class Sink>
@@ -37,8 +37,8 @@ void save_safetensors(std::filesystem::path const& path, tensor_map const& tenso
 /// that is not a whole safetensors file, out_of_memory_error (E09) for one that declares more than there is, file_error (E02).
 safetensors_content load_safetensors(std::filesystem::path const& path);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/safetensors.ipp>
 #endif

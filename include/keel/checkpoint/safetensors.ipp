@@ -12,12 +12,16 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void detail::write_safetensors_to(std::function<void(char const*, std::size_t)> const& sink,
-                                            tensor_map const& tensors, string_map const& metadata) {
-  detail::safetensors_writer(tensors, metadata).write(sink);
+KEEL_BODY void write_safetensors_to(std::function<void(char const*, std::size_t)> const& sink, tensor_map const& tensors,
+                                    string_map const& metadata) {
+  safetensors_writer(tensors, metadata).write(sink);
 }
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY safetensors_content parse_safetensors(std::span<char const> bytes, std::string const& name) {
   auto const length = read_safetensors_length(bytes.data(), bytes.size(), name);
@@ -46,6 +50,6 @@ KEEL_BODY safetensors_content load_safetensors(std::filesystem::path const& path
   });
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

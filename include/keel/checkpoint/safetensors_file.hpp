@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Several threads may read from one. The file stays open, so that one which takes its place later changes nothing here.
 class safetensors_file {
@@ -56,8 +56,8 @@ class safetensors_file {
   std::uint64_t data_begin_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/safetensors_file.ipp>
 #endif

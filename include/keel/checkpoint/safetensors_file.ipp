@@ -11,7 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY safetensors_file::safetensors_file(std::filesystem::path const& path) : path_(path) {
   posix_files files;
@@ -107,6 +107,6 @@ KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) con
   throw checkpoint_error("E04", words + "; names() gives all " + std::to_string(entry_of_.size()) + ".");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

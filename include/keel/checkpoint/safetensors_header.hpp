@@ -15,7 +15,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 static_assert(std::endian::native == std::endian::little, "safetensors data is little-endian and keel copies it unchanged");
 
@@ -31,7 +31,9 @@ inline constexpr std::array<safetensors_dtype, 22> safetensors_dtypes{{
     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64},
 }};
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 /// The size of the table for a name that is not in it.
 constexpr std::size_t safetensors_dtype_named(std::string_view name) {
   return static_cast<std::size_t>(std::ranges::find(safetensors_dtypes, name, &safetensors_dtype::name) -
@@ -44,7 +46,9 @@ static_assert([] {
   }
   return true;
 }());
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 struct safetensors_entry {
   std::string name;
@@ -59,7 +63,9 @@ struct safetensors_header {
   string_map metadata;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::uint64_t safetensors_prefix = 8;
 inline constexpr std::uint64_t safetensors_max_header = 100'000'000;
@@ -75,7 +81,9 @@ std::string shown_name(std::string_view name);
 /// overflow check only, because LibTorch multiplies the other dimensions into strides.
 std::optional<std::uint64_t> safetensors_bytes(std::vector<std::int64_t> const& shape, std::size_t dtype);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// N of a file of `file_bytes` bytes, whose first 8 (fewer in a shorter file) are at `prefix`.
 std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t file_bytes, std::string const& file);
@@ -86,8 +94,8 @@ safetensors_header parse_safetensors_header(std::string_view json, std::uint64_t
 /// The file's bytes up to the data, padded. Gives the entries their offsets in the order in which they stand.
 std::string build_safetensors_header(std::vector<safetensors_entry>& entries, string_map const& metadata);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/safetensors_header.ipp>
 #endif

@@ -13,8 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string shown_name(std::string_view name) { return "'" + printable(name, 100) + "'"; }
 
@@ -207,10 +206,9 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
   bool has_offsets_ = false;
 };
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t file_bytes, std::string const& file) {
   using namespace detail;
@@ -294,6 +292,6 @@ KEEL_BODY std::string build_safetensors_header(std::vector<safetensors_entry>& e
   return header;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -21,9 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// For readers that have no checksums to compare with.
 struct unchecked {
@@ -125,5 +123,4 @@ safetensors_content read_safetensors_data(safetensors_header header, std::string
   return content;
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The types that 1.13 lacks; 2.6 has all but F8_E8M0, which 2.14 has, too. A name is asked for instead of a version, because
 /// its presence is the fact that counts.
@@ -95,4 +95,4 @@ inline tensor_form form_of(safetensors_entry const& entry, std::string const& fi
   return form;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

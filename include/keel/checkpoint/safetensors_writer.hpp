@@ -18,9 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::string_view safetensors_alias = "alias:";
 
@@ -113,5 +111,4 @@ class safetensors_writer {
   std::string header_;
 };
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

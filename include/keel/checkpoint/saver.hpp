@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What became of a save.
 struct save_report {
@@ -268,4 +268,4 @@ class saver {
   background_task task_;    ///< last: it ends before what it works with
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

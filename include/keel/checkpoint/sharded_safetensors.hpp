@@ -10,7 +10,7 @@
 #include <keel/core/files.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Writes `tensors` into `directory` under the name `stem`, each file with at most `most_bytes` of data, or with one tensor.
 /// An older set stays whole until all of the new one is on the disk, which has to hold both for a while; from then until the
@@ -25,8 +25,8 @@ void save_sharded_safetensors(std::filesystem::path const& directory, std::strin
 /// a file that is damaged or does not fit the other, out_of_memory_error (E09), file_error (E02).
 safetensors_content load_sharded_safetensors(std::filesystem::path const& index_path);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/sharded_safetensors.ipp>
 #endif

@@ -19,9 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 struct shard_plan {
   std::vector<tensor_map> shards;
@@ -92,7 +90,9 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem, tensor_map const& tensors,
@@ -198,6 +198,6 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
   return all;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

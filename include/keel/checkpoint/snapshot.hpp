@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// All that one checkpoint holds.
 struct snapshot {
@@ -56,8 +56,8 @@ class snapshot_buffers {
   std::vector<block> blocks_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/snapshot.ipp>
 #endif

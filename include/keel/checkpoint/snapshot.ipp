@@ -18,12 +18,12 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 /// Bytes that one thread copies before it takes more.
 inline constexpr std::size_t snapshot_block_size = std::size_t{1} << 20;
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY snapshot snapshot_buffers::copy(snapshot const& live) {
   at::NoGradGuard const no_grad;
@@ -100,6 +100,6 @@ KEEL_BODY at::Tensor const& snapshot_buffers::buffer_like(at::Tensor const& live
   return buffer;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -2,8 +2,9 @@
 #pragma once
 
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class state_reader;
 class state_writer;
@@ -22,4 +23,4 @@ struct state_part {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct manifest;
 struct snapshot;
@@ -171,8 +171,8 @@ class checkpoint_store {
   Files files_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/checkpoint/store.ipp>
 #endif

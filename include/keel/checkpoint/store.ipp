@@ -15,7 +15,7 @@
 #include <set>
 #include <tuple>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 std::string checkpoint_store<Files>::prepare() {
@@ -366,4 +366,4 @@ void checkpoint_store<Files>::clean_up_quietly(path const& directory, std::strin
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -8,9 +8,10 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <immintrin.h>
+#include <keel/libtorch/mode.hpp>
 #endif
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 #if defined(__x86_64__) && defined(__GNUC__)
 __attribute__((target("avx"))) inline void stream_blocks(char* to, char const* from, std::size_t count) {
@@ -41,4 +42,4 @@ inline void stream_copy(char* to, char const* from, std::size_t count) {
   std::memcpy(to, from, count);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

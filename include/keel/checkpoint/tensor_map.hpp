@@ -3,10 +3,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <map>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 using tensor_map = std::map<std::string, at::Tensor>;
 using string_map = std::map<std::string, std::string>;
@@ -20,4 +21,4 @@ struct safetensors_content {
   string_map as_bytes;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -9,11 +9,11 @@
 #include <keel/core/parameters.hpp>
 #include <string>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 class optimizer_shares;
 }
+
+namespace keel::inline KEEL_MODE {
 
 /// With the recipe that it is updated by.
 struct trained_optimizer {
@@ -27,4 +27,4 @@ struct trained_optimizer {
   std::string prefix() const { return name.empty() ? "" : name + ":"; }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A sentence for each thing in which the checkpoint in `directory` is not what was saved; none: every byte is. Throws
 /// file_error (E02) where the disk does not let it be read.
@@ -43,4 +43,4 @@ std::vector<std::string> damage_of(std::filesystem::path const& directory, Files
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Files>
 class checkpoint_file {
@@ -139,4 +139,4 @@ std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& direct
   return write_manifest(files, directory, all);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -29,7 +29,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A clip policy of your own: `static void clip(std::span<at::Tensor const> gradients, double norm)`, or with its state as a
 /// third argument.
@@ -74,7 +74,9 @@ struct no_state {
   template <class Archive>
   void visit(Archive& /*archive*/) {}
 };
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 template <class Policy>
 struct state_type {
   using type = no_state;
@@ -91,12 +93,16 @@ struct state_type<Policy> {
     explicit type(clip::settings const& settings) : norm_history(settings) {}
   };
 };
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 /// The state that a clip policy keeps; empty for most.
 template <class Policy>
 using state_of = typename detail::state_type<Policy>::type;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 template <class Policy>
 state_of<Policy> begin_clip_state(clip::settings const& settings) {
   if constexpr (std::is_constructible_v<state_of<Policy>, clip::settings const&>) {
@@ -105,7 +111,9 @@ state_of<Policy> begin_clip_state(clip::settings const& settings) {
     return {};
   }
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// True for a policy that bounds a joint norm of an order other than 2, which is measured on the whole gradients.
 template <class Policy>
@@ -141,7 +149,9 @@ inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm,
   if (!defined.empty()) at::_foreach_mul_(defined, limit / norm);
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Whether one of the bool scalars is true; the host reads one number, however many there are and wherever they lie.
 inline bool any_of(std::vector<at::Tensor> flags) {
@@ -150,7 +160,9 @@ inline bool any_of(std::vector<at::Tensor> flags) {
   return host_value(at::stack(flags).any()) != 0.0;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Clamps every element to [-limit, limit]; whether any was outside.
 inline bool clip_value(std::span<at::Tensor const> gradients, double limit) {
@@ -265,4 +277,4 @@ inline double clip_grad_norm_(at::Tensor const& parameter, double max_norm, doub
   return clip_grad_norm_(std::span<at::Tensor const>(&parameter, 1), max_norm, norm_type, error_if_nonfinite);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

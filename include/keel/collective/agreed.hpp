@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Value>
 class agreed;
@@ -22,7 +22,9 @@ agreed<Value> agree(World const& world, Value const& mine, Reduction how = {}) {
   return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, mine));
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of a bool that each rank has: whether it is true on all, and whether on any. All of them must call what this returns.
 template <world_like World>
@@ -30,7 +32,9 @@ auto all_and_any(World const& world) {
   return [&world](bool mine) { return std::pair(world.combine(reduce::min{}, mine), world.combine(reduce::max{}, mine)); };
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Value>
 class agreed {
@@ -68,4 +72,4 @@ std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number) {
   return agreed<finite<Number>>(agreed<finite<Number>>::all_took_part, *looked_at);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -6,11 +6,12 @@
 #include <exception>
 #include <functional>
 #include <future>
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <optional>
 #include <thread>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What `ask` returns within the time; what it throws is thrown. Without an answer the thread that asks is left behind, and holds what it
 /// works with: `ask` owns all of that.
@@ -30,4 +31,4 @@ std::optional<Answer> answered(std::chrono::milliseconds within, std::function<A
   return answer.get();
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -19,9 +19,7 @@
 #include <memory>
 #include <type_traits>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean);
 /// Of several ranks, and of a contiguous tensor of float, double, int32, int64 or uint8: does not wait for the others. Null: it is done.
@@ -41,7 +39,9 @@ constexpr reduction_kind kind_of_reduction = std::same_as<Reduction, reduce::min
                                              : std::same_as<Reduction, reduce::max> ? reduction_kind::max
                                                                                     : reduction_kind::sum;
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// In place, of any strides.
 template <class World, reduction Reduction = reduce::sum>
@@ -86,8 +86,8 @@ void barrier(World const& world) {
   if constexpr (std::same_as<World, world_of_ranks>) detail::meet(world);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/collectives.ipp>
 #endif

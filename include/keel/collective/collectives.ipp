@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws error (E12).
 inline void require_takeable(char const* what, at::Tensor const& tensor) {
@@ -183,6 +183,6 @@ KEEL_BODY void meet(world_of_ranks const& world) {
   world.completed();
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -23,9 +23,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Sends each tensor by where it is.
 class transport_by_device final : public transport {
@@ -108,7 +106,9 @@ class transport_by_device final : public transport {
   std::unique_ptr<transport> devices_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// The hosts' world with a group for tensors on devices, which `make_group(store, rank, size)` returns as an intrusive_ptr, of any backend.
 /// `store`: where the hosts met, for keys of the group alone; null where they did not meet in one. All ranks call it. A world of one
@@ -132,4 +132,4 @@ world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
                                                                    detail::group_transport<group_type>::place::on_device)));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class message_places;
 class open_socket;
@@ -63,8 +63,8 @@ class direct_messages {
   std::vector<peer> peers_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/direct_messages.ipp>
 #endif

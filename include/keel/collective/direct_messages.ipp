@@ -22,7 +22,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Numbers only are looked up without a question to a name server.
 inline bool look_up(std::string const& host, std::string const& port, bool is_number, socket_address& found) {
@@ -243,6 +243,6 @@ KEEL_BODY void direct_messages::wait(std::uint64_t number, std::span<std::byte> 
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

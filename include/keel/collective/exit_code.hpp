@@ -10,7 +10,7 @@
 #include <keel/core/outcome.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A run that a signal has stopped and that is saved ends with 128 and the signal's number, as 143 for SIGTERM: start it again.
 namespace exit_code {
@@ -34,13 +34,13 @@ int exit_code_of(std::exception const& thrown);
 int exit_code_of(std::function<outcome()> const& body);
 int exit_code_of(std::function<int()> const& body);
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 /// Where the launcher that started this process looks for them, if there is one.
 void write_launcher_error(std::string const& words);
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/exit_code.ipp>
 #endif

@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY int exit_code_of(outcome const& ended) {
   if (auto const* const stopped = ended.stopped()) return stopped->signal == 0 ? exit_code::done : 128 + stopped->signal;
@@ -34,7 +34,9 @@ KEEL_BODY int exit_code_of(std::exception const& thrown) {
   return exit_code::failed;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void write_launcher_error(std::string const& words) {
   std::string path;
@@ -53,7 +55,9 @@ KEEL_BODY void write_launcher_error(std::string const& words) {
   file << error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY int exit_code_of(std::function<outcome()> const& body) {
   return exit_code_of(std::function<int()>([&] { return exit_code_of(body()); }));
@@ -77,6 +81,6 @@ KEEL_BODY int exit_code_of(std::function<int()> const& body) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

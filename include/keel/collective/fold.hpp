@@ -9,7 +9,7 @@
 
 #include <keel/collective/transport.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline void fold(at::Tensor& so_far, at::Tensor const& one, reduction_kind how) {
   switch (how) {
@@ -32,4 +32,4 @@ inline at::Tensor folded(at::Tensor const& rows, reduction_kind how) {
   return so_far;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -15,7 +15,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What happens to a rank of a test where it would begin its collective of this number, counted from 1.
 struct rank_fault {
@@ -40,8 +40,8 @@ std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(wor
 /// The same, and throws what the first rank threw that did so by itself, or else the first. Throws error (E12) for less than one rank.
 void run_in_process(int ranks, std::function<void(world_of_ranks)> const& body, in_process_options const& options = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/in_process.ipp>
 #endif

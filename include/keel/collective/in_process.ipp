@@ -22,9 +22,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a rank asks of the others.
 struct rank_call {
@@ -316,7 +314,9 @@ class thread_transport final : public transport {
   int rank_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(world_of_ranks)> const& body,
                                                          in_process_options const& options) {
@@ -341,6 +341,6 @@ KEEL_BODY void run_in_process(int ranks, std::function<void(world_of_ranks)> con
   if (first) std::rethrow_exception(first);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <keel/collective/launch.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct join_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< until all have come, and for each collective
@@ -19,8 +19,8 @@ struct join_options {
 /// numbers, and ranks of another size of the world, LibTorch or keel, with both values.
 world_of_ranks join(launch const& how = launched(), join_options const& options = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/join.ipp>
 #endif

@@ -5,8 +5,16 @@
 
 #include <torch/version.h>
 
+// CMake decides it for all files of a program; without CMake the compiler looks.
+#ifndef KEEL_GLOO
 #if __has_include(<gloo/algorithm.h>)
-#define KEEL_HAS_GLOO
+#define KEEL_GLOO 1
+#else
+#define KEEL_GLOO 0
+#endif
+#endif
+
+#if KEEL_GLOO
 #ifndef USE_C10D_GLOO
 #define USE_C10D_GLOO
 #define KEEL_DEFINES_GLOO
@@ -41,12 +49,9 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+#if KEEL_GLOO
 
-#ifdef KEEL_HAS_GLOO
-#undef KEEL_HAS_GLOO
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What all ranks must have alike, in words.
 inline std::string same_for_all(launch const& how) {
@@ -157,7 +162,9 @@ inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) 
                   : c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   if (how.size == 1) return world_of_ranks();
@@ -225,18 +232,25 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   }
 }
 
+}  // namespace keel::inline KEEL_MODE
+
 #else
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY world_of_ranks join(launch const& how, join_options const& /*options*/) {
   if (how.size == 1) return world_of_ranks();
   throw world_error(
-      "E24", how.by + " started " + std::to_string(how.size) +
-                 " ranks, and this program was compiled without Gloo's headers, by which they talk. Install libgloo-dev and "
-                 "compile again, or give keel::over a group of your own.");
+      "E24",
+      how.by + " started " + std::to_string(how.size) +
+          " ranks, and this program was compiled without Gloo's headers, by which they talk. Install libgloo-dev, run cmake "
+          "again and compile, or give keel::over a group of your own.");
 }
+
+}  // namespace keel::inline KEEL_MODE
 
 #endif
 
-}  // namespace keel
+#undef KEEL_GLOO
 
 #include <keel/core/detail/body_end.inc>

@@ -9,10 +9,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct launch {
   int rank = 0;
@@ -35,8 +36,8 @@ struct launch {
 launch launched();
 launch launched(std::function<char const*(char const*)> const& value_of);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/launch.ipp>
 #endif

@@ -11,9 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class launch_variables {
  public:
@@ -62,7 +60,9 @@ inline constexpr launch_words words_of_launchers[] = {
     {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", nullptr},
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_of) {
   detail::launch_variables const from(value_of);
@@ -127,6 +127,6 @@ KEEL_BODY launch launched() {
   });
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Writes ranks/RANK.jsonl; `directory`: of this rank, the run's own or `rank-RANK` in it. A disk that does not let it be written changes
 /// nothing: `why` is what matters, and is said elsewhere.
@@ -19,8 +19,8 @@ void leave_record(world_of_ranks const& world, std::filesystem::path const& dire
 /// A run begins: what one before it left goes. Rank 0 removes what ranks left that are not there any more.
 void remove_record(world_of_ranks const& world, std::filesystem::path const& directory) noexcept;
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/left_record.ipp>
 #endif

@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline std::filesystem::path records_of_ranks(world_of_ranks const& world, std::filesystem::path const& directory) {
   return (world.rank() == 0 ? directory : directory.parent_path()) / "ranks";
@@ -65,6 +65,6 @@ KEEL_BODY void remove_record(world_of_ranks const& world, std::filesystem::path 
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -26,9 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Why a collective failed: of the rank, what it did, what the group said of it, and what another rank has left in the store.
 struct failed_collective {
@@ -285,7 +283,9 @@ class group_transport final : public transport, public meets_in_store {
   std::shared_ptr<std::atomic<bool>> is_asking_ = std::make_shared<std::atomic<bool>>(false);
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
 /// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why, and
@@ -296,8 +296,8 @@ world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds t
   return world_of_ranks(std::make_shared<detail::group_transport<Group>>(std::move(group), timeout, std::move(store)));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/process_group.ipp>
 #endif

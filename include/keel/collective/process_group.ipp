@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* words_key = "keel/given_up";
 /// What a rank came to, and that it has read what the others did.
@@ -152,6 +152,6 @@ KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std
                             "). Look at what that rank said last, and start all of them again."};
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

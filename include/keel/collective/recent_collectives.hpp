@@ -4,11 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <mutex>
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 struct recent_collective {
   std::int64_t sequence = 0;
@@ -41,8 +42,8 @@ class recent_collectives {
 /// "it is in collective 345, all_reduce of 1200 elements behind update 12", or that the last one has ended; empty without one.
 std::string words_of_last(std::vector<recent_collective> const& all);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/recent_collectives.ipp>
 #endif

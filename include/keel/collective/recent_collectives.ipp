@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void recent_collectives::behind_update(std::int64_t updates) {
   std::lock_guard<std::mutex> const lock(mutex_);
@@ -44,6 +44,6 @@ KEEL_BODY std::string words_of_last(std::vector<recent_collective> const& all) {
          " elements behind update " + std::to_string(one.update);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

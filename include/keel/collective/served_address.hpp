@@ -15,7 +15,7 @@
 #include <system_error>
 #include <thread>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The process behind the connection looks at what comes: it closes what has been closed here.
 inline bool is_at_work(open_socket const& connection, socket_deadline last) {
@@ -73,4 +73,4 @@ inline bool is_served(std::string const& host, int port, socket_deadline last) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

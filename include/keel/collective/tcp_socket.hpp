@@ -10,10 +10,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <span>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class open_socket {
  public:
@@ -96,4 +97,4 @@ inline open_socket connect_to(socket_address& at, socket_deadline last, int& fai
   return made;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

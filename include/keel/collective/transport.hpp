@@ -12,12 +12,14 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// How the ranks' elements become one.
 enum class reduction_kind : unsigned char { sum, min, max };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// A collective that goes on beside this rank's own work. One that is never waited for goes on until its end.
 class collective_under_way {
@@ -85,6 +87,4 @@ class transport {
   transport() = default;
 };
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -4,13 +4,13 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// All ranks call it: the text that rank `from` gives. Throws world_error (E25).
 std::string words_of_rank(world_of_ranks const& world, std::string const& mine, int from);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/words_of_rank.ipp>
 #endif

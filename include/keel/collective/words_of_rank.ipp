@@ -12,7 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string words_of_rank(world_of_ranks const& world, std::string const& mine, int from) {
   if (world.size() == 1) return mine;
@@ -24,6 +24,6 @@ KEEL_BODY std::string words_of_rank(world_of_ranks const& world, std::string con
   return {static_cast<char const*>(text.data_ptr()), static_cast<std::size_t>(text.numel())};
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

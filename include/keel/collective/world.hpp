@@ -4,8 +4,9 @@
 #pragma once
 
 #include <concepts>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 namespace reduce {
 struct sum {};
@@ -36,4 +37,4 @@ struct world_of_one {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class world_of_ranks {
  public:
@@ -149,8 +149,8 @@ Value world_of_ranks::combine(Reduction, Value const& mine) const {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/collective/world_of_ranks.ipp>
 #endif

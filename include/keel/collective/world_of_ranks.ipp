@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY world_of_ranks::world_of_ranks(std::shared_ptr<detail::transport> by) : of_(std::make_shared<shared>()) {
   of_->by = std::move(by);
@@ -28,7 +28,9 @@ KEEL_BODY detail::transport* world_of_ranks::begin(char const* what, std::int64_
   return of_->by.get();
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Value>
 std::vector<Value> gathered(transport& by, Value mine, at::ScalarType dtype) {
@@ -40,7 +42,9 @@ std::vector<Value> gathered(transport& by, Value mine, at::ScalarType dtype) {
   return found;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<double> world_of_ranks::gather(double mine) const {
   auto const all = detail::gathered(*begin("combine", 1), mine, at::kDouble);
@@ -54,6 +58,6 @@ KEEL_BODY std::vector<std::int64_t> world_of_ranks::gather(std::int64_t mine) co
   return all;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files = posix_files>
 class appended_file {
@@ -72,4 +72,4 @@ class appended_file {
   std::atomic<bool> is_open_{false};
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -9,6 +9,7 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/data.hpp>
 #include <keel/policy/facts.hpp>
 #include <tuple>
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Batch>
 struct batch_traits;
@@ -44,7 +45,9 @@ struct batch_traits<at::Tensor> {
   static at::Tensor slice(at::Tensor const& batch, std::int64_t begin, std::int64_t end) { return batch.slice(0, begin, end); }
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 template <class Tuple, std::size_t... Index>
 constexpr bool members_are_sliceable(std::index_sequence<Index...>) {
   return (sliceable_batch<std::remove_cvref_t<std::tuple_element_t<Index, Tuple>>> && ...);
@@ -58,7 +61,9 @@ constexpr bool is_tuple_of_batches() {
   }
   return false;
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Tuples and pairs whose members are batches themselves: every member is cut, the first is counted.
 template <class Tuple>
@@ -105,7 +110,9 @@ struct batch_traits<std::vector<Row>> {
 struct no_batch {
   friend constexpr bool operator==(no_batch, no_batch) = default;
 };
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 /// A loss function without a batch, as one with it.
 template <class LossOf>
 struct without_batch {
@@ -116,14 +123,18 @@ struct without_batch {
     return call();
   }
 };
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 template <>
 struct batch_traits<no_batch> {
   static std::int64_t rows(no_batch) { return 1; }
   static std::int64_t tokens(no_batch) { return 1; }
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 /// The type of a public member `data` or `target`, without what the type's own rows() and slice() would say better.
 template <class Example>
 using data_of = std::remove_cvref_t<decltype(std::declval<Example const&>().data)>;
@@ -145,7 +156,9 @@ constexpr bool is_sliceable_example() {
     return sliceable_batch<data_of<Example>>;
   }
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Types that look like LibTorch's data::Example: `data`, and `target` unless there is none. One whose target keel cannot cut is
 /// counted all the same.
@@ -201,4 +214,4 @@ constexpr data::settings batch_facts() {
   return known;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

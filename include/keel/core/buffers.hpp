@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class buffer_snapshot {
  public:
@@ -42,8 +42,8 @@ class buffer_snapshot {
   std::vector<at::Tensor> copies_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/core/buffers.ipp>
 #endif

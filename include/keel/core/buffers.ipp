@@ -11,9 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 /// True where a small buffer may be copied as its bytes: an operation of LibTorch takes many times as long, and a model has hundreds.
 KEEL_BODY bool are_plain_bytes(at::Tensor const& live, at::Tensor const& copy) {
   constexpr std::size_t small = std::size_t{1} << 17;
@@ -21,7 +19,9 @@ KEEL_BODY bool are_plain_bytes(at::Tensor const& live, at::Tensor const& copy) {
       live.device().is_cpu() && live.layout() == at::kStrided && !live.is_quantized() && !live.is_conj() && !live.is_neg();
   return is_plain && live.numel() > 0 && live.nbytes() <= small && live.is_contiguous() && copy.is_contiguous();
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void buffer_snapshot::take() {
   at::NoGradGuard no_grad;
@@ -60,6 +60,6 @@ KEEL_BODY void buffer_snapshot::restore() {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

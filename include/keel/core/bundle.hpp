@@ -19,7 +19,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class bundle : public torch::nn::Module {
  public:
@@ -70,4 +70,4 @@ class bundle : public torch::nn::Module {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

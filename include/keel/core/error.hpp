@@ -9,12 +9,13 @@
 //   E26 ranks that are not of the same training any more     E27 no progress  (E20 and E21 are rules)
 #pragma once
 
+#include <keel/libtorch/mode.hpp>
 #include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The base of all of keel's exceptions.
 class error : public std::runtime_error {
@@ -88,4 +89,4 @@ Error broken_rule(std::string const& here = {}) {
   return Error(Rule::id, (here.empty() ? "" : here + ": ") + sentence.substr(sentence.find(' ') + 1));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

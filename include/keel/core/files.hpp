@@ -15,9 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 /// What the system says of an errno; std::strerror is not for several threads.
 inline std::string error_words(int code) { return std::generic_category().message(code); }
 
@@ -34,7 +32,9 @@ auto retried(Call const& call) {
 
 /// The file system has no such call, or not for this kind of file.
 inline bool is_unsupported(int code) { return code == EINVAL || code == ENOSYS || code == ENOTSUP || code == EOPNOTSUPP; }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// A file descriptor that closes itself.
 class file_handle {
@@ -127,8 +127,8 @@ class posix_files {
   static file_handle open(path const& name, int flags, char const* doing);
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/core/files.ipp>
 #endif

@@ -8,8 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& path, int code) {
   std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + error_words(code) + ".";
@@ -21,10 +20,9 @@ KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& 
   throw file_error("E02", sentence);
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void posix_files::make_directories(path const& directory) {
   std::error_code code;
@@ -163,6 +161,6 @@ KEEL_BODY file_handle posix_files::open(path const& name, int flags, char const*
   return file_handle(descriptor);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

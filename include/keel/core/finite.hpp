@@ -10,11 +10,12 @@
 #include <cmath>
 #include <compare>
 #include <concepts>
+#include <keel/libtorch/mode.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <optional>
 #include <type_traits>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <std::floating_point Number>
 class finite;
@@ -60,4 +61,4 @@ bool exceeds(Raw const&, double) {
   return false;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

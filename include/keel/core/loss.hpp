@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// One of several losses.
 struct named_loss {
@@ -115,4 +115,4 @@ inline void require_trainable(weighted_loss const& loss) {
   require_weight(loss.weight);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -7,7 +7,7 @@
 
 #include <limits>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The weighted sum of mean losses: on the host, or on the device for an update that is decided there.
 class loss_accumulator {
@@ -34,8 +34,8 @@ class loss_accumulator {
   at::Tensor device_sum_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/core/loss_accumulator.ipp>
 #endif

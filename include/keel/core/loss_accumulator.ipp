@@ -9,7 +9,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void loss_accumulator::add_on_device(at::Tensor const& mean, double of) {
   at::Tensor const part = mean.detach().to(at::kDouble).reshape({}) * of;
@@ -36,6 +36,6 @@ KEEL_BODY void loss_accumulator::add_term(loss_accumulator const& other) {
 
 KEEL_BODY at::Tensor loss_accumulator::mean_on_device() const { return device_sum_ / weight; }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class mode_scope {
  public:
@@ -33,4 +33,4 @@ class mode_scope {
   std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> modes_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

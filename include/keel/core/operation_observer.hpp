@@ -12,7 +12,7 @@
 #include <memory>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class operation_observer {
  public:
@@ -35,7 +35,9 @@ class operation_observer {
   ~operation_observer() = default;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 // LibTorch's callbacks are plain functions without an argument of their user, and a backward pass takes them along to its threads, but
 // no variable of the thread. So each place has a function.
@@ -73,9 +75,9 @@ at::RecordFunctionCallback callback_of(std::size_t place, std::index_sequence<Pl
   return at::RecordFunctionCallback(starts[place], ends[place]);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 using operation_inputs = c10::ArrayRef<c10::IValue const>;
 struct inputs_of_operations {
@@ -87,7 +89,9 @@ struct revealed {
 };
 template struct revealed<inputs_of_operations, &at::RecordFunction::inputs_>;
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Where an observer's scope asked for them, while the operation begins. In place of operation.inputs(), which, in a program without
 /// NDEBUG, asserts with a flag that a LibTorch with NDEBUG never sets; the member lies at the same place in both.
@@ -126,4 +130,4 @@ class operation_observer::scope {
   at::CallbackHandle handle_ = at::INVALID_CALLBACK_HANDLE;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

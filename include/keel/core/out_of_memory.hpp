@@ -4,16 +4,19 @@
 
 #include <cstdint>
 #include <exception>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 bool is_out_of_memory(std::exception const& thrown);
 
 /// The first line of an exception's message, without LibTorch's backtrace.
 std::string first_line(std::exception const& thrown);
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Inside the handler of `thrown`: throws out_of_memory_error (E09) where LibTorch says that memory ran out, and `thrown` otherwise.
 [[noreturn]] void rethrow_named(std::exception const& thrown, std::int64_t updates, char const* where, char const* way_out);
@@ -52,10 +55,8 @@ void name_out_of_memory_inside_update(std::int64_t updates, Run const& run) {
       run);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/core/out_of_memory.ipp>
 #endif

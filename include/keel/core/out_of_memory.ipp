@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY bool is_out_of_memory(std::exception const& thrown) {
   if (dynamic_cast<c10::OutOfMemoryError const*>(&thrown) != nullptr) return true;
@@ -30,7 +30,9 @@ KEEL_BODY std::string first_line(std::exception const& thrown) {
   return std::string(words.substr(0, words.find('\n')));
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void rethrow_named(std::exception const& thrown, std::int64_t updates, char const* where, char const* way_out) {
   if (!is_out_of_memory(thrown)) throw;
@@ -38,8 +40,6 @@ KEEL_BODY void rethrow_named(std::exception const& thrown, std::int64_t updates,
       "E09", "memory ran out in update " + std::to_string(updates + 1) + where + ": " + first_line(thrown) + ". " + way_out);
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -4,11 +4,12 @@
 
 #include <concepts>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 #include <utility>
 #include <variant>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class reason : unsigned char {
   nonfinite_loss,
@@ -78,7 +79,9 @@ struct stopped {
 
 }  // namespace result
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// One of the cases, and how to ask for it.
 template <class... Cases>
@@ -113,7 +116,9 @@ class one_of {
   value_type value_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// What one call of a step came to. Each accessor returns the case's value, or null if it is another case:
 /// `if (auto const* u = outcome.updated()) report(u->loss);`
@@ -137,4 +142,4 @@ class outcome : public detail::one_of<result::finished, result::stopped, result:
   result::gave_up const* gave_up() const { return get_if<result::gave_up>(); }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

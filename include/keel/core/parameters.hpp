@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A module, a module holder such as torch::nn::Linear, or a shared pointer to a module.
 inline torch::nn::Module& as_module(torch::nn::Module& model) { return model; }
@@ -83,8 +83,8 @@ std::size_t train_less(torch::nn::Module& model, torch::optim::Optimizer& optimi
 /// checked or saved.
 void require_same_groups(parameter_list const& list, torch::optim::Optimizer& optimizer);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/core/parameters.ipp>
 #endif

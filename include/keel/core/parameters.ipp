@@ -6,7 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void hold_each_once(torch::optim::Optimizer& optimizer) {
   for (auto& group : optimizer.param_groups()) {
@@ -130,6 +130,6 @@ KEEL_BODY void require_same_groups(parameter_list const& list, torch::optim::Opt
                          ". Register the modules and call add_param_group first, then build the trainer or step.");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -22,7 +22,7 @@
 #include <system_error>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The file behind all links of `name`, there or not; nothing for what can only be written in place.
 inline std::optional<std::filesystem::path> replaceable_file(std::filesystem::path name) {
@@ -161,4 +161,4 @@ void replace_file(Files& files, std::filesystem::path const& name, Write const& 
   if (!file.is_in_place()) sync_directory_if_possible(files, file.directory());
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -17,7 +17,7 @@
 #include <memory>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class script_module : public torch::nn::Module {
  public:
@@ -38,4 +38,4 @@ class script_module : public torch::nn::Module {
   torch::jit::Module module_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -9,9 +9,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class tensor_mark {
  public:
@@ -60,4 +61,4 @@ class tensor_mark {
   std::uint64_t sample_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

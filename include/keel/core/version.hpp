@@ -1,8 +1,10 @@
 #pragma once
 
-namespace keel {
+#include <keel/libtorch/mode.hpp>
+
+namespace keel::inline KEEL_MODE {
 
 /// Written into every checkpoint.
 inline constexpr char const* version = "0.1.0";
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

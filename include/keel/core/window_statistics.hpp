@@ -15,7 +15,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A finite value of an update that was applied.
 class accepted_value {
@@ -124,4 +124,4 @@ class window_statistics {
   std::uint64_t next_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

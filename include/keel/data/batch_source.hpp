@@ -5,6 +5,7 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/data.hpp>
 #include <keel/policy/facts.hpp>
 #include <range/v3/iterator/operations.hpp>
@@ -13,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// LibTorch's loaders have iterators that model no concept: no post-increment.
 template <class Loader>
@@ -42,7 +43,9 @@ concept positioned_function = std::invocable<Source&, std::int64_t, std::int64_t
 template <class Source>
 concept batch_source = batch_range<Source> || epoch_function<Source> || positioned_function<Source>;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// True if the source can give another epoch.
 template <class Source>
@@ -108,5 +111,4 @@ std::int64_t skip_batches(Iterator& at, Sentinel const& end, std::int64_t count)
   }
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

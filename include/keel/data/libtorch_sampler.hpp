@@ -22,15 +22,15 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace libtorch {
+namespace keel::libtorch::inline KEEL_MODE {
 template <class Class, class Argument>
 Argument argument_of(void (Class::*)(Argument));
 /// Of the standard's type or of LibTorch's own, by its version.
 using optional_size = decltype(argument_of(&torch::data::samplers::Sampler<>::reset));
 using optional_rows = decltype(std::declval<torch::data::samplers::Sampler<>&>().next(0));
-}  // namespace libtorch
+}  // namespace keel::libtorch::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 class libtorch_sampler : public torch::data::samplers::Sampler<> {
  public:
@@ -92,4 +92,4 @@ class libtorch_sampler : public torch::data::samplers::Sampler<> {
   std::int64_t next_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -7,7 +7,7 @@
 #include <keel/core/batch.hpp>
 #include <keel/policy/data.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct no_batches {
   using facts = data::is<data::endless>;
@@ -27,4 +27,4 @@ struct no_batches {
   range operator()(std::int64_t /*epoch*/, std::int64_t /*position*/) const { return {}; }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 using row_numbers = std::vector<std::int64_t>;
 
@@ -162,4 +162,4 @@ class shuffled_batches {
   shuffle_settings settings_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -8,7 +8,7 @@
 #include <keel/core/error.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// `tokens`: int64 of any shape. Throws data_error (E06) with the first id outside [0, vocabulary) and its position.
 inline void require_token_range(at::Tensor const& tokens, std::int64_t vocabulary) {
@@ -22,4 +22,4 @@ inline void require_token_range(at::Tensor const& tokens, std::int64_t vocabular
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class... Sources>
   requires(batch_range<std::remove_reference_t<Sources>> && ...)
@@ -89,4 +89,4 @@ class zipped_batches {
 template <class... Sources>
 zipped_batches(Sources&&...) -> zipped_batches<Sources...>;
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

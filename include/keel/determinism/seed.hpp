@@ -5,7 +5,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/recipe/config_of.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// With the seed of a policy as a value, for a recipe whose seed the program gives.
 inline void seed(determinism::settings const& settings, at::DeviceType device = at::kCPU) {
@@ -19,4 +19,4 @@ void seed(at::DeviceType device = at::kCPU) {
   seed(config_of<Recipe>.determinism, device);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -6,11 +6,12 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Of what was asked of the runs; empty text where one does not have it.
 struct setting_difference {
@@ -51,8 +52,8 @@ run_comparison compare_runs(std::filesystem::path const& a, std::filesystem::pat
 /// For a terminal.
 std::string to_text(run_comparison const& found);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/compare_runs.ipp>
 #endif

@@ -26,9 +26,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Leaves of a JSON tree by their path, "clip.limit".
 KEEL_BODY void flatten(nlohmann::json const& from, std::string const& path, std::map<std::string, std::string>& to) {
@@ -199,7 +197,9 @@ KEEL_BODY std::string concluded(run_comparison const& found) {
          "deterministic";
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY run_comparison compare_runs(std::filesystem::path const& a, std::filesystem::path const& b) {
   run_history const run_a = read_run_history(a);
@@ -265,6 +265,6 @@ KEEL_BODY std::string to_text(run_comparison const& found) {
   return text;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

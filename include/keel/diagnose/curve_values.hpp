@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of finite values; NaN where there is none.
 double median_of(std::vector<double> values);
@@ -63,8 +63,8 @@ double number_of(run_event const& event, char const* object, char const* key);
 /// What evaluations found, which stands in the events: "validation loss", or "loss" of one without a name.
 std::map<std::string, run_curve> evaluations_of(run_history const& history);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/curve_values.ipp>
 #endif

@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY double median_of(std::vector<double> values) {
   std::erase_if(values, [](double one) { return !std::isfinite(one); });
@@ -139,6 +139,6 @@ KEEL_BODY std::map<std::string, run_curve> evaluations_of(run_history const& run
   return curves;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

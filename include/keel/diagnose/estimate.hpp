@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 struct estimate_options {
   /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
@@ -99,7 +99,9 @@ struct breakdown {
   }
 };
 
-namespace detail {
+}  // namespace keel::memory::inline KEEL_MODE
+
+namespace keel::memory::detail::inline KEEL_MODE {
 
 /// Counts what autograd keeps, each storage once, and leaves out what lives anyway.
 class kept_counter final : public unit_listener {
@@ -202,7 +204,9 @@ struct counted_passes {
   }
 };
 
-}  // namespace detail
+}  // namespace keel::memory::detail::inline KEEL_MODE
+
+namespace keel::memory::inline KEEL_MODE {
 
 /// `model` and `loss_of` as a step takes them; the batch is a micro-batch. `configured` is the recipe with its numbers, as a step's
 /// recipe_value(). Throws what the loss throws.
@@ -272,4 +276,4 @@ breakdown estimate(Model& model, Batch const& batch, estimate_options const& opt
   return estimate<Recipe>(model, batch, loss_of, options);
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// `style` is a class of the page: "back", "warn" or "plain".
 struct timeline_event {
@@ -20,8 +20,8 @@ struct timeline_event {
 /// SVG with a title; empty without events.
 std::string event_timeline(std::string_view title, std::vector<timeline_event> const& events, std::int64_t last_update);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/event_timeline.ipp>
 #endif

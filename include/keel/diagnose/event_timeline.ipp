@@ -5,11 +5,11 @@
 #include <cstddef>
 #include <keel/diagnose/event_timeline.hpp>
 #include <keel/diagnose/page_text.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string event_timeline(std::string_view title, std::vector<timeline_event> const& events,
                                      std::int64_t last_update) {
@@ -46,6 +46,6 @@ KEEL_BODY std::string event_timeline(std::string_view title, std::vector<timelin
          "\" text-anchor=\"end\">" + std::to_string(last) + "</text></svg></figure>";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -3,11 +3,12 @@
 #pragma once
 
 #include <cstddef>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct explanation {
   std::string seen;   ///< of a rule its id and what it rejects
@@ -25,8 +26,8 @@ std::string to_text(explanation const& one);
 /// The guide as a page in Markdown.
 std::string guide_page();
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/explain.ipp>
 #endif

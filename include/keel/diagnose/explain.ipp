@@ -14,9 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// In lower case; a plural or another ending does not part two words.
 KEEL_BODY std::vector<std::string> words_of(std::string_view text) {
@@ -74,7 +72,9 @@ KEEL_BODY std::string id_in(std::string_view words) {
   return is_id ? id : "";
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t most) {
   auto const rules = detail::rules_explained(rule::every_rule{});
@@ -155,6 +155,6 @@ KEEL_BODY std::string guide_page() {
   return page;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

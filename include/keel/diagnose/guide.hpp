@@ -2,9 +2,10 @@
 // (README.md in this folder), which a script makes of it. Read by explain.hpp.
 #pragma once
 
+#include <keel/libtorch/mode.hpp>
 #include <span>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct guide_entry {
   char const* family;  ///< of the guide page
@@ -16,8 +17,8 @@ struct guide_entry {
 
 std::span<guide_entry const> guide();
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/guide.ipp>
 #endif

@@ -5,9 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* not_finite = "The loss or a gradient is not finite";
 inline constexpr char const* not_learning = "The loss does not fall, or rises";
@@ -290,10 +288,12 @@ inline constexpr guide_entry all_of_guide[] = {
      "it names the parameter"},
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::span<guide_entry const> guide() { return detail::all_of_guide; }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct heat_row {
   std::string label;
@@ -32,8 +32,8 @@ std::string heat_strip(std::string_view title, std::vector<heat_row> const& rows
 /// By the numbers in them where they have some: blocks.2 comes before blocks.10.
 bool natural_less(std::string_view one, std::string_view other);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/heat_strip.ipp>
 #endif

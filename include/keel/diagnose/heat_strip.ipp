@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY heat_scale heat_scale_of(std::vector<heat_row> const& rows) {
   heat_scale scale{std::numeric_limits<std::int64_t>::max(), std::numeric_limits<std::int64_t>::min(),
@@ -116,6 +116,6 @@ KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> c
   return figure + "</figure>";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -15,7 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What a loss was computed from.
 struct loss_operands {
@@ -61,8 +61,8 @@ class loss_watch final : public operation_observer {
   std::int64_t attention_over_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/loss_watch.ipp>
 #endif

@@ -9,9 +9,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY bool is_loss_of_libtorch(std::string_view name) {
   constexpr std::string_view losses[] = {"aten::cross_entropy_loss",
@@ -49,7 +47,9 @@ KEEL_BODY std::vector<at::Tensor> tensors_in(c10::ArrayRef<c10::IValue const> va
   return found;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY loss_watch::loss_watch(std::vector<at::Tensor> const& batch)
     : alive_(batch), labels_(batch.empty() ? 0 : batch.size() - 1), has_labels_(batch.size() > 1) {
@@ -162,6 +162,6 @@ KEEL_BODY void loss_watch::ended(at::RecordFunction const& operation, at::Observ
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string escaped(std::string_view text) {
   std::string safe;
@@ -65,6 +65,6 @@ KEEL_BODY std::string short_number(double value) {
   return text.data();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

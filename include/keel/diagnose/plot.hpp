@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// One run's part of a plot. `style` is a class of the page: its colour.
 struct plotted_curve {
@@ -29,8 +29,8 @@ struct plot_mark {
 std::string plot(std::string_view title, std::string_view unit, std::vector<plotted_curve> const& curves,
                  std::vector<plot_mark> const& marks = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/plot.ipp>
 #endif

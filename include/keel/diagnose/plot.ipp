@@ -12,9 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Where values stand in a plot of 400 by 210 units.
 struct plot_frame {
@@ -182,7 +180,9 @@ KEEL_BODY std::string axes_of(plot_frame const& frame) {
   return drawn;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string plot(std::string_view title, std::string_view unit, std::vector<plotted_curve> const& curves,
                            std::vector<plot_mark> const& marks) {
@@ -214,6 +214,6 @@ KEEL_BODY std::string plot(std::string_view title, std::string_view unit, std::v
   return page + "</figure>\n";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

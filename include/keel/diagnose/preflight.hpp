@@ -59,7 +59,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The checks, in the order of the table.
 preflight_result preflight_of_program(preflight_program& program, preflight_options const& options);
@@ -344,8 +344,8 @@ preflight_result preflight_of(Subject const& subject, Batches& batches, LossOf& 
   return preflight_of_program(program, options);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight.ipp>
 #endif

@@ -17,7 +17,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void preflight_table::run(char const* check, std::function<void()> const& look) {
   try {
@@ -114,6 +114,6 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
   return result;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -7,13 +7,13 @@
 #include <cmath>
 #include <keel/diagnose/preflight_loss.hpp>
 #include <keel/lora/lora.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <numbers>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The operands' own loss where it is a mean, which other terms do not change; else the program's.
 KEEL_BODY double own_loss(tried_pass const& one) {
@@ -183,6 +183,6 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
   table.not_applicable(check, "of this loss keel does not know what it takes");
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

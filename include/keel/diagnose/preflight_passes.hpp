@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 struct tried_pass {
   loss_operands operands;
@@ -53,8 +53,8 @@ at::Tensor where_changed(at::Tensor const& before, at::Tensor const& after);
 bool is_changed(at::Tensor const& before, at::Tensor const& after);
 bool is_changed(tried_pass const& before, tried_pass const& after);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight_passes.ipp>
 #endif

@@ -11,7 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY bool normalises_over_a_batch(torch::nn::Module& model) {
   // Without itself, which a module that is not in a shared_ptr cannot be asked for.
@@ -105,6 +105,6 @@ KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tenso
     is_autoencoder = true;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

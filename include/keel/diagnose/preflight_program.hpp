@@ -23,12 +23,14 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class state_reader;
 class state_writer;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// One of the program's batches, with other tensors in their places where there are any.
 struct tried_batch {
@@ -140,6 +142,4 @@ class preflight_table {
   preflight_result& result_;
 };
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

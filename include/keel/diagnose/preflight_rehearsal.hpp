@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <keel/diagnose/preflight_program.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Two runs of the same update, from the same random numbers.
 void check_same_bits(preflight_program& program, preflight_table& table);
@@ -18,8 +18,8 @@ void check_resume(preflight_program& program, preflight_table& table);
 /// Memory runs out in the forward and in the backward pass, for each rung of the ladder.
 void check_out_of_memory(preflight_program& program, preflight_table& table);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight_rehearsal.ipp>
 #endif

@@ -18,7 +18,7 @@
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_rehearsal.hpp>
 #include <keel/memory/counting_allocator.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -29,7 +29,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What an update left: parameters, buffers and gradients, in one list.
 KEEL_BODY std::vector<at::Tensor> image_of(preflight_program& program) {
@@ -414,6 +414,6 @@ KEEL_BODY void check_out_of_memory(preflight_program& program, preflight_table& 
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

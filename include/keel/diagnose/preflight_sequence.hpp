@@ -4,7 +4,7 @@
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_program.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of sequences whose targets are inputs some places later: the output at t must not change with the inputs after it. Also says whether the
 /// targets are shifted as they should be.
@@ -13,8 +13,8 @@ void check_look_ahead(tried_passes const& passes, preflight_table& table);
 void check_targets_in_inputs(tried_passes const& passes, preflight_table& table);
 void check_masks(tried_passes const& passes, preflight_table& table);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight_sequence.ipp>
 #endif

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight_sequence.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <map>
 #include <optional>
 #include <string>
@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A tensor of the batch whose later places are the targets.
 struct sequence_relation {
@@ -495,6 +495,6 @@ KEEL_BODY void check_masks(tried_passes const& passes, preflight_table& table) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -5,7 +5,7 @@
 #include <keel/diagnose/preflight_program.hpp>
 #include <optional>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What the training checks find out for each other.
 struct preflight_training {
@@ -22,8 +22,8 @@ void check_labels_belong(preflight_program& program, preflight_training const& f
 /// Ranges that practice names, where the run is outside of them.
 void advise(preflight_program& program, preflight_table& table);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight_training.ipp>
 #endif

@@ -11,7 +11,7 @@
 #include <keel/diagnose/preflight_training.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/lora/lora.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <keel/policy/schedule.hpp>
 #include <numeric>
 #include <random>
@@ -21,7 +21,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY double median_of_last(std::vector<double> const& values, std::size_t count) {
   std::vector<double> last(values.end() - static_cast<std::ptrdiff_t>(std::min(count, values.size())), values.end());
@@ -289,6 +289,6 @@ KEEL_BODY void advise(preflight_program& program, preflight_table& table) {
   if (!clips) table.advise("nothing is clipped; keel::clip::global_norm<1.0> costs no more than the look at the gradients");
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

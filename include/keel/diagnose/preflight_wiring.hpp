@@ -4,7 +4,7 @@
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_program.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 void check_modes(preflight_program& program, preflight_table& table);
 /// Updates on several batches: what got a gradient.
@@ -15,8 +15,8 @@ void check_batches(preflight_program& program, preflight_table& table);
 void check_inputs_and_labels(tried_passes const& passes, preflight_table& table);
 void check_rows(tried_passes const& passes, preflight_table& table);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/preflight_wiring.ipp>
 #endif

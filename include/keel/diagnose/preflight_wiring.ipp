@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight_wiring.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -17,7 +17,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string first_names(std::vector<std::string> const& names) {
   constexpr std::size_t most = 4;
@@ -353,6 +353,6 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -15,12 +15,13 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <keel/libtorch/mode.hpp>
 #include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct entered_collective {
   std::int64_t sequence = 0;
@@ -55,8 +56,8 @@ struct rank_record {
 /// By rank; empty where the directory has none. A line that cannot be read, as a kill leaves one, is passed over.
 std::vector<rank_record> read_rank_records(std::filesystem::path const& run_directory);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/rank_record.ipp>
 #endif

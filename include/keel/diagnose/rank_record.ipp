@@ -11,9 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string text_in(nlohmann::json const& object, char const* key) {
   auto const found = object.find(key);
@@ -49,7 +47,9 @@ KEEL_BODY void add_line(rank_record& to, nlohmann::json const& line) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const& run_directory) {
   posix_files files;
@@ -80,6 +80,6 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

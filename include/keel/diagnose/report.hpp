@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// HTML of one run, or of several over each other. Records of more than `most_data` bytes are left out of the page, which says so.
 std::string report_page(std::vector<run_history> const& runs, std::size_t most_data = 8 << 20);
@@ -14,8 +14,8 @@ std::string report_page(std::vector<run_history> const& runs, std::size_t most_d
 /// How a run stands, in one sentence.
 std::string verdict_of(run_history const& run);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/report.ipp>
 #endif

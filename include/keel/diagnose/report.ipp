@@ -23,9 +23,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::string_view style_of_reports = R"css(
 :root{--ground:#fff;--ink:#1c2330;--faint:#667085;--line:#d9dee7;--card:#f7f8fa;--grey:#b6bdc9;--bad:#c62828;--good:#1f7a3d;
@@ -396,7 +394,9 @@ KEEL_BODY std::string colours_of_styles() {
   return rules;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string verdict_of(run_history const& run) {
   run_event const* const ending = detail::ending_of(run);
@@ -475,6 +475,6 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
          "<footer>Grey and dashed: what a rollback or a restart abandoned. Red dot: NaN or infinite.</footer></body></html>\n";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -5,13 +5,14 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <keel/libtorch/mode.hpp>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A value of a line, at the update that the line ends with; NaN and infinities as they were written. The times of an update, "ms" and
 /// "time.PHASE", are means over those of the line.
@@ -64,7 +65,9 @@ struct run_history {
   std::string metrics;                      ///< the file as it is; empty where it has more than 8 MiB
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// A number, also one of those that JSON lacks; a truth is 1 or 0. Nothing for anything else.
 std::optional<double> number_in(nlohmann::json const& value);
@@ -78,13 +81,15 @@ void add_layers(run_history& to, nlohmann::json const& line);
 /// The points of updates above `update`, and of attempts above `attempt`, become a future that was left.
 void abandon_after(std::map<std::string, run_curve>& curves, std::int64_t update, std::int64_t attempt);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Throws file_error (E02) for a directory with neither metrics.jsonl nor events.jsonl, or one that cannot be read.
 run_history read_run_history(std::filesystem::path const& run_directory);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/run_history.ipp>
 #endif

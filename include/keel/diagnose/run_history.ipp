@@ -16,9 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Calls `use` with each object in a file of JSON lines; returns how many lines are not one.
 template <class Use>
@@ -150,7 +148,9 @@ KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesy
   return found;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
   posix_files files;
@@ -196,6 +196,6 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -2,18 +2,19 @@
 // the outer ones. For a first look without another program; the trace itself opens in Perfetto.
 #pragma once
 
+#include <keel/libtorch/mode.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// SVG of a trace in the Trace Event Format, as profiles have it. Operations that are too short for the width are left out, as those are
 /// that lie deeper than eight others. Empty where the trace has none.
 std::string trace_figure(std::string_view title, nlohmann::json const& trace);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/trace_figure.ipp>
 #endif

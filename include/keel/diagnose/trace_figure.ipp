@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/trace_figure.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -16,9 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Microseconds.
 struct traced_range {
@@ -96,7 +94,9 @@ KEEL_BODY std::string style_of_kind(traced_range const& range) {
   return "s7";
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const& trace) {
   constexpr double width = 1000.0;
@@ -161,6 +161,6 @@ KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const&
   return figure;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble };
 
@@ -32,8 +32,8 @@ triage_result triage(run_history const& history, std::vector<rank_record> const&
 /// For a terminal.
 std::string to_text(triage_result const& found);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/triage.ipp>
 #endif

@@ -11,12 +11,12 @@
 #include <keel/diagnose/triage_ranks.hpp>
 #include <keel/diagnose/triage_resume.hpp>
 #include <keel/diagnose/triage_speed.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <utility>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_record> const& ranks,
                                std::vector<std::string> const& ends) {
@@ -97,6 +97,6 @@ KEEL_BODY std::string to_text(triage_result const& found) {
   return text;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

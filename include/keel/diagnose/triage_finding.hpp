@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct triage_finding {
   trouble cause;
@@ -13,4 +13,4 @@ struct triage_finding {
   std::vector<std::string> evidence;  ///< sentences with update numbers
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

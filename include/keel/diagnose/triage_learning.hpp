@@ -5,12 +5,12 @@
 #include <keel/diagnose/triage_finding.hpp>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 std::vector<triage_finding> triage_of_learning(run_history const& history);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/triage_learning.ipp>
 #endif

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_learning.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <set>
 #include <string>
 #include <tuple>
@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What the looks at the layers have come to.
 struct layer_summary {
@@ -494,6 +494,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
   return found;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -6,12 +6,12 @@
 #include <functional>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_memory.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY bool says_memory_ran_out(run_event const& event) {
   if (event.name == "failed") {
@@ -157,6 +157,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
   return found;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

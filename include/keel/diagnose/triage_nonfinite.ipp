@@ -5,12 +5,12 @@
 #include <cmath>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_nonfinite.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What the record has of updates that were not finite.
 struct nonfinite_record {
@@ -181,6 +181,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
   return found;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> const& ranks);
 /// Of how a run ended last, as each of its ranks says: `ends` are the messages of their last events, empty where a run did not fail.
@@ -15,8 +15,8 @@ std::vector<triage_finding> triage_of_ends(std::vector<std::string> const& ends)
 /// Of all ranks of a run directory: rank 0's in it, the others' in rank-1 and so on.
 std::vector<std::string> ends_of_ranks(std::filesystem::path const& run_directory);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/triage_ranks.ipp>
 #endif

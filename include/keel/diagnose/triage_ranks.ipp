@@ -7,13 +7,13 @@
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <set>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY entered_collective const* open_collective(rank_record const& rank) {
   for (auto one = rank.collectives.rbegin(); one != rank.collectives.rend(); ++one) {
@@ -199,6 +199,6 @@ KEEL_BODY std::vector<std::string> ends_of_ranks(std::filesystem::path const& ru
   return ends;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

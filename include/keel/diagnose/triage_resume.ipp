@@ -5,13 +5,13 @@
 #include <cmath>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_resume.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <map>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Batches that came before a resume and, in the same order, again from it on, in one epoch: how many in a row.
 KEEL_BODY std::int64_t repeated_batches(run_history const& history, std::int64_t resumed_at) {
@@ -105,6 +105,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
   return found;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

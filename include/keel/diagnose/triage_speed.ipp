@@ -6,12 +6,12 @@
 #include <cstdlib>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_speed.hpp>
-#include <keel/metrics/console.hpp>
+#include <keel/metrics/figure_text.hpp>
 #include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a profile's summary.md says, as shares of its time.
 struct profile_shares {
@@ -189,6 +189,6 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   return found;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

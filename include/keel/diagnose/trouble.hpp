@@ -4,10 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <span>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class trouble_family : unsigned char {
   not_finite,
@@ -79,8 +80,8 @@ char const* to_string(trouble_family which);
 /// The table of README.md, in Markdown.
 std::string trouble_table();
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/diagnose/trouble.ipp>
 #endif

@@ -6,9 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr trouble_facts facts_of_troubles[] = {
     {trouble::blow_up, trouble_family::not_finite, "optimisation blow-up",
@@ -117,7 +115,9 @@ inline constexpr trouble_facts facts_of_troubles[] = {
      "sum the squares over the ranks before the root; count what is replicated once"},
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::span<trouble_facts const> all_troubles() { return detail::facts_of_troubles; }
 
@@ -136,6 +136,6 @@ KEEL_BODY std::string trouble_table() {
   return text;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

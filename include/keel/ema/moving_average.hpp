@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class moving_average {
  public:
@@ -109,7 +109,9 @@ class moving_average {
   std::int64_t taken_ = 0;  ///< updates
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// A mask of minus infinity would become NaN.
 inline bool is_averaged_buffer(at::Tensor const& buffer) {
@@ -132,10 +134,8 @@ struct no_average {
 template <bool Kept>
 using average_if = std::conditional_t<Kept, moving_average, no_average>;
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/ema/moving_average.ipp>
 #endif

@@ -9,7 +9,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY moving_average::moving_average(std::vector<at::Tensor> parameters, double decay, std::vector<std::string> names)
     : parameters_(std::move(parameters)), names_(std::move(names)), decay_(decay) {
@@ -78,10 +78,9 @@ KEEL_BODY void moving_average::put_back() {
   held_.clear();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers) {
   std::vector<at::Tensor> tensors = parameters.tensors;
@@ -99,7 +98,6 @@ KEEL_BODY std::vector<std::string> averaged_names(torch::nn::Module& model, para
   return names;
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class target_network {
  public:
@@ -97,4 +97,4 @@ class target_network {
   std::int64_t followed_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

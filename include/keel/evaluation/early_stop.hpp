@@ -10,7 +10,7 @@
 #include <keel/policy/evaluation.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class early_stop {
  public:
@@ -69,4 +69,4 @@ class early_stop {
   double last_ = 0.0;  ///< 0 where it is not finite
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

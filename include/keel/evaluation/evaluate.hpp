@@ -31,7 +31,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Puts every module of a model into evaluation mode, and back into the mode that each had. The generators go back too, unless
 /// another thread drew from the host's meanwhile, which would get the same numbers again.
@@ -106,7 +106,9 @@ struct evaluation_memory {
   std::function<void()> each_batch = {};  ///< called before each
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Means of one pass over the batches, in the order in which they were met first.
 class mean_accumulators {
@@ -183,7 +185,9 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Weighted means over the batches, or over the first `most` of them, if that is above 0, of what `metrics_of(batch)` returns:
 /// a loss, which has the empty name, or batch_metrics. No graph is recorded, unless it asks for one by at::AutoGradMode. Throws
@@ -212,4 +216,4 @@ evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, prec
   return result;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

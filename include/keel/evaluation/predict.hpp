@@ -12,16 +12,16 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline at::DeviceType device_of(torch::nn::Module const& model) {
   for (at::Tensor const& parameter : model.parameters()) return parameter.device().type();
   return at::kCPU;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// What `predict_of(batch)` returns for each of the batches, in their order: without a graph, with every module in evaluation
 /// mode, and with random state and training modes put back. A result that holds memory of the batch or of the device keeps it:
@@ -37,4 +37,4 @@ auto predict(torch::nn::Module& model, Batches&& batches, PredictOf&& predict_of
   });
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -4,16 +4,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <span>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Gives every parameter its own gradient. Gradients that lie side by side in one storage, as cuDNN's of an RNN do, stay
 /// there.
 void separate_gradients(std::span<at::Tensor const> parameters);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/gradients/gradient_memory.ipp>
 #endif

@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void separate_gradients(std::span<at::Tensor const> parameters) {
   at::NoGradGuard no_grad;
@@ -36,6 +36,6 @@ KEEL_BODY void separate_gradients(std::span<at::Tensor const> parameters) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

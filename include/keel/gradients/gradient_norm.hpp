@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct gradient_measure {
   double norm = 0.0;                  ///< NaN or infinite if a gradient is
@@ -35,8 +35,8 @@ gradient_measure measure_gradients(std::span<at::Tensor const> all);
 /// if an element is. Order 2 is measure_gradients' norm.
 double joint_norm(std::span<at::Tensor const> tensors, double order);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/gradients/gradient_norm.ipp>
 #endif

@@ -20,9 +20,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Narrow>
 double sum_of_squares(Narrow const* values, std::int64_t count) {
@@ -86,7 +84,9 @@ inline void measure_in_units(std::span<at::Tensor const> gradients, gradient_mea
   measure.norm = measure.unit * std::sqrt(total);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY at::Tensor squares_on_device(std::span<at::Tensor const> gradients) {
   std::vector<at::Tensor> norms;
@@ -145,7 +145,9 @@ KEEL_BODY gradient_measure measure_gradients(std::span<at::Tensor const> all) {
   return measure;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 // What joint_norm makes of magnitudes: of one after the other on the host, and by LibTorch of a tensor of them elsewhere. NaN
 // stays NaN, also where it is compared.
@@ -222,7 +224,9 @@ double reduce(std::span<at::Tensor const> gradients, Reduction const& reduction)
   return all;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY double joint_norm(std::span<at::Tensor const> tensors, double order) {
   if (order == 2.0) return measure_gradients(tensors).norm;
@@ -237,6 +241,6 @@ KEEL_BODY double joint_norm(std::span<at::Tensor const> tensors, double order) {
   return largest * std::pow(detail::reduce(all, detail::sum_of_powers{order, largest}), 1.0 / order);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -5,12 +5,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class gradient_versions {
  public:
@@ -38,4 +39,4 @@ class gradient_versions {
   std::vector<std::pair<c10::TensorImpl const*, std::int64_t>> seen_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The gradients and parameters of an open update, between one micro-batch and the next.
 class open_update_watch {
@@ -90,8 +90,8 @@ class repeated_step_watch {
   std::vector<expectation> expected_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/gradients/interference.ipp>
 #endif

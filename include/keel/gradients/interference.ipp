@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void open_update_watch::take(bool sampled) {
   sampled_ = sampled;
@@ -126,6 +126,6 @@ KEEL_BODY bool repeated_step_watch::is_as_expected() const {
   return moved;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -6,12 +6,13 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <tuple>
 #include <type_traits>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The dtype of the batch's first floating-point tensor that is not of `dtype`.
 template <class Batch>
@@ -56,8 +57,8 @@ void name_mixed_dtypes(Batch const& batch, at::ScalarType parameters, Run const&
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/gradients/mixed_dtypes.ipp>
 #endif

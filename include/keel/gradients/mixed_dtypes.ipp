@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::ScalarType> found, at::ScalarType parameters) {
   std::string const words = first_line(thrown);
@@ -25,6 +25,6 @@ KEEL_BODY void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::
                               "model->to(torch::kDouble) before its optimizer is made.");
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

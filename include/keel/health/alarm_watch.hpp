@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// An alarm that holds since this update.
 struct raised_alarm {
@@ -132,7 +132,9 @@ class alarm_watch {
   std::vector<std::string> main_evaluation_;  ///< the first one's name, whose values stand under "eval/" for alarms
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// All alarms of a policy of the slot health; of those with one name the last.
 template <class Policy>
@@ -152,10 +154,8 @@ std::vector<health::watched_alarm> alarms_of() {
   return all;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/health/alarm_watch.ipp>
 #endif

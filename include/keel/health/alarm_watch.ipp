@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void metric_series::push(double value, bool starts) {
   not_finite_ = !std::isfinite(value);
@@ -214,14 +214,18 @@ KEEL_BODY void alarm_watch::layers(layer_record const& record) {
   for_each_value(record, [&](std::string const& name, double value) { push(name, value); });
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class... Metrics>
 bool is_metric_of_keel(run_metric_list<Metrics...>, std::string_view name) {
   return ((name == Metrics::name) || ...);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_seen() const {
   std::vector<std::pair<std::string, std::string>> all;
@@ -238,7 +242,9 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> alarm_watch::never_se
   return all;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Push, class... Metrics>
 void push_metrics(run_metric_list<Metrics...>, update_metrics const& m, Push const& push) {
@@ -248,7 +254,9 @@ void push_metrics(run_metric_list<Metrics...>, update_metrics const& m, Push con
   (one(Metrics::name, Metrics::of(m)), ...);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<raised_alarm> alarm_watch::update(update_metrics const& m) {
   if (alarms_.empty()) return {};
@@ -314,6 +322,6 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::judge(std::int64_t update, bool
   return raised;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

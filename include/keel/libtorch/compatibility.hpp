@@ -29,7 +29,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::libtorch {
+namespace keel::libtorch::inline KEEL_MODE {
 
 inline constexpr bool at_least_2 = TORCH_VERSION_MAJOR >= 2;
 
@@ -177,4 +177,4 @@ class cpu_allocator : public c10::Allocator {
   virtual c10::DataPtr take(std::size_t bytes) const = 0;
 };
 
-}  // namespace keel::libtorch
+}  // namespace keel::libtorch::inline KEEL_MODE

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class device_reading {
  public:
@@ -56,4 +56,4 @@ class device_reading {
   std::optional<c10::Event> arrived_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

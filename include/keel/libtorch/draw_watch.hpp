@@ -14,7 +14,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Follows every operator of this thread that takes a generator, for as long as it lives; nested ones each see for themselves.
 class draw_watch {
@@ -90,4 +90,4 @@ class draw_watch {
   at::CallbackHandle handle_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -3,8 +3,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The value of a tensor of one element, real or bool.
 inline double host_value(at::Tensor const& one) {
@@ -27,4 +28,4 @@ inline double host_value(at::Tensor const& one) {
   return one.item<double>();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

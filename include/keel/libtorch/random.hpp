@@ -7,7 +7,7 @@
 #include <cstring>
 #include <keel/libtorch/compatibility.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The generators that a model on one device draws from: the CPU's, and the device's own if it is another.
 class random_snapshot {
@@ -74,4 +74,4 @@ class deterministic_scope {
   bool warn_only_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

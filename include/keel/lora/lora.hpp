@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// As LibTorch's options: `lora_options(in, out).rank(8).alpha(16)`.
 class lora_options {
@@ -65,7 +65,9 @@ class lora_options {
   bool bias_ = true;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// A product with a frozen weight of eight bits. Nothing of the input is kept for the backward pass, and the weight is wide for
 /// the length of one product only.
@@ -84,7 +86,9 @@ class int8_linear : public torch::autograd::Function<int8_linear> {
   }
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 class lora_module : public torch::nn::Module {
  public:
@@ -146,8 +150,8 @@ std::vector<at::Tensor> trained_parameters(torch::nn::Module& model);
 /// checkpoint_error (E04) for a tensor that is missing or of another shape, and changes nothing then.
 void load_base(torch::nn::Module& model, tensor_map const& dense);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/lora/lora.ipp>
 #endif

@@ -17,8 +17,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY torch::autograd::variable_list int8_linear::backward(torch::autograd::AutogradContext* context,
                                                                torch::autograd::variable_list const& gradients) {
@@ -27,10 +26,9 @@ KEEL_BODY torch::autograd::variable_list int8_linear::backward(torch::autograd::
   return {at::matmul(gradient, wide(saved[0], saved[1], gradient.scalar_type())), at::Tensor(), at::Tensor()};
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY lora_module::lora_module(lora_options const& of) : options(of) {
   if (of.rank() < 1 || of.in_features() < 1 || of.out_features() < 1) {
@@ -165,6 +163,6 @@ KEEL_BODY void load_base(torch::nn::Module& model, tensor_map const& dense) {
   for (auto const& [into, from] : copies) into.copy_(from);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <keel/loss_scale/grad_scaler.hpp>
 #include <keel/policy/loss_scale.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class device_scale {
  public:
@@ -30,8 +30,8 @@ class device_scale {
   at::Tensor overflows_left_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/loss_scale/device_scale.ipp>
 #endif

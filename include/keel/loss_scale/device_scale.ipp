@@ -13,7 +13,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY device_scale::device_scale(loss_scale::settings const& settings, grad_scaler const& scaler, at::Device device)
     : settings_(settings) {
@@ -39,6 +39,6 @@ KEEL_BODY void device_scale::update(at::Tensor const& happened, at::Tensor const
                               at::where(grows, left * 0.0 + static_cast<double>(settings_.hysteresis), overflows_left_));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

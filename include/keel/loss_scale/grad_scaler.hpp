@@ -22,7 +22,7 @@
 #include <limits>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class grad_scaler {
  public:
@@ -88,4 +88,4 @@ class grad_scaler {
   std::int64_t overflows_left_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -11,7 +11,7 @@
 #include <keel/memory/counting_allocator.hpp>
 #include <stdexcept>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 class budget {
  public:
@@ -52,4 +52,4 @@ class budget {
   static detail::process_counts& counts() { return detail::process_counts::instance(); }
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE

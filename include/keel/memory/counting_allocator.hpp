@@ -15,7 +15,7 @@
 #include <new>
 #include <utility>
 
-namespace keel::memory::detail {
+namespace keel::memory::detail::inline KEEL_MODE {
 
 /// Hears of every block; called under a lock, by the thread that allocates.
 class allocation_listener {
@@ -152,4 +152,4 @@ class counting_allocator final : public libtorch::cpu_allocator {
   }
 };
 
-}  // namespace keel::memory::detail
+}  // namespace keel::memory::detail::inline KEEL_MODE

@@ -10,7 +10,7 @@
 #include <keel/memory/statistics.hpp>
 #include <optional>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 enum class phase : unsigned char { forward, backward, update };
 inline constexpr std::size_t phases = 3;
@@ -104,4 +104,4 @@ class phase_watch {
   std::int64_t last_ = 0;   ///< held before the last one
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE

@@ -23,9 +23,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::memory {
-
-namespace detail {
+namespace keel::memory::detail::inline KEEL_MODE {
 
 /// Writes the few opcodes that a memory snapshot needs (Python's pickletools names them all).
 class pickle_writer {
@@ -50,7 +48,9 @@ class pickle_writer {
   std::string bytes_;
 };
 
-}  // namespace detail
+}  // namespace keel::memory::detail::inline KEEL_MODE
+
+namespace keel::memory::inline KEEL_MODE {
 
 class recording final : private detail::allocation_listener {
  public:
@@ -114,8 +114,8 @@ class recording final : private detail::allocation_listener {
   std::size_t phase_ = 0;
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/memory/recording.ipp>
 #endif

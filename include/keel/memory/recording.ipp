@@ -5,8 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::memory {
-namespace detail {
+namespace keel::memory::detail::inline KEEL_MODE {
 
 KEEL_BODY void pickle_writer::integer(std::int64_t value) {
   if (value >= INT32_MIN && value <= INT32_MAX) {
@@ -24,10 +23,9 @@ KEEL_BODY void pickle_writer::text(std::string const& value) {
   bytes_ += value;
 }
 
-}  // namespace detail
-}  // namespace keel::memory
+}  // namespace keel::memory::detail::inline KEEL_MODE
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 KEEL_BODY recording::recording(std::size_t most) : most_(most) {
   auto& counts = detail::process_counts::instance();
@@ -146,6 +144,6 @@ KEEL_BODY std::size_t recording::phase_number(std::string name) {
   return phases_.size() - 1;
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

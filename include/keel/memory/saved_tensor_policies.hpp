@@ -15,9 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Tensors that live anyway, such as parameters: another form of them would cost memory and precision for nothing.
 class kept_tensors {
@@ -56,7 +54,9 @@ saved_tensor_scope::maker convert(Pack const& pack) {
   return [pack]() -> saved_tensor_scope::hooks { return std::make_unique<converted<Pack>>(pack); };
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// fp32 tensors of at least `least` elements in bf16, but for those whose memory is that of `kept`.
 inline saved_tensor_scope::maker in_bfloat16(std::vector<at::Tensor> const& kept, std::int64_t least = 1024) {
@@ -75,4 +75,4 @@ inline saved_tensor_scope::maker on_host(std::vector<at::Tensor> const& kept, st
   });
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class saved_tensor_scope {
  public:
@@ -80,4 +80,4 @@ class saved_tensor_scope {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

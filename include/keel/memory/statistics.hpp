@@ -14,7 +14,7 @@
 #include <keel/memory/counting_allocator.hpp>
 #include <optional>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 /// In bytes.
 struct statistics {
@@ -25,12 +25,16 @@ struct statistics {
   std::int64_t refused = 0;    ///< allocations that failed
 };
 
-namespace detail {
+}  // namespace keel::memory::inline KEEL_MODE
+
+namespace keel::memory::detail::inline KEEL_MODE {
 
 /// Bytes of this process that are in memory; 0 where the system does not say.
 std::int64_t resident();
 
-}  // namespace detail
+}  // namespace keel::memory::detail::inline KEEL_MODE
+
+namespace keel::memory::inline KEEL_MODE {
 
 /// Nothing where memory is not counted: on the CPU without a budget, or on a device whose allocator this LibTorch does not show.
 std::optional<statistics> statistics_of(c10::Device device);
@@ -57,8 +61,8 @@ class peak_watch {
   unsigned place_ = detail::process_counts::watches;
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/memory/statistics.ipp>
 #endif

@@ -5,8 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::memory {
-namespace detail {
+namespace keel::memory::detail::inline KEEL_MODE {
 
 KEEL_BODY std::int64_t resident() {
   // Not a stream, whose descriptor a child process would inherit.
@@ -21,10 +20,9 @@ KEEL_BODY std::int64_t resident() {
   return is_read ? in_memory * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
-}  // namespace detail
-}  // namespace keel::memory
+}  // namespace keel::memory::detail::inline KEEL_MODE
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 KEEL_BODY std::optional<statistics> statistics_of(c10::Device device) {
   if (!device.is_cpu()) {
@@ -60,6 +58,6 @@ KEEL_BODY std::optional<std::int64_t> peak_watch::take() {
   return counts.peaks[place_].exchange(counts.allocated);
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

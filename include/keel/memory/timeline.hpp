@@ -14,7 +14,7 @@
 #include <keel/memory/phase_watch.hpp>
 #include <vector>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 enum class growth : unsigned char { unknown, flat, staircase, slope };
 
@@ -176,8 +176,8 @@ class timeline {
   std::array<scale, scale_count> scales_;  ///< of each update, each eight, each sixty-four
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/memory/timeline.ipp>
 #endif

@@ -5,7 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 KEEL_BODY char const* to_string(growth found) {
   switch (found) {
@@ -48,6 +48,6 @@ KEEL_BODY growth timeline::judge() const {
   return found;
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

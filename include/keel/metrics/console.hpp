@@ -10,13 +10,14 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <keel/metrics/figure_text.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class console_mode : unsigned char {
   automatic,  ///< a bar on a terminal, lines elsewhere
@@ -24,26 +25,6 @@ enum class console_mode : unsigned char {
   lines,
   off,
 };
-
-namespace detail {
-
-template <class... Values>
-std::string formatted(char const* format, Values... values) {
-  int const size = std::snprintf(nullptr, 0, format, values...);
-  std::string text(static_cast<std::size_t>(size > 0 ? size : 0), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, values...);
-  return text;
-}
-
-std::string duration(double seconds);
-
-std::string quantity(double value);
-
-inline std::string zscore(std::optional<double> const& value) {
-  return value ? formatted(" (z %+.1f)", *value) : std::string();
-}
-
-}  // namespace detail
 
 class console {
  public:
@@ -99,8 +80,8 @@ class console {
   std::string live_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/console.ipp>
 #endif

@@ -5,26 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
-
-KEEL_BODY std::string duration(double seconds) {
-  if (!std::isfinite(seconds) || seconds < 0.0) return "--:--";
-  auto const whole = std::llround(seconds);
-  if (whole >= 3600) return formatted("%lld:%02lld:%02lld", whole / 3600, whole / 60 % 60, whole % 60);
-  return formatted("%02lld:%02lld", whole / 60, whole % 60);
-}
-
-KEEL_BODY std::string quantity(double value) {
-  if (value >= 1e6) return formatted("%.2fM", value / 1e6);
-  if (value >= 1e4) return formatted("%.1fk", value / 1e3);
-  return formatted("%.0f", value);
-}
-
-}  // namespace detail
-}  // namespace keel
-
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void console::show(update_metrics const& m) {
   bool const stays = m.update % every_ == 0 || m.update == total_ || !m.skipped_because.empty();
@@ -104,6 +85,6 @@ KEEL_BODY void console::clear_live() {
   live_.clear();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

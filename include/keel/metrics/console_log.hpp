@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A sink of lines alone.
 class console_log : public metric_sink {
@@ -35,8 +35,8 @@ class console_log : public metric_sink {
   appended_file<posix_files> file_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/console_log.ipp>
 #endif

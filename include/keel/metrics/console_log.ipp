@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string console_log::dated(std::string_view line) {
   std::time_t const now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -19,6 +19,6 @@ KEEL_BODY std::string console_log::dated(std::string_view line) {
   return text.data() + std::string(line);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

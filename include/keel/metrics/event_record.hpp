@@ -3,16 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Counts of values in buckets, the form in which TensorBoard shows a distribution.
 struct histogram;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// CRC-32C (Castagnoli) of the bytes, masked as a record stores it: a checksum of bytes that hold checksums would be weak.
 std::uint32_t masked_crc32c(std::string_view bytes);
@@ -28,10 +31,8 @@ std::string text_record(double seconds, std::int64_t step, std::string_view tag,
 /// Says that the run abandoned what earlier records have of `step` and of later steps.
 std::string restart_record(double seconds, std::int64_t step);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/event_record.ipp>
 #endif

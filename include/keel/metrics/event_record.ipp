@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 // As much of protocol buffers as an event needs: a field is a key, number * 8 + wire type, and its value.
 KEEL_BODY void put_varint(std::string& to, std::uint64_t value) {
@@ -146,6 +146,6 @@ KEEL_BODY std::string restart_record(double seconds, std::int64_t step) {
   return framed(event);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -4,10 +4,11 @@
 #include <c10/core/Device.h>
 
 #include <chrono>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <type_traits>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Nothing of what the driver does not say.
 struct gpu_state {
@@ -64,8 +65,8 @@ class gpu_monitor {
   std::optional<gpu_state> last_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/gpu_state.ipp>
 #endif

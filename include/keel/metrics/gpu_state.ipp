@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nvml_library nvml_library::of_this_machine() {
   nvml_library found;
@@ -64,6 +64,6 @@ KEEL_BODY std::optional<gpu_state> gpu_monitor::read() {
   return last_;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

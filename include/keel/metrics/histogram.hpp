@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Counts in buckets: bucket i holds what is above the limit before it, `min` for the first, and at most `limits[i]`. Elements that
 /// are not finite are counted apart, and are in no sum.
@@ -27,8 +27,8 @@ struct histogram {
 /// tensors, whatever the size. Throws error (E12) for fewer than one bucket and for complex and quantized tensors.
 histogram histogram_of(at::Tensor const& values, std::int64_t buckets = 32);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/histogram.ipp>
 #endif

@@ -18,7 +18,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets) {
   if (buckets < 1) {
@@ -69,6 +69,6 @@ KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets)
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

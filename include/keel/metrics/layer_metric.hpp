@@ -6,7 +6,7 @@
 #include <keel/metrics/run_metric.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 namespace metrics {
 
@@ -78,4 +78,4 @@ inline std::string evaluation_group(std::string const& evaluation) {
   return evaluation.empty() ? "eval/" : "eval/" + evaluation + "/";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

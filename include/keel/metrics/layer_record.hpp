@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// How much of it an update looks at.
 enum class layer_detail : unsigned char { none, norms, distributions };
@@ -34,4 +34,4 @@ struct layer_record {
   std::vector<std::pair<std::string, histogram>> distributions;  ///< "gradients/NAME", "weights/NAME", "activations/NAME"
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class layer_watch final : private unit_listener {
  public:
@@ -96,8 +96,8 @@ class layer_watch final : private unit_listener {
   std::vector<pending> pending_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/layer_watch.ipp>
 #endif

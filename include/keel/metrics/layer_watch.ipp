@@ -25,9 +25,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Powers of two on both sides of 0, upper limits of buckets.
 KEEL_BODY std::vector<double> distribution_limits() {
@@ -191,7 +189,9 @@ KEEL_BODY std::vector<double> distribution_of(std::vector<double> const& values)
   return all;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY layer_watch::layer_watch(torch::nn::Module& model, parameter_list const& parameters)
     : model_(model), parameters_(parameters) {
@@ -454,6 +454,6 @@ KEEL_BODY layer_record layer_watch::figures_of(pending& from) const {
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -14,12 +14,14 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// How the values of several updates become one.
 enum class over_updates : unsigned char { mean, sum, min, max, last };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 /// As ranks combine, unless the metric says otherwise.
 template <class Reduction>
 constexpr over_updates as_over_ranks() {
@@ -28,7 +30,9 @@ constexpr over_updates as_over_ranks() {
   if constexpr (std::is_same_v<Reduction, reduce::max>) return over_updates::max;
   return over_updates::mean;
 }
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// A value that all ranks combined, with what its metric says of it.
 class reduced_value {
@@ -70,4 +74,4 @@ class metric {
   std::string name_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

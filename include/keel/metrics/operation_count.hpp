@@ -9,12 +9,13 @@
 #include <c10/core/ScalarType.h>
 
 #include <functional>
+#include <keel/libtorch/mode.hpp>
 
 namespace at {
 struct RecordFunction;
 }
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Counts floating-point operations of matrix products, convolutions and attention kernels, a multiplication and an addition as two;
 /// what has one operation an element, such as an activation, does not count. Attention counts in full, also under a causal mask.
@@ -29,8 +30,8 @@ double count_operations(std::function<void()> const& run);
 /// less than a data sheet says. `dtype` is what a run computes in. Takes up to half a second.
 double measured_peak(c10::Device device, c10::ScalarType dtype);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/operation_count.ipp>
 #endif

@@ -21,9 +21,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The sizes of an input; empty where it is not a dense tensor.
 KEEL_BODY std::vector<double> sizes_of(at::RecordFunction const& operation, std::size_t input) {
@@ -128,7 +126,9 @@ class operation_counter final : public operation_observer {
   std::atomic<double> count_{0.0};
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY double operations_of(at::RecordFunction const& operation) {
   std::string_view const name = operation.name();
@@ -192,6 +192,6 @@ KEEL_BODY double measured_peak(c10::Device device, c10::ScalarType dtype) {
   return best;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -6,10 +6,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class run_phase : unsigned char {
   data,  ///< from the end of one micro-batch to the next: in your own loop everything that stands between two calls
@@ -159,4 +160,4 @@ class phase_clock {
   phase_listener* listener_ = nullptr;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

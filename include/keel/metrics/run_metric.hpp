@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 enum class reading_cost : unsigned char {
   none,               ///< the host knows it anyway
@@ -214,8 +214,8 @@ using run_metrics =
 /// A line of the record under the names that sinks know, and after them what the program logged.
 std::vector<named_value> named_values(update_metrics const& m);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/run_metric.ipp>
 #endif

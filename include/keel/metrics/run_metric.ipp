@@ -5,9 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class... Metrics>
 void add_named_values(run_metric_list<Metrics...>, update_metrics const& m, std::vector<named_value>& to) {
@@ -17,7 +15,9 @@ void add_named_values(run_metric_list<Metrics...>, update_metrics const& m, std:
   (add(Metrics::name, Metrics::of(m)), ...);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<named_value> named_values(update_metrics const& m) {
   std::vector<named_value> values;
@@ -26,6 +26,6 @@ KEEL_BODY std::vector<named_value> named_values(update_metrics const& m) {
   return values;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -6,11 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <span>
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct histogram;
 
@@ -40,4 +41,4 @@ class metric_sink {
   virtual void flush() {}
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

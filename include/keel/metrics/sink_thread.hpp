@@ -14,7 +14,7 @@
 #include <mutex>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class sink_thread {
  public:
@@ -47,8 +47,8 @@ class sink_thread {
   bool is_begun_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/sink_thread.ipp>
 #endif

@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What the thread and its owner share; a thread that hangs in its sink keeps it.
 struct sink_thread::shared {
@@ -167,6 +167,6 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
   all->wake.notify_all();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct slowdown {
   double before = 0.0;  ///< milliseconds of an update, saves and evaluations apart
@@ -55,8 +55,8 @@ class slowdown_watch {
   std::optional<level> fastest_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/slowdown.ipp>
 #endif

@@ -7,7 +7,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string words_of(slowdown const& found) {
   std::string const where = !found.phase                        ? "outside of all phases, as in a hook"
@@ -73,6 +73,6 @@ KEEL_BODY std::optional<slowdown> slowdown_watch::add(phase_times const& times, 
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class tensorboard_sink : public metric_sink {
  public:
@@ -34,4 +34,4 @@ class tensorboard_sink : public metric_sink {
   std::optional<tensorboard_writer> writer_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The writer on other files than the system's. For one thread at a time.
 template <class Files>
@@ -63,8 +63,8 @@ class basic_tensorboard_writer {
 
 using tensorboard_writer = basic_tensorboard_writer<posix_files>;
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/tensorboard_writer.ipp>
 #endif

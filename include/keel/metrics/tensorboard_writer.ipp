@@ -14,9 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char event_file_prefix[] = "events.out.tfevents.";
 
@@ -50,7 +48,9 @@ std::filesystem::path made_event_directory(std::filesystem::path const& director
   return new_event_file(whole, files);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 basic_tensorboard_writer<Files>::basic_tensorboard_writer(std::filesystem::path const& directory, Files files)
@@ -115,6 +115,6 @@ void basic_tensorboard_writer<Files>::flush_if_due() {
   if (file_.waiting() >= most_buffered || clock::now() - flushed_ >= longest_buffered) flush();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

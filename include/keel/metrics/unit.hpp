@@ -2,8 +2,9 @@
 #pragma once
 
 #include <concepts>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 namespace units {
 /// A plain number, such as a loss or a norm.
@@ -46,4 +47,4 @@ concept unit_of_measure = requires {
   { Type::name } -> std::convertible_to<char const*>;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Of the open interval. Part of a checkpoint, so that a run that is resumed inside of one ends with the same lines.
 class update_interval {
@@ -103,8 +103,8 @@ class update_interval {
   std::vector<own_value> own_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/update_interval.ipp>
 #endif

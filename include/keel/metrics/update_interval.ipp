@@ -11,9 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The score farther from 0; one that is not a number is farthest, and stays.
 KEEL_BODY void take_farther(std::optional<double>& held, std::optional<double> const& one) {
@@ -21,7 +19,9 @@ KEEL_BODY void take_farther(std::optional<double>& held, std::optional<double> c
   if (!held || !(std::abs(*one) <= std::abs(*held))) held = one;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void update_interval::own_value::add(double one) {
   bool const is_first = count++ == 0;
@@ -124,6 +124,6 @@ KEEL_BODY std::optional<update_metrics> update_interval::take() {
   return line;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct update_metrics {
   std::int64_t updates = 1;  ///< that this is about, the skipped ones included
@@ -49,8 +49,8 @@ struct update_metrics {
 /// An ordered object (nlohmann/json.hpp), so that lines are comparable as text.
 nlohmann::ordered_json to_json(update_metrics const& m);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/metrics/update_metrics.ipp>
 #endif

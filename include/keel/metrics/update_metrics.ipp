@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   auto const optional = [](std::optional<double> const& value) {
@@ -68,6 +68,6 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
   return line;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

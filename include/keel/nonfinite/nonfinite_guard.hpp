@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class nonfinite_guard {
  public:
@@ -33,8 +33,8 @@ class nonfinite_guard {
   std::int64_t in_a_row_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/nonfinite/nonfinite_guard.ipp>
 #endif

@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::string const& where, std::int64_t update,
                                                               std::string const& origin) {
@@ -33,6 +33,6 @@ KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::s
                                    "Lower the learning rate, or look at the data from here on.");
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Where it was first. What is asked first comes first.
 enum class nonfinite_place : unsigned char {
@@ -43,8 +44,8 @@ std::string to_sentence(nonfinite_origin const& origin);
 /// An object of what is known.
 nlohmann::ordered_json to_json(nonfinite_origin const& origin);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/nonfinite/nonfinite_origin.ipp>
 #endif

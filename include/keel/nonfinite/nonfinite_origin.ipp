@@ -6,7 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY char const* to_string(nonfinite_place which) {
   constexpr char const* names[] = {"parameter", "optimizer_state", "buffer", "batch", "forward", "backward",
@@ -78,6 +78,6 @@ KEEL_BODY nlohmann::ordered_json to_json(nonfinite_origin const& origin) {
   return object;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

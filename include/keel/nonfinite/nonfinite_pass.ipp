@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY bool makes_nonfinite_values(torch::nn::Module& model, parameter_list const& parameters,
                                       std::function<void(unit_listener*)> const& pass) {
@@ -23,6 +23,6 @@ KEEL_BODY bool makes_nonfinite_values(torch::nn::Module& model, parameter_list c
   return watch.found_any();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

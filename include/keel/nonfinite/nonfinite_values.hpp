@@ -2,8 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct nonfinite_values {
   bool nan = false;
@@ -17,8 +18,8 @@ struct nonfinite_values {
 /// None in a tensor that is undefined, empty, sparse or not of floating-point numbers. Of a tensor on a device the host waits.
 nonfinite_values nonfinite_values_of(at::Tensor const& tensor);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/nonfinite/nonfinite_values.ipp>
 #endif

@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nonfinite_values nonfinite_values_of(at::Tensor const& tensor) {
   if (!tensor.defined() || tensor.numel() == 0 || tensor.layout() != at::kStrided || !tensor.has_storage()) return {};
@@ -41,6 +41,6 @@ KEEL_BODY nonfinite_values nonfinite_values_of(at::Tensor const& tensor) {
   return found;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

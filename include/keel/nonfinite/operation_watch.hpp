@@ -27,7 +27,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class operation_watch final : private operation_observer, private unit_listener {
  public:
@@ -126,8 +126,8 @@ class operation_watch final : private operation_observer, private unit_listener 
   std::vector<c10::weak_intrusive_ptr<c10::StorageImpl>> addresses_;  ///< so that no later tensor has one of theirs
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/nonfinite/operation_watch.ipp>
 #endif

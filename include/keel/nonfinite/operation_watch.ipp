@@ -14,9 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Calls `use` with each tensor of an operation's argument or result.
 template <class Use>
@@ -53,7 +51,9 @@ KEEL_BODY c10::StorageImpl const* storage_of(at::Tensor const& tensor) {
   return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY operation_watch::operation_watch(torch::nn::Module& model, parameter_list const& parameters)
     : model_(model), parameters_(parameters) {
@@ -298,6 +298,6 @@ KEEL_BODY std::optional<nonfinite_origin> operation_watch::origin_of_gradients()
   return unseen;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

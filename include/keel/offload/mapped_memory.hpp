@@ -30,12 +30,14 @@
 #include <utility>
 #include <vector>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 /// Files there take memory. Throws file_error (E02) for a directory that does not exist.
 bool is_kept_in_memory(std::filesystem::path const& directory);
 
-namespace detail {
+}  // namespace keel::memory::inline KEEL_MODE
+
+namespace keel::memory::detail::inline KEEL_MODE {
 
 /// What helps against an error of the system, as a sentence.
 char const* advice(int code);
@@ -120,7 +122,9 @@ class mapped_range {
   void* data_ = nullptr;
 };
 
-}  // namespace detail
+}  // namespace keel::memory::detail::inline KEEL_MODE
+
+namespace keel::memory::inline KEEL_MODE {
 
 class mapped_memory final : public state_storage {
  public:
@@ -176,8 +180,8 @@ class host_memory final : public state_storage {
   void release(at::Tensor const&, std::int64_t, std::int64_t) override {}
 };
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/offload/mapped_memory.ipp>
 #endif

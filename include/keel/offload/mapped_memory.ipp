@@ -15,7 +15,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 KEEL_BODY bool is_kept_in_memory(std::filesystem::path const& directory) {
   struct statfs system{};
@@ -27,10 +27,9 @@ KEEL_BODY bool is_kept_in_memory(std::filesystem::path const& directory) {
   return type == TMPFS_MAGIC || type == RAMFS_MAGIC;
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
-namespace keel::memory {
-namespace detail {
+namespace keel::memory::detail::inline KEEL_MODE {
 
 KEEL_BODY char const* advice(int code) {
   switch (code) {
@@ -157,10 +156,9 @@ KEEL_BODY std::int64_t mapped_range::resident() const {
   return page_size() * there;
 }
 
-}  // namespace detail
-}  // namespace keel::memory
+}  // namespace keel::memory::detail::inline KEEL_MODE
 
-namespace keel::memory {
+namespace keel::memory::inline KEEL_MODE {
 
 KEEL_BODY mapped_memory::mapped_memory(std::filesystem::path directory) : directory_(std::move(directory)) {
   if (directory_.empty()) {
@@ -218,6 +216,6 @@ KEEL_BODY at::Tensor host_memory::zeros(at::Tensor const& like, at::ScalarType t
   return at::zeros_like(like, like.options().device(at::kCPU).dtype(type));
 }
 
-}  // namespace keel::memory
+}  // namespace keel::memory::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

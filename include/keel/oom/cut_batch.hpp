@@ -20,16 +20,16 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Rows of a group stay together, unless the batch sees to that.
 constexpr std::int64_t update_granularity(config const& c) {
   return c.objective.kind == objective::kind::supervised || c.data.grouped ? 1 : c.objective.group;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Rows of a batch that no cut may part; `of_recipe`: what the recipe's objective says.
 template <class Batch>
@@ -46,7 +46,9 @@ std::int64_t granularity_of(Batch const& batch, std::int64_t of_recipe = 1) {
   return granularity;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t member) {
   if (rows == wanted) return;
@@ -58,7 +60,9 @@ inline void require_rows(std::int64_t rows, std::int64_t wanted, std::size_t mem
                  "end).");
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Throws data_error (E06) for a batch of which one member has another number of rows than the first, or none: cut along its
 /// rows it would be another batch. A type that brings its slice() is not looked into.
@@ -85,7 +89,9 @@ std::int64_t max_pieces(Batch const& batch, std::int64_t granularity) {
   return std::max<std::int64_t>(1, batch_traits<Batch>::rows(batch) / granularity);
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Calls `run(begin, end)` for so many pieces of `rows`, as equal as the granularity allows.
 template <class Run>
@@ -98,7 +104,9 @@ void for_each_range(std::int64_t rows, std::int64_t wanted, std::int64_t granula
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Calls `run(piece, rows)` for so many pieces of a batch, as equal as its rows and its granularity allow.
 template <class Batch, class Run>
@@ -115,7 +123,9 @@ void for_each_piece(Batch const& batch, std::int64_t wanted, std::int64_t granul
   run(batch, rows);
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline bool are_token_ids(at::Tensor const& tensor) {
   return tensor.defined() && tensor.dim() > 1 && at::isIntegralType(tensor.scalar_type(), false);
@@ -143,9 +153,9 @@ constexpr bool is_tuple_of_tensors() {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// How a batch type is shortened: as it says itself, or as its batch_traits say, or as what it is made of.
 template <class Batch>
@@ -166,7 +176,9 @@ template <class Batch>
 constexpr bool is_made_of_tensors = std::same_as<Batch, at::Tensor> || std::same_as<Batch, std::vector<at::Tensor>> ||
                                     is_tuple_of_tensors<Batch>() || has_data_and_target<Batch>;
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// A batch that oom::shorten_sequence can shorten.
 template <class Batch>
@@ -200,4 +212,4 @@ Batch shortened(Batch const& batch, std::int64_t tokens) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What the recipe, and the rungs that were taken, ask of a step.
 struct memory_settings {
@@ -122,8 +122,8 @@ class ladder_position {
 /// As it is typed, for people.
 char const* to_string(oom::rung_kind kind);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/oom/ladder_position.ipp>
 #endif

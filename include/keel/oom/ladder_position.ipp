@@ -5,7 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::optional<oom::rung_kind> ladder_position::updated() {
   if (ladder_.release_after == 0 || taken_.empty()) return std::nullopt;
@@ -113,6 +113,6 @@ KEEL_BODY char const* to_string(oom::rung_kind kind) {
   return "unknown";
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -29,7 +29,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// A custom rung.
 template <class Rung>
@@ -37,7 +37,9 @@ concept own_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
   { Rung::take(model) } -> std::convertible_to<bool>;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// The custom rungs, by their place on the ladder.
 template <class Policy>
@@ -81,7 +83,9 @@ struct own_rungs<oom::ladder<Entries...>> {
   }
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// `Policy`: the recipe's, for custom rungs.
 template <class Policy>
@@ -238,4 +242,4 @@ class memory_ladder {
   std::int64_t seen_retries_ = -1;  ///< none yet
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -26,9 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Base>
 struct adam_types;
@@ -156,7 +154,9 @@ class adam_engine : public Base, public update_engine {
   chunk_list chunks_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Weight decay on the parameter.
 class adamw : public detail::adam_engine<torch::optim::AdamW> {
@@ -170,8 +170,8 @@ class adam : public detail::adam_engine<torch::optim::Adam> {
   using adam_engine::adam_engine;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/optimizer/adam.ipp>
 #endif

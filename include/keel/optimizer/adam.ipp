@@ -19,7 +19,7 @@
 #include <map>
 #include <tuple>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Base>
 at::Tensor adam_engine<Base>::step(torch::optim::Optimizer::LossClosure closure) {
@@ -248,4 +248,4 @@ void adam_engine<Base>::update_fused(std::vector<entry> const& entries, options_
                         when.factor().reciprocal().to(at::kFloat), when.choose(0.0, 1.0).to(at::kFloat));
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

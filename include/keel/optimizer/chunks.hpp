@@ -7,9 +7,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Elements a piece: 128 KiB of fp32, which stays in a core's cache between the passes over it.
 inline constexpr std::int64_t chunk_elements = 32768;
@@ -50,4 +51,4 @@ class chunk_list {
   std::vector<chunk> chunks_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

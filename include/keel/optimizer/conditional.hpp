@@ -12,7 +12,7 @@
 
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class conditional {
  public:
@@ -38,4 +38,4 @@ class conditional {
   at::Tensor factor_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

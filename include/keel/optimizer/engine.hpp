@@ -8,7 +8,7 @@
 #include <keel/optimizer/state_storage.hpp>
 #include <memory>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class update_engine {
  public:
@@ -50,4 +50,4 @@ class update_engine {
   update_engine& operator=(update_engine const&) = default;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -10,7 +10,7 @@
 #include <keel/optimizer/operands.hpp>
 #include <keel/optimizer/vector_kernels.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Elements that are fp32 at a time.
 inline constexpr std::int64_t narrow_block = 1024;
@@ -142,4 +142,4 @@ void operands::run_narrow(chunk const& piece, Kernel const& kernel) const {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

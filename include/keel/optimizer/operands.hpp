@@ -5,7 +5,7 @@
 
 #include <keel/optimizer/chunks.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Coefficients of one Adam update of one parameter group; computed in double, applied in float.
 struct adam_coefficients {
@@ -49,4 +49,4 @@ struct operands {
   void run_narrow(chunk const& piece, Kernel const& kernel) const;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -15,10 +15,14 @@ struct facts_of<torch::optim::LBFGS> {
   using facts = optimizer::is<optimizer::closure, optimizer::whole_tensors>;
 };
 
+}  // namespace keel
+
+namespace keel::inline KEEL_MODE {
+
 /// The facts of an optimizer whose type is only known now.
 inline optimizer::settings seen_facts(torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) return facts<slot::optimizer, torch::optim::LBFGS>();
   return {};
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

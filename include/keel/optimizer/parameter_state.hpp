@@ -21,7 +21,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline bool is_narrow(at::Tensor const& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
@@ -169,8 +169,8 @@ class master_weights {
   std::unordered_map<c10::TensorImpl const*, entry> masters_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/optimizer/parameter_state.ipp>
 #endif

@@ -12,7 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY at::Tensor state_place::zeros(at::Tensor const& like) const {
   return home_ == nullptr ? at::zeros_like(like) : home_->zeros(like, like.scalar_type());
@@ -92,6 +92,6 @@ KEEL_BODY void master_weights::take_over(at::Tensor const& parameter, at::Tensor
   return_to(master, at::where(same, held, parameter.detach().to(at::kFloat)));
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class sgd : public torch::optim::SGD, public update_engine {
  public:
@@ -80,8 +80,8 @@ class sgd : public torch::optim::SGD, public update_engine {
   detail::chunk_list chunks_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/optimizer/sgd.ipp>
 #endif

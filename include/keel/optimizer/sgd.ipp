@@ -15,7 +15,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY at::Tensor sgd::step(torch::optim::Optimizer::LossClosure closure) {
   at::Tensor loss;
@@ -211,6 +211,6 @@ KEEL_BODY void sgd::give_back(at::Tensor const& parameter, at::Tensor const& wor
   place_.release(home);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -3,9 +3,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <span>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class state_storage {
  public:
@@ -26,4 +27,4 @@ class state_storage {
   state_storage& operator=(state_storage const&) = default;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #endif
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 // The plain loops. `largest` is the running maximum of amsgrad, or null.
 
@@ -196,4 +196,4 @@ inline double sum_of_squares_fp32(float const* values, std::int64_t count) { ret
 
 #endif
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -6,7 +6,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <keel/policy/precision.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class autocast_scope {
  public:
@@ -36,4 +36,4 @@ class autocast_scope {
   bool cached_before_ = at::autocast::is_autocast_cache_enabled();
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -17,7 +17,7 @@
 #include <optional>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Ends on the thread on which it began.
 class profile_recorder final : private operation_observer, public phase_listener {
@@ -58,8 +58,8 @@ class profile_recorder final : private operation_observer, public phase_listener
   std::optional<operation_observer::scope> scope_;  ///< last: it ends before what it writes to
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/profile/profile_recorder.ipp>
 #endif

@@ -6,7 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct profile_recorder::begun_operation : at::ObserverContext {
   explicit begun_operation(std::int64_t at) : begin(at) {}
@@ -66,6 +66,6 @@ KEEL_BODY void profile_recorder::ended(at::RecordFunction const& operation, at::
   add({operation.name(), operation.threadId(), static_cast<begun_operation&>(context).begin, end});
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What an operation is mostly about, by the whole words of its name: "aten::softmax" has no "max" in it.
 enum class operation_kind : unsigned char { matrix_product, communication, memory, other };
@@ -48,8 +49,8 @@ std::string chrome_trace(recorded_profile const& of);
 /// Markdown: where the time of the training thread goes by kind, with idle, by phase, and the operations and gaps that take most.
 std::string summary_of(recorded_profile const& of);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/profile/recorded_profile.ipp>
 #endif

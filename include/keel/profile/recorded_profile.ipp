@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY char const* to_string(operation_kind which) {
   constexpr char const* names[] = {"matrix products", "communication", "memory operations", "other operations"};
@@ -45,7 +45,9 @@ KEEL_BODY operation_kind kind_of_operation(std::string_view name) {
   return moves ? operation_kind::memory : operation_kind::other;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Microseconds with every nanosecond.
 KEEL_BODY std::string microseconds(std::int64_t nanoseconds) {
@@ -120,7 +122,9 @@ KEEL_BODY std::string in_milliseconds(std::int64_t nanoseconds) {
   return formatted("%.3f", static_cast<double>(nanoseconds) / 1e6);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string chrome_trace(recorded_profile const& of) {
   std::set<std::uint64_t> threads;
@@ -207,6 +211,6 @@ KEEL_BODY std::string summary_of(recorded_profile const& of) {
   return text;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -41,9 +41,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a forward pass depends on beside its inputs: generators and autocast, of the CPU and of the inputs' device, and what
 /// the policies of the run make of units and attention inside it.
@@ -254,9 +252,11 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
   };
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-// A function and a class share the name on purpose.
+namespace keel {
+
+// A function and a class share the name on purpose, and so the function is in the namespace of the class.
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow"
 
@@ -281,6 +281,10 @@ auto recompute(Forward forward, Inputs const&... inputs) {
 
 #pragma GCC diagnostic pop
 
+}  // namespace keel
+
+namespace keel::inline KEEL_MODE {
+
 /// The same by a backward pass inside the backward pass; `forward` returns one tensor. Throws error (A02) where no input
 /// requires grad, because then nothing in the block would be trained; in the backward pass A04 under torch::autograd::grad, and
 /// E16 as recompute does, by the block's result.
@@ -295,8 +299,8 @@ at::Tensor recompute_reentrant(Forward forward, Inputs const&... inputs) {
   return detail::reentrant_function::apply(block, (inputs.defined() ? inputs : at::empty({0}))...);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/recompute/recompute.ipp>
 #endif

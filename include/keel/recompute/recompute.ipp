@@ -12,8 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void forward_context::set(bool random) const {
   if (random) random_.restore();
@@ -163,7 +162,6 @@ KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::aut
   return all;
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -21,9 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A module whose forward takes these tensors and returns one.
 template <class Block, class... Inputs>
@@ -70,7 +68,9 @@ at::Tensor call_unit(void const* module, Forward&& forward, Inputs const&... inp
   return output;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Calls the block, which returns one tensor, as the policies of the run say: the forward of a module, or the function. Throws as
 /// recompute and recompute_reentrant do.
@@ -92,4 +92,4 @@ at::Tensor unit(Block&& block, Inputs const&... inputs) {
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -12,7 +12,7 @@
 #include <optional>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Called where each unit begins and ends, such as an estimate of what they hold.
 class unit_listener {
@@ -81,4 +81,4 @@ class unit_scope {
   std::int64_t units_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

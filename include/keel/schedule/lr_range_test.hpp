@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct lr_range_options {
   double lowest = 1e-7;  ///< learning rate of the first parameter group; the others keep their ratio to it
@@ -31,7 +31,9 @@ struct lr_range_result {
   double lowest = 0.0;    ///< rate of the lowest smoothed loss; a tenth of it is a cautious choice
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws error (E12) for options without sense.
 inline void require_sound_range(lr_range_options const& options) {
@@ -85,6 +87,4 @@ inline double steepest_rate(std::vector<lr_range_result::point> const& points) {
   return rate;
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -26,9 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// How much of its cycle of warm restarts has passed before update number `update`, from 0, after the warm-up; below 1.
 double cycle_progress(schedule::settings const& s, std::int64_t update);
@@ -37,7 +35,9 @@ double cycle_progress(schedule::settings const& s, std::int64_t update);
 /// smoothly. `after_warmup` counts from the end of the warm-up.
 double times_lowered(schedule::settings const& s, std::int64_t update, std::int64_t after_warmup);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// The factor, apart from what a plateau takes, for update number `update` (from 0) of `total`, in [min, 1] after the warm-up;
 /// `min` is the lowest rate over the highest. `total` 0 means a run without a known length, which only schedules that fall to
@@ -197,8 +197,8 @@ class lr_schedule {
   plateau_state plateau_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/schedule/lr_schedule.ipp>
 #endif

@@ -5,8 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY double cycle_progress(schedule::settings const& s, std::int64_t update) {
   std::int64_t length = std::max<std::int64_t>(1, s.cycle);
@@ -39,10 +38,9 @@ KEEL_BODY double times_lowered(schedule::settings const& s, std::int64_t update,
   }
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY double schedule_factor(schedule::settings const& s, std::int64_t update, std::int64_t total, double min) {
   double const at = static_cast<double>(update);
@@ -156,6 +154,6 @@ KEEL_BODY lr_schedule::lr_schedule(torch::optim::Optimizer& optimizer, schedule:
   written_ = highest_;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of one collective: large enough that its latency does not count, small enough that a copy of it does not.
 inline constexpr std::int64_t bucket_bytes = 25 << 20;
@@ -37,4 +37,4 @@ void for_each_bucket(std::vector<std::size_t> const& which, TensorOf const& tens
   if (!bucket.empty()) use(bucket);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -24,7 +24,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class gradient_sums {
  public:
@@ -104,8 +104,8 @@ class gradient_sums {
   bool is_broken_ = false;     ///< in a collective
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/gradient_sums.ipp>
 #endif

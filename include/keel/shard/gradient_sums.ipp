@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// In each bucket a parameter's elements begin at a whole cache line, as those of any tensor.
 inline constexpr std::int64_t elements_of_sum_line = 16;
@@ -303,6 +303,6 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   return true;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class numbers_of_ranks {
  public:
@@ -49,8 +49,8 @@ class numbers_of_ranks {
   std::unique_ptr<collective_under_way> under_way_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/numbers_of_ranks.ipp>
 #endif

@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY numbers_of_ranks::numbers_of_ranks(world_of_ranks world, std::string at)
     : world_(std::move(world)), mine_(at::zeros({count}, at::kDouble)), all_(at::zeros({world_.size(), count}, at::kDouble)) {
@@ -56,6 +56,6 @@ KEEL_BODY void numbers_of_ranks::wait(std::string const& words) {
                                ": one of them has left the other's way. Make the same calls in the same order on all ranks.");
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

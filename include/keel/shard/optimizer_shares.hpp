@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Elements of a tensor in the order in which they lie in memory.
 struct range_of_elements {
@@ -114,8 +114,8 @@ class optimizer_shares {
   int depth_ = 0;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/optimizer_shares.ipp>
 #endif

@@ -22,7 +22,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::int64_t elements_of_line = 64;
 
@@ -311,6 +311,6 @@ KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, parameter_list const& 
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// All ranks: throws world_error (E24) that names the first line in which another rank's text is not rank 0's, of both.
 void require_same_lines(world_of_ranks const& world, std::string const& mine);
@@ -24,8 +24,8 @@ void require_replicas(world_of_ranks const& world, char const* what, tensor_map 
 /// All ranks: throws world_error (E26) where a sum of ones is not their number.
 void require_live(world_of_ranks const& world);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/replicas.ipp>
 #endif

@@ -19,7 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of its bits: their sum as integers, which any one of them changes.
 inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
@@ -99,6 +99,6 @@ KEEL_BODY void require_live(world_of_ranks const& world) {
                                  ": a rank is in another collective. Make the same calls on all ranks.");
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

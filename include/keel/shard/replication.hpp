@@ -34,7 +34,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What the micro-batches of an update came to, on one rank or on all.
 struct window_of_ranks {
@@ -314,8 +314,8 @@ std::int64_t ranks_of([[maybe_unused]] World const& world) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/replication.ipp>
 #endif

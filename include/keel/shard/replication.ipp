@@ -19,7 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::int64_t longest_words = 1000;
 
@@ -383,6 +383,6 @@ KEEL_BODY void replication::sum(std::vector<double>& numbers) const {
   all_reduce(world_, at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kDouble));
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <map>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class shared_buffers {
  public:
@@ -28,8 +28,8 @@ class shared_buffers {
   std::map<at::ScalarType, at::Tensor> flat_;  ///< in which they go to the other ranks
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/shard/shared_buffers.ipp>
 #endif

@@ -12,7 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void shared_buffers::prepare(std::vector<torch::nn::Module const*> const& models) {
   buffers_.clear();
@@ -53,6 +53,6 @@ KEEL_BODY void shared_buffers::share(world_of_ranks const& world) const {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <optional>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Of one update: what a rank needed from one agreement to the next, in milliseconds.
 struct times_of_ranks {
@@ -18,7 +18,9 @@ struct times_of_ranks {
   double others_ms = 0.0;  ///< the median of the others; 0: there are none
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline times_of_ranks times_of(std::vector<double> milliseconds) {
   times_of_ranks found;
@@ -72,6 +74,4 @@ class straggler_watch {
   std::int64_t in_a_row_ = 0;
 };
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -13,7 +13,7 @@
 #include <optional>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class spike_guard {
  public:
@@ -54,8 +54,8 @@ class spike_guard {
   std::int64_t in_a_row_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/spike/spike_guard.ipp>
 #endif

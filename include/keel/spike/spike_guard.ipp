@@ -5,7 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::optional<reason> spike_guard::judge(double loss, double gradient_norm) const {
   if (settings_.kind == spike::kind::ignore) return std::nullopt;
@@ -44,6 +44,6 @@ KEEL_BODY double spike_guard::limit(window_statistics const& history, double abo
   return mean && *mean > 0.0 ? std::min(lowest, settings_.ratio * *mean) : lowest;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

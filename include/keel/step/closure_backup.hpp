@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class closure_backup {
  public:
@@ -40,8 +40,8 @@ std::optional<std::string> first_nonfinite_parameter(parameter_list const& param
 /// Leaves the optimizer's step from inside its closure.
 struct closure_ends {};
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/closure_backup.ipp>
 #endif

@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 struct closure_backup::optimizer_copy {
   nlohmann::json values;
@@ -74,6 +74,6 @@ KEEL_BODY std::optional<std::string> first_nonfinite_parameter(parameter_list co
   return std::nullopt;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -22,7 +22,7 @@
 #include <utility>
 #include <variant>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// One such update of a step, whose parts it uses. The loss and the norm are those of the first evaluation, at the parameters that the
 /// update began with.
@@ -116,4 +116,4 @@ class closure_update {
   std::int64_t evaluations_ = 0;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

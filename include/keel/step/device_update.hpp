@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What an update may be at most; infinity where nothing bounds it.
 struct update_limits {
@@ -73,8 +73,8 @@ struct device_decision {
 device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
                                  std::vector<at::Tensor> const& also = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/device_update.ipp>
 #endif

@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
     : squares_(std::move(squares)), parameters_(std::move(parameters)), values_(std::move(values)) {}
@@ -71,6 +71,6 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
           unscaling};
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

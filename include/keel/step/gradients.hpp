@@ -36,7 +36,7 @@
 #include <variant>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 namespace stage {
 struct scaled {};
@@ -59,7 +59,9 @@ struct nonfinite_gradient {
 template <class Stage, class Accumulation = accumulation::complete>
 class gradients;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// What every stage hands to the next.
 struct gradient_values {
@@ -115,7 +117,9 @@ struct gradient_access {
   }
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 // The last stage comes first, so that each can return the next.
 
@@ -316,8 +320,8 @@ inline void clear_gradients(std::span<at::Tensor const> parameters) {
 gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale = 1.0,
                                                              at::Tensor device_scale = {});
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/gradients.ipp>
 #endif

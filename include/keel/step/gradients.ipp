@@ -10,8 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::vector<at::Tensor> gradient_values::defined_gradients() const {
   std::vector<at::Tensor> result;
@@ -83,10 +82,9 @@ KEEL_BODY std::vector<at::Tensor> gradient_values::all_gradients() const {
   return result;
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale,
                                                                        at::Tensor device_scale) {
@@ -166,6 +164,6 @@ KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim
   return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The step's own functions for it; the step outlives this.
 template <class Step>
@@ -148,4 +148,4 @@ class late_update {
   Step& step_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -6,7 +6,7 @@
 #include <keel/recipe/admitted.hpp>
 #include <type_traits>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 struct no_observer {
   template <class Event>
@@ -95,4 +95,4 @@ bool watches_memory(Observer const& observer) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

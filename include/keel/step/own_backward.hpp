@@ -19,7 +19,7 @@
 #include <keel/recompute/unit_scope.hpp>
 #include <optional>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What step::open returns; it stays where it is, and ends before its step.
 template <class Step>
@@ -70,4 +70,4 @@ class own_backward {
   bool closed_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -11,7 +11,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Only a clip policy's state has a mechanism that creates and saves it.
 template <class Recipe, class... Slots>
@@ -72,4 +72,4 @@ constexpr void require_own_policies_fit() {
   if constexpr (has_uncalled_members<Recipe>(slots{})) reject_call<rule::U39, Recipe>();
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -21,9 +21,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The optimizer itself, or what a pointer to one points to.
 template <class Optimizer>
@@ -57,7 +55,9 @@ template <class Optimizer>
 concept movable_optimizer = std::move_constructible<Optimizer> &&
                             requires(Optimizer& held) { static_cast<torch::optim::Optimizer&>(optimizer_in(held)); };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// `Runner` is a keel::step or keel::trainer. It takes what that takes behind the model and the optimizer.
 template <class Runner>
@@ -102,4 +102,4 @@ class owned {
   Runner* runner_ = nullptr;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

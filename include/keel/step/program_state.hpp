@@ -21,9 +21,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What was taken of the fields of a state, in the order in which `visit` lists them; an empty one is not looked at.
 using field_list = std::vector<std::pair<std::string, std::any>>;
@@ -178,7 +176,9 @@ void put_back_field(std::any const& copy, Field& field) {
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// What fields were, to see later which of them changed.
 class field_marks {
@@ -261,4 +261,4 @@ class program_state {
   program_state& operator=(program_state const&) = default;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

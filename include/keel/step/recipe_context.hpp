@@ -15,9 +15,7 @@
 #include <keel/step/require_valid.hpp>
 #include <limits>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Its address stands for a type of batch and whether its loss comes with a weight.
 template <class Batch, bool Weighted>
@@ -40,7 +38,9 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
           .device = kind};
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Recipe, class Autocast>
 class recipe_context {
@@ -89,4 +89,4 @@ class recipe_context {
   char const* judged_ = nullptr;  ///< the kind of batch that the rules about data were asked for last
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -2,9 +2,10 @@
 #pragma once
 
 #include <keel/config/numbers.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <keel/recipe/config_of.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Puts the numbers into a configuration. Throws recipe_error (E22) that names each one that was not given, that the recipe does not
 /// leave open, or that is not a number of its kind.
@@ -48,8 +49,8 @@ class recipe_numbers<Recipe> {
   config present_ = config_of<Recipe>;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/recipe_numbers.ipp>
 #endif

@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void take_numbers(config& to, numbers const& all) {
   std::string missing, unwanted, wrong;
@@ -55,6 +55,6 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
   if (!words.empty()) throw recipe_error("E22", words);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

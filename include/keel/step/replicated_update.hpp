@@ -26,7 +26,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The step's own functions for it; the step outlives this.
 template <class Step>
@@ -195,4 +195,4 @@ class replicated_update {
   at::Tensor losses_;  ///< of each rank, by its weight
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

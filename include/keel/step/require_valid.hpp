@@ -11,9 +11,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A recipe with the facts of the types that it is used with; judged like a recipe.
 template <class Recipe, class Model, class Optimizer>
@@ -48,7 +46,9 @@ constexpr config with_batch(config value) {
   return value;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel {
 
 template <class Recipe, class Model, class Optimizer>
 inline constexpr config config_of<detail::with_facts<Recipe, Model, Optimizer>> =
@@ -56,6 +56,10 @@ inline constexpr config config_of<detail::with_facts<Recipe, Model, Optimizer>> 
 template <class Recipe, class Batch, bool Weighted>
 inline constexpr config config_of<detail::with_batch_facts<Recipe, Batch, Weighted>> =
     detail::with_batch<Recipe, Batch, Weighted>(config_of<Recipe>);
+
+}  // namespace keel
+
+namespace keel::inline KEEL_MODE {
 
 /// Does not compile if the types of model and optimizer break a rule that the recipe alone keeps.
 template <class Recipe, class Model, class Optimizer>
@@ -89,7 +93,7 @@ void require_unbroken(config const& value) {
   throw recipe_error(ids.front(), sentences, ids);
 }
 
-#if __has_include(<keel_bodies_are_compiled>)
+#ifdef KEEL_COMPILED
 // Of recipes without custom rules.
 extern template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
 extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
@@ -105,4 +109,4 @@ config require_valid(config value, run_facts const& facts, model::settings const
   return value;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

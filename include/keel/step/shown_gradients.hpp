@@ -9,7 +9,7 @@
 #include <keel/core/parameters.hpp>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
 /// looks changes no bit. Throws interference_error (E19) for one that writes.
@@ -19,8 +19,8 @@ void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> co
 /// Undefined for a parameter without a gradient.
 std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/shown_gradients.ipp>
 #endif

@@ -15,7 +15,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Gradients in the place of others, for as long as this lives.
 class shown_gradients {
@@ -56,6 +56,6 @@ KEEL_BODY std::vector<at::Tensor> unscaled_gradients(parameter_list const& param
   return unscaled;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

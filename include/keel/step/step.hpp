@@ -66,7 +66,7 @@
 #include <variant>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. `Observer` is called with the
 /// events of update_events.hpp: a trainer's, or nothing.
@@ -902,4 +902,4 @@ class step {
   std::optional<device_scale> device_scale_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

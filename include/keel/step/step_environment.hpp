@@ -12,7 +12,7 @@
 #include <keel/memory/statistics.hpp>
 #include <keel/precision/autocast.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct step_environment {
   using clock = std::chrono::steady_clock;
@@ -34,4 +34,4 @@ struct step_environment {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class taken_batch {
  public:
@@ -48,7 +48,9 @@ class taken_batch {
   std::vector<tensor_mark> marks_;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// `Batch` and `LossOf` are values, or references that live as long.
 template <class Batch, class LossOf>
@@ -98,10 +100,8 @@ class taken_batch_of final : public taken_batch {
   std::int64_t granularity_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/taken_batch.ipp>
 #endif

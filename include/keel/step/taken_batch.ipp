@@ -5,9 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::vector<tensor_mark> marks_of(batch_contents const& contents) {
   std::vector<tensor_mark> marks;
@@ -17,12 +15,14 @@ KEEL_BODY std::vector<tensor_mark> marks_of(batch_contents const& contents) {
   return marks;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void taken_batch::mark() { marks_ = detail::marks_of(contents()); }
 
 KEEL_BODY bool taken_batch::was_changed() const { return !marks_.empty() && !(marks_ == detail::marks_of(contents())); }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

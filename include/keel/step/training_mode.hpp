@@ -3,14 +3,14 @@
 
 #include <keel/core/parameters.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Before an update: throws error (E23) where the model was put into evaluation mode since an update in which it `was_training`, and has layers
 /// to which that matters.
 void require_training_mode(torch::nn::Module const& model, parameter_list const& parameters, bool& was_training);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/training_mode.ipp>
 #endif

@@ -6,7 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void require_training_mode(torch::nn::Module const& model, parameter_list const& parameters, bool& was_training) {
   bool const trains = model.is_training();
@@ -20,6 +20,6 @@ KEEL_BODY void require_training_mode(torch::nn::Module const& model, parameter_l
   was_training = was_training || trains;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

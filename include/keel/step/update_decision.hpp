@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A flag that is up for as long as this lives.
 class raised {
@@ -119,8 +119,8 @@ struct pending_update {
   std::string where = {};  ///< without a verdict
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/update_decision.ipp>
 #endif

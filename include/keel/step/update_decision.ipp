@@ -16,7 +16,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY named_sums::named_sums() = default;
 KEEL_BODY named_sums::named_sums(named_sums const&) = default;
@@ -124,6 +124,6 @@ KEEL_BODY std::string origin_of(update_sums const& sums) {
   return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -14,7 +14,7 @@
 #include <string>
 #include <utility>
 
-namespace keel::event {
+namespace keel::event::inline KEEL_MODE {
 
 /// The first micro-batch of a new update has arrived.
 struct update_begin {
@@ -89,4 +89,4 @@ struct rung_released {
   std::int64_t pieces;
 };
 
-}  // namespace keel::event
+}  // namespace keel::event::inline KEEL_MODE

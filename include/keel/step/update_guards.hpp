@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Why a run rolls back to a checkpoint.
 struct rollback_request {
@@ -53,4 +53,4 @@ class update_guards {
   std::optional<rollback_request> request_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

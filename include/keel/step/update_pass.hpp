@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Recipe, class Environment>
 class update_pass {
@@ -377,4 +377,4 @@ class update_pass {
   update_sums sums_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

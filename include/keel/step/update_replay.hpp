@@ -17,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class update_replay {
  public:
@@ -80,4 +80,4 @@ class update_replay {
   std::optional<std::string> starved_;  ///< memory ran out, and the ranks have not agreed on it yet
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

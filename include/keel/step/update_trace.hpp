@@ -24,7 +24,7 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What an update began with, beside model and optimizer, which it did not change.
 struct kept_update {
@@ -126,8 +126,8 @@ class update_trace {
   bool in_a_row_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/step/update_trace.ipp>
 #endif

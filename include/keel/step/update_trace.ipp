@@ -26,7 +26,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// Puts back what a forward and a backward pass change.
 class update_trace::untouched {
@@ -179,7 +179,9 @@ KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
   return std::nullopt;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::int64_t most_rows = 8;
 
@@ -223,7 +225,9 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
   return false;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forward_pass const& forward,
                                                    replay_settings const& settings, traced_update& to) {
@@ -348,6 +352,6 @@ KEEL_BODY void update_trace::find_rows(kept_update::micro_batch const& at, std::
   }
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -6,7 +6,7 @@
 #include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Rejected (U57) unless the recipe takes several.
 template <class World, class Recipe, bool TakesSeveral>
@@ -19,4 +19,4 @@ World world_for([[maybe_unused]] world_of_ranks const& world) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

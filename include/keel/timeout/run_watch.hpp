@@ -27,7 +27,7 @@
 #include <thread>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a watch has to know of its run. The functions are called by its thread.
 struct watched_run {
@@ -115,8 +115,8 @@ struct no_watch {
   static void updated(std::int64_t /*updates*/) {}
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/timeout/run_watch.ipp>
 #endif

@@ -19,7 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Whatever writing the report comes to: a disk that does not answer may be why the run hangs.
 inline constexpr std::chrono::seconds longest_report{10};
@@ -209,6 +209,6 @@ KEEL_BODY void run_watch::end_process(int code, std::string const& words) const 
   ::_exit(code);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

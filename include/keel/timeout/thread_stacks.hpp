@@ -4,9 +4,10 @@
 #pragma once
 
 #include <sys/types.h>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of one thread, or of all but the calling one: a paragraph each. A thread that does not answer within a fifth of a second, because it blocks
 /// the signal or waits for the kernel, is named without its stack. Throws nothing but std::bad_alloc. One call at a time.
@@ -15,8 +16,8 @@ std::string stacks_of_threads();
 /// This one, by the number that the kernel gave it.
 pid_t this_thread();
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/timeout/thread_stacks.ipp>
 #endif

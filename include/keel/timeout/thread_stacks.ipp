@@ -24,7 +24,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a thread that is asked leaves. It is the process's, as its signals are, and stays: an answer may come late.
 struct asked_stack {
@@ -117,6 +117,6 @@ KEEL_BODY std::string stacks_of_threads() {
   return words;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

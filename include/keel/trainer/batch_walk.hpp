@@ -13,7 +13,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// One epoch of a source: a range or loader itself, or what a function of the epoch returned.
 template <class Source>
@@ -131,4 +131,4 @@ class batch_walk {
   std::optional<opened_epoch<Source>> epoch_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

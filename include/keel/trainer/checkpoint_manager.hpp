@@ -37,7 +37,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct accepted_changes;
 struct retention;
@@ -58,7 +58,9 @@ struct best_saved {
   std::int64_t update;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 class late_parts;
 
@@ -298,10 +300,8 @@ class checkpoint_manager {
   std::unique_ptr<rank_writer<files>> writer_;  ///< of another one
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/checkpoint_manager.ipp>
 #endif

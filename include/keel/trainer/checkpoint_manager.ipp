@@ -29,7 +29,7 @@
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/spoiled.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Seams>
 checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
@@ -858,4 +858,4 @@ void checkpoint_manager<Seams>::reseed(at::DeviceType device, std::int64_t count
   if (device != at::kCPU) libtorch::seed_random(device, seed);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -21,7 +21,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// What checkpoints need of a step, or of several that are one run, whatever their recipes.
 class checkpointed_step {
@@ -113,8 +113,8 @@ class checkpointed final : public checkpointed_step {
 /// Gives the optimizers the groups that the checkpoint `state` has, where the model has their parameters.
 void match_groups(checkpointed_step& step, config const& present, nlohmann::json const& state);
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/checkpointed_step.ipp>
 #endif

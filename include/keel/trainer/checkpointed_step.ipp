@@ -10,7 +10,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A group of an optimizer as a checkpoint has it.
 struct saved_group {
@@ -73,6 +73,6 @@ KEEL_BODY void match_groups(checkpointed_step& step, config const& present, nloh
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -38,7 +38,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct overfit_result {
   std::vector<double> losses;  ///< one an update
@@ -46,7 +46,9 @@ struct overfit_result {
   bool learned(double share = 0.1) const { return !losses.empty() && losses.back() < share * losses.front(); }
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Saves a model's and an optimizer's state, and puts it back at its end.
 class saved_state {
@@ -247,6 +249,4 @@ class dry_run {
   dry_run_of of_;
 };
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

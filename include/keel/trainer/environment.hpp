@@ -7,7 +7,7 @@
 #include <random>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct environment : step_environment {
   using files = posix_files;
@@ -21,4 +21,4 @@ struct environment : step_environment {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

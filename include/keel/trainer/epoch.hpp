@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws error (E12) for a source that knows its length, where the options say another one.
 template <class Batches>
@@ -50,4 +50,4 @@ std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::Dev
   return std::nullopt;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

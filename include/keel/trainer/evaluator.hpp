@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A trainer's part.
 template <class Recipe, class Environment, class Step>
@@ -214,4 +214,4 @@ class evaluator {
   bool is_inside_ = false;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

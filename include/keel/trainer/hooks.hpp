@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class hooks {
   // One list of functions an event, made from the list of events.
@@ -72,4 +72,4 @@ class hooks {
   lists lists_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

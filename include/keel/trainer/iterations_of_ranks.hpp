@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of one process: nothing happens, and nothing is asked for.
 class iterations_of_ranks {
@@ -73,8 +73,8 @@ class iterations_of_ranks {
   int unwinding_;                    ///< exceptions when it was built
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/iterations_of_ranks.ipp>
 #endif

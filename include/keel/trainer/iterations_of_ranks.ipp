@@ -15,7 +15,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 namespace of_iteration {
 /// The places of the numbers that a rank packs.
@@ -72,6 +72,6 @@ KEEL_BODY void iterations_of_ranks::end(std::int64_t iterations, bool is_in_one,
   numbers_->wait();
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class late_parts {
  public:
@@ -41,8 +41,8 @@ class late_parts {
   std::map<std::string, snapshot> beginnings_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/late_parts.ipp>
 #endif

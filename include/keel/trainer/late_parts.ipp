@@ -12,7 +12,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Where a snapshot has what belongs to one part.
 class places_of_part {
@@ -118,6 +118,6 @@ KEEL_BODY void late_parts::write(snapshot& content) const {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -5,12 +5,14 @@
 #include <keel/trainer/options.hpp>
 #include <memory>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 class run_directory;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Files>
 struct close_directory {
@@ -26,10 +28,8 @@ opened_directory<Files> open_directory(trainer_options const& options, bool save
 template <class Files>
 std::filesystem::path const& root_of(run_directory<Files> const& directory);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/open_directory.ipp>
 #endif

@@ -4,7 +4,7 @@
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/run_directory.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Files>
 void close_directory<Files>::operator()(run_directory<Files>* directory) const {
@@ -23,4 +23,4 @@ std::filesystem::path const& root_of(run_directory<Files> const& directory) {
   return directory.root();
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -16,7 +16,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct trainer_options {
   /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is rejected.
@@ -75,7 +75,9 @@ struct trainer_options {
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 struct any_value {
   any_value() = default;
@@ -114,7 +116,9 @@ struct mistyped_options {
   any_value sinks = {}, sink = {}, loggers = {}, logger = {};
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
@@ -125,13 +129,17 @@ inline char const* in_place_of(trainer_options const& options) {
                                       : ", in place of options.weights_from, which is for a run that begins";
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Rank 0 has the console, the sinks, and the run directory; each other one has a directory in it, `rank-1` and so on, for its events,
 /// its times and its incidents.
 trainer_options options_of_rank(trainer_options options, int rank);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Throws error (E12) for options that no run can follow; `saves`: the recipe has checkpoints.
 void require_sound(trainer_options const& options, bool saves);
@@ -139,8 +147,8 @@ void require_sound(trainer_options const& options, bool saves);
 /// Throws error (S19) where a resumed run is already longer than it is asked to be, so that nothing would train.
 void require_work_left(std::int64_t updates, std::int64_t length);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/options.ipp>
 #endif

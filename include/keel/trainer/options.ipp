@@ -6,7 +6,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t accumulate) {
   if (options.updates > 0 || options.epochs < 1 || options.batches_per_epoch < 1) return options.updates;
@@ -57,7 +57,9 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
   }
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY trainer_options options_of_rank(trainer_options options, int rank) {
   if (rank == 0) return options;
@@ -68,7 +70,9 @@ KEEL_BODY trainer_options options_of_rank(trainer_options options, int rank) {
   return options;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void require_work_left(std::int64_t updates, std::int64_t length) {
   if (updates <= length) return;
@@ -76,6 +80,6 @@ KEEL_BODY void require_work_left(std::int64_t updates, std::int64_t length) {
                                       std::to_string(length));
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -16,7 +16,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The part that another one trains behind.
 struct after {
@@ -339,4 +339,4 @@ class part final : public detail::run_part {
   step_type step_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -6,10 +6,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct preflight_options {
   /// Batches that are taken from the first epoch and kept in memory while the checks run.
@@ -48,7 +49,9 @@ struct preflight_result {
 class registered_states;
 struct trainer_options;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// What a trainer hands to its preflight. All of it outlives the call.
 template <class Recipe, class Environment, class Step, class Evaluator>
@@ -62,10 +65,8 @@ struct preflight_subject {
   std::int64_t length;  ///< updates of the run; 0: not known
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/preflight_result.ipp>
 #endif

@@ -7,7 +7,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY char const* to_string(preflight_verdict which) {
   switch (which) {
@@ -49,6 +49,6 @@ KEEL_BODY std::string preflight_result::table() const {
   return text + detail::formatted(", in %.1f seconds\n", seconds);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The position in the data: what was consumed, not what was fetched.
 struct data_cursor {
@@ -127,4 +127,4 @@ struct run_progress {
   early_stop evaluations;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -22,7 +22,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// When registered state is put back. Putting it back needs a copy of it before every update, which a replay buffer of
 /// gigabytes is better without.
@@ -31,7 +31,9 @@ enum class state_scope : unsigned char {
   checkpoints  ///< only a resume and a rollback bring it back
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// The places of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
 template <class State>
@@ -62,7 +64,9 @@ void require_tensors_can_be_saved(State& state, std::string const& name) {
   });
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 class registered_states final : public program_state {
  public:
@@ -181,4 +185,4 @@ class registered_states final : public program_state {
   std::vector<entry> states_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

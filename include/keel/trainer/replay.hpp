@@ -32,7 +32,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What is changed of the update; without any of it, it is the same.
 struct replay_options {
@@ -71,7 +71,9 @@ struct narrow_result {
   std::string table() const;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 template <class Function>
 struct argument_of;
@@ -279,10 +281,8 @@ narrow_result narrowed(Again& again) {
   return result;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/replay.ipp>
 #endif

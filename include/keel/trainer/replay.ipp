@@ -14,7 +14,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<std::string> narrow_result::cures() const {
   std::vector<std::string> found;
@@ -36,7 +36,9 @@ KEEL_BODY std::string narrow_result::table() const {
   return text;
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY snapshot read_incident(std::filesystem::path const& incident) { return read_checkpoint(incident); }
 
@@ -137,8 +139,6 @@ KEEL_BODY std::vector<narrow_row> experiments_left_out(config const&) {
           {"one rank", false, false, "the run has one"}};
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -28,7 +28,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What may differ between a checkpoint and the program that takes it; what does is then the program's.
 struct accepted_changes {
@@ -42,7 +42,9 @@ struct accepted_changes {
   bool operator()(std::string const& name) const { return all || std::find(names.begin(), names.end(), name) != names.end(); }
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Where in a checkpoint's state an optimizer and its step are.
 struct state_places {
@@ -267,9 +269,9 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws checkpoint_error (E04) unless `saved` has exactly the parts of this run, by their names.
 inline void require_same_parts(std::vector<trained_optimizer> const& trained, nlohmann::json const& state,
@@ -295,7 +297,9 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies; those of an optimizer whose state is in shares
 /// are this rank's shares.
@@ -391,7 +395,9 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   load_model(model, content.model, source);
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered, by these names.
 inline void require_same_states(std::vector<std::string> const& registered, nlohmann::json const& saved,
@@ -424,6 +430,4 @@ inline void require_same_fingerprints(trainer_options const& options, nlohmann::
   }
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

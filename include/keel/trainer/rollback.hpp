@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 inline char const* to_string(nonfinite::change change) {
   switch (change) {
@@ -79,4 +79,4 @@ std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store
   return second;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

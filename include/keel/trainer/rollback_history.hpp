@@ -2,9 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that
 /// a kill does not make them endless.
@@ -34,4 +35,4 @@ struct rollback_history {
   }
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

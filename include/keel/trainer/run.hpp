@@ -63,9 +63,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// run_parts with what an evaluator of this recipe asks of a step's type.
 template <class Recipe, class Environment>
@@ -91,7 +89,9 @@ class evaluated_parts {
   phase_clock<typename Environment::clock> phases_;
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Recipe, class Environment>
 class part;
@@ -715,4 +715,4 @@ class run {
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -11,7 +11,7 @@ namespace torch::nn {
 class Module;
 }
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// `parameters`, `trained` and `frozen`: elements; `parameter_bytes`, `trained_bytes` and `optimizer_bytes` where its state is known; `rates`: of the
 /// optimizer's groups.
@@ -30,8 +30,8 @@ nlohmann::ordered_json describe_shortage(memory::shortage const& of);
 /// The same of what ran out elsewhere: `during` "evaluating" or "between updates".
 nlohmann::ordered_json describe_shortage(std::string_view during, c10::Device device);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_beginning.ipp>
 #endif

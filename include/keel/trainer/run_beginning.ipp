@@ -22,9 +22,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void add_to(checksum& to, at::Tensor const& tensor) {
   if (!tensor.defined() || tensor.is_sparse()) return;
@@ -137,7 +135,9 @@ KEEL_BODY nlohmann::ordered_json state_described(torch::nn::Module& model, torch
   return state;
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                                      parameter_list const& parameters) {
@@ -164,6 +164,6 @@ KEEL_BODY nlohmann::ordered_json describe_shortage(std::string_view during, c10:
   return bytes;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

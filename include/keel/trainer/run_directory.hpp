@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files = posix_files>
 class run_directory {
@@ -166,7 +166,9 @@ class run_directory {
   json_lines<Files> events_;
 };
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// Throws file_error (E02) for a directory that holds a run, where one of its checkpoints is asked for.
 inline void require_no_run_directory(std::filesystem::path const& directory) {
@@ -178,6 +180,4 @@ inline void require_no_run_directory(std::filesystem::path const& directory) {
                                              : "Its newest is " + of_run.path_of_update(saved.back()).string() + "."));
 }
 
-}  // namespace detail
-
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE

@@ -34,7 +34,7 @@
 #include <keel/step/update_events.hpp>
 #include <string>
 
-namespace keel::event {
+namespace keel::event::inline KEEL_MODE {
 
 struct run_begin {
   std::int64_t update;  ///< 0, or where a checkpoint was resumed
@@ -87,4 +87,4 @@ inline constexpr auto all =
                          update_end, layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised,
                          checkpoint_saved, checkpoint_failed, epoch_end, run_end>;
 
-}  // namespace keel::event
+}  // namespace keel::event::inline KEEL_MODE

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// What incident.json says: why, where it began, with which settings it ran, what came of it.
 nlohmann::ordered_json describe_incident(event::incident const& event, std::int64_t attempt);
@@ -30,8 +30,8 @@ template <class Files>
 written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
                                 snapshot const& content, nlohmann::ordered_json description);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_incidents.ipp>
 #endif

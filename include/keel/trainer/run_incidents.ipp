@@ -17,7 +17,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY nlohmann::ordered_json describe_incident(event::incident const& event, std::int64_t attempt) {
   nlohmann::ordered_json object;
@@ -60,7 +60,9 @@ KEEL_BODY void add_incident(snapshot& to, event::incident const& event, nlohmann
   }
 }
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string last_lines(std::string text, std::size_t most) {
   std::size_t begin = text.size();
@@ -76,7 +78,9 @@ void remove_incident(Files& files, std::filesystem::path const& folder) {
   files.remove_directory(folder);
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
@@ -119,6 +123,6 @@ written_incident write_incident(Files& files, std::filesystem::path const& run_d
   return written;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 class run_directory;
@@ -213,8 +213,8 @@ class run_log {
   std::set<std::string> warnings_;  ///< that were said
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_log.ipp>
 #endif

@@ -26,7 +26,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Files>
 run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options)
@@ -598,4 +598,4 @@ void run_log<Files>::say_what_waits() {
   lines_wait_ = !trouble.empty();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

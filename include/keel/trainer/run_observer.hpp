@@ -27,7 +27,7 @@
 #include <string>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A trainer's part.
 template <class Recipe, class Environment, class Step>
@@ -236,4 +236,4 @@ class run_observer {
   run_profiles profiles_;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -22,12 +22,14 @@
 #include <string>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 struct evaluation_result;
 struct snapshot;
 
-namespace detail {
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
 
 /// All functions from of_first() on are called by all ranks, and throw world_error (E25) where one of them is gone.
 class run_of_ranks {
@@ -93,10 +95,8 @@ void begin_random(determinism::settings by, at::DeviceType device, int rank);
 /// The generators go on with numbers that no other rank draws, which had the same until now.
 void separate_random(at::DeviceType device, int rank);
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-}  // namespace keel
-
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_of_ranks.ipp>
 #endif

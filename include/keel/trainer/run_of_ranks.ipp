@@ -31,7 +31,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* part_of_ranks = "ranks";
 
@@ -326,6 +326,6 @@ KEEL_BODY void separate_random(at::DeviceType device, int rank) {
   if (device != at::kCPU) libtorch::seed_random(device, seed);
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -25,7 +25,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 class optimizer_shares;
 
@@ -195,8 +195,8 @@ class run_parts final : public checkpointed_step {
   std::int64_t updates_ = 0;
 };
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_part.ipp>
 #endif

@@ -11,7 +11,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void run_parts::add(run_part& one, run_part const* follows) {
   bool const is_sound = !one.name().empty() && std::all_of(one.name().begin(), one.name().end(), [](char letter) {
@@ -158,6 +158,6 @@ void run_parts::visit_all(Archive& archive) {
   }
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

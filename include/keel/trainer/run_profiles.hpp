@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class run_profiles final : private phase_listener {
  public:
@@ -101,8 +101,8 @@ class run_profiles final : private phase_listener {
   std::optional<sink_thread> writer_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_profiles.ipp>
 #endif

@@ -19,9 +19,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The thread that writes profiles has no values to write.
 struct no_sink : metric_sink {
@@ -41,7 +39,9 @@ KEEL_BODY void make_room(std::filesystem::path const& folder, std::size_t most) 
   }
 }
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 struct run_profiles::open_profile {
   profile_recorder operations;
@@ -148,6 +148,6 @@ KEEL_BODY void run_profiles::phase_ended(run_phase which) {
   if (auto const all = memory::statistics_of(device_)) open_->operations.memory(all->allocated);
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

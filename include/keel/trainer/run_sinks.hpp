@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class run_sinks {
  public:
@@ -52,8 +52,8 @@ class run_sinks {
   bool shows_perplexity_ = false;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/run_sinks.ipp>
 #endif

@@ -8,7 +8,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void run_sinks::post(sink_thread::job const& one, bool may_drop) {
   has_posted_ = true;
@@ -76,6 +76,6 @@ KEEL_BODY void run_sinks::drain() {
   for (sink_thread& one : threads_) one.drain();
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

@@ -19,12 +19,11 @@
 #include <csignal>
 #include <cstdint>
 #include <cstring>
+#include <keel/libtorch/mode.hpp>
 #include <mutex>
 #include <utility>
 
-namespace keel {
-
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// A signal is for the process, so every trainer that listens sees it; the handlers go when the last of them ends.
 class process_signals {
@@ -87,7 +86,9 @@ class process_signals {
   struct sigaction save_before_ = {};
 };
 
-}  // namespace detail
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
 
 /// Listens for signals that ask for a stop, for as long as it lives.
 class signal_listener {
@@ -124,8 +125,8 @@ class save_listener {
   int seen_ = 0;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/signals.ipp>
 #endif

@@ -5,8 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
-namespace detail {
+namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void process_signals::listen() {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -78,10 +77,9 @@ KEEL_BODY void process_signals::on_stop(int number) {
   errno = error;
 }
 
-}  // namespace detail
-}  // namespace keel
+}  // namespace keel::detail::inline KEEL_MODE
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY save_listener::save_listener(bool active) : active_(active) {
   if (!active_) return;
@@ -95,6 +93,6 @@ KEEL_BODY bool save_listener::take_request() {
   return std::exchange(seen_, asked) != asked;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

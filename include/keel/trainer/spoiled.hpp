@@ -5,7 +5,7 @@
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// The state behind it is not what training made of it, is not finite, or cannot be written.
 inline bool spoils_the_run(std::exception const& thrown) {
@@ -15,4 +15,4 @@ inline bool spoils_the_run(std::exception const& thrown) {
          dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 std::string ending(outcome const& result);
 
@@ -30,8 +30,8 @@ std::vector<std::pair<std::string, std::string>> summary_rows(std::string const&
                                                               std::string const& directory, memory_settings const& relief,
                                                               memory::timeline const& timeline);
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
-#if !__has_include(<keel_bodies_are_compiled>)
+#ifndef KEEL_COMPILED
 #include <keel/trainer/summary.ipp>
 #endif

@@ -5,7 +5,7 @@
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string ending(outcome const& result) {
   if (result.is<result::finished>()) return "finished";
@@ -65,6 +65,6 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
   return rows;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

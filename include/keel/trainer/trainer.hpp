@@ -47,7 +47,7 @@
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The trainer of a recipe. A recipe that breaks a rule is a compile error, one a rule. One thread uses a trainer; request_stop
 /// and request_save may be called from any.
@@ -906,4 +906,4 @@ class trainer {
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

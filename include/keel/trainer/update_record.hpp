@@ -7,7 +7,7 @@
 #include <keel/trainer/progress.hpp>
 #include <string>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 /// The figures that the event and the record know. Scores are against the history before this update; only an applied update
 /// enters it.
@@ -43,4 +43,4 @@ inline update_metrics metrics_of(event::update_end const& event, run_record& rec
   return m;
 }
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 template <class Clock>
 class update_timer {
@@ -41,4 +42,4 @@ class update_timer {
   typename Clock::time_point ended_{};
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

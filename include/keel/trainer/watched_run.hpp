@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <utility>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Of a recipe that limits nothing it is empty.
 template <bool IsWatched>
@@ -65,4 +65,4 @@ watched_run watched(timeout::settings const& limits, run_directory<Files> const*
       .exchange_signs = [world](std::int64_t mine) { return world.exchange_signs(mine); }};
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -5,9 +5,10 @@
 #include <charconv>
 #include <concepts>
 #include <keel/config/config.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <string>
 
-namespace keel::detail {
+namespace keel::detail::inline KEEL_MODE {
 
 /// Words and numbers one after the other, with the shortest digits that read back.
 class words {
@@ -197,4 +198,4 @@ inline std::string words_of_0_1<slot::evaluation>(config const& c) {
   return out;
 }
 
-}  // namespace keel::detail
+}  // namespace keel::detail::inline KEEL_MODE

@@ -1,0 +1,20 @@
+// Bodies of reports and triage. Without LibTorch.
+#include <keel/diagnose/curve_values.ipp>
+#include <keel/diagnose/event_timeline.ipp>
+#include <keel/diagnose/explain.ipp>
+#include <keel/diagnose/guide.ipp>
+#include <keel/diagnose/heat_strip.ipp>
+#include <keel/diagnose/page_text.ipp>
+#include <keel/diagnose/plot.ipp>
+#include <keel/diagnose/rank_record.ipp>
+#include <keel/diagnose/report.ipp>
+#include <keel/diagnose/run_history.ipp>
+#include <keel/diagnose/trace_figure.ipp>
+#include <keel/diagnose/triage.ipp>
+#include <keel/diagnose/triage_learning.ipp>
+#include <keel/diagnose/triage_memory.ipp>
+#include <keel/diagnose/triage_nonfinite.ipp>
+#include <keel/diagnose/triage_ranks.ipp>
+#include <keel/diagnose/triage_resume.ipp>
+#include <keel/diagnose/triage_speed.ipp>
+#include <keel/diagnose/trouble.ipp>

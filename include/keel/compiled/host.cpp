@@ -1,0 +1,15 @@
+// Bodies that need no LibTorch: files, signals, the launch, the words of errors.
+#include <keel/collective/exit_code.ipp>
+#include <keel/collective/launch.ipp>
+#include <keel/collective/recent_collectives.ipp>
+#include <keel/core/files.ipp>
+#include <keel/metrics/console_log.ipp>
+#include <keel/metrics/figure_text.ipp>
+#include <keel/metrics/sink_thread.ipp>
+#include <keel/nonfinite/nonfinite_guard.ipp>
+#include <keel/nonfinite/nonfinite_origin.ipp>
+#include <keel/oom/ladder_position.ipp>
+#include <keel/spike/spike_guard.ipp>
+#include <keel/step/recipe_numbers.ipp>
+#include <keel/timeout/thread_stacks.ipp>
+#include <keel/trainer/signals.ipp>

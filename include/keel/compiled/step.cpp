@@ -1,0 +1,42 @@
+// Bodies of one guarded update.
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <keel/attention/attention.ipp>
+#include <keel/batch_guard/batch_watch.ipp>
+#include <keel/core/buffers.ipp>
+#include <keel/core/loss_accumulator.ipp>
+#include <keel/core/out_of_memory.ipp>
+#include <keel/core/parameters.ipp>
+#include <keel/ema/moving_average.ipp>
+#include <keel/gradients/gradient_memory.ipp>
+#include <keel/gradients/interference.ipp>
+#include <keel/gradients/mixed_dtypes.ipp>
+#include <keel/libtorch/ivalue_first.hpp>
+#include <keel/lora/lora.ipp>
+#include <keel/loss_scale/device_scale.ipp>
+#include <keel/memory/recording.ipp>
+#include <keel/memory/statistics.ipp>
+#include <keel/memory/timeline.ipp>
+#include <keel/nonfinite/nonfinite_pass.ipp>
+#include <keel/nonfinite/nonfinite_values.ipp>
+#include <keel/nonfinite/operation_watch.ipp>
+#include <keel/offload/mapped_memory.ipp>
+#include <keel/optimizer/parameter_state.ipp>
+#include <keel/recompute/recompute.ipp>
+#include <keel/schedule/lr_schedule.ipp>
+#include <keel/step/closure_backup.ipp>
+#include <keel/step/device_update.ipp>
+#include <keel/step/gradients.ipp>
+#include <keel/step/require_valid.hpp>
+#include <keel/step/shown_gradients.ipp>
+#include <keel/step/taken_batch.ipp>
+#include <keel/step/training_mode.ipp>
+#include <keel/step/update_decision.ipp>
+#include <keel/step/update_trace.ipp>
+
+namespace keel {
+
+template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
+template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
+
+}  // namespace keel
