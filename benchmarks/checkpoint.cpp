@@ -12,6 +12,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <keel/checkpoint/in_parallel.hpp>
+#include <keel/checkpoint/stream_copy.hpp>
 #include <keel/keel.hpp>
 #include <memory>
 #include <string>
