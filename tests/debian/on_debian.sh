@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# on_debian.sh debian13|debian-testing [--core | -- COMMAND.. | CTEST ARGS..]: tests/run in a folder that holds another Debian, with
+# on_debian.sh debian13|debian-testing [--core | -- COMMAND.. | ARGS OF tests/run..]: tests/run in a folder that holds another Debian, with
 # its compiler and its LibTorch and nothing else installed. --core: only tests/debian/core.sh, what every change must pass there.
 # The folder, .build/debian13 or .build/debian-testing, is made by debootstrap the first time and stays. Where this is no machine
 # on which root may mount and chroot, it says SKIPPED and why, and exits with 77.
@@ -12,7 +12,7 @@ case $name in
   debian13) suite=trixie ;;
   debian-testing) suite=testing ;;
   *)
-    echo "usage: $0 debian13|debian-testing [--core | -- COMMAND.. | CTEST ARGS..]" >&2
+    echo "usage: $0 debian13|debian-testing [--core | -- COMMAND.. | ARGS OF tests/run..]" >&2
     exit 2
     ;;
 esac
