@@ -10,7 +10,7 @@
 int main(int count, char** words) {
   CLI::App app(
       "Judges a run from its directory: the family of trouble, the likely causes with their evidence, and what to do. Exit status: 0 "
-      "healthy, 1 in trouble, 2 the directory cannot be read, 3 not enough data.");
+      "healthy, 1 in trouble, 2 the directory cannot be read, 3 not enough data, 4 it did not end.");
   std::string directory;
   double seconds = 0.0;
   app.add_option("RUN_DIRECTORY", directory, "a directory that holds metrics.jsonl or events.jsonl")->required();
@@ -26,6 +26,7 @@ int main(int count, char** words) {
     }
     std::fputs(keel::to_text(found).c_str(), stdout);
     if (found.verdict == keel::triage_verdict::in_trouble) return 1;
+    if (found.verdict == keel::triage_verdict::not_ended) return 4;
     return found.verdict == keel::triage_verdict::healthy ? 0 : 3;
   } catch (std::exception const& thrown) {
     std::fprintf(stderr, "%s\n", thrown.what());

@@ -111,6 +111,10 @@ class forgetful_files {
     }
   }
   keel::file_handle create(path const& name) { return open(name, true, true); }
+  keel::file_handle create_new(path const& name) {
+    if (exists(name)) throw keel::file_error("E02", "cannot create " + name.string() + ": File exists.");
+    return open(name, true, true);
+  }
   keel::file_handle open_for_append(path const& name) { return open(name, true, false); }
   keel::file_handle open_for_read(path const& name) { return open(name, false, false); }
   void write(keel::file_handle const& file, path const&, char const* bytes, std::size_t count) {
@@ -186,7 +190,7 @@ class forgetful_files {
     for (auto const& [entry, node] : disk_->require("list", name)->entries) names.push_back(name / entry);
     return names;
   }
-  std::string read(path const& name) {
+  std::string read(path const& name, std::uint64_t = 0) {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     return disk_->require("read", name)->live;
   }

@@ -51,6 +51,7 @@ class failing_files : public keel::posix_files {
   explicit failing_files(std::shared_ptr<plan> plan) : plan_(std::move(plan)) {}
 
   keel::file_handle create(path const& name) { return next(name), posix_files::create(name); }
+  keel::file_handle create_in_place(path const& name) { return next(name), posix_files::create_in_place(name); }
   keel::file_handle create_new(path const& name) { return next(name), posix_files::create_new(name); }
   void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
     if (plan_->calls + 1 == plan_->fail_at) posix_files::write(file, name, bytes, count / 2);

@@ -7,6 +7,7 @@
 #include <keel/diagnose/plot.hpp>
 #include <keel/diagnose/report.hpp>
 #include <keel/diagnose/trace_figure.hpp>
+#include <keel/diagnose/triage.hpp>
 #include <random>
 
 using namespace keel_test;
@@ -270,4 +271,13 @@ TEST_CASE("a record with other content than a run writes gives a page all the sa
                   std::string(pick(values)) + ",\"to\":" + std::string(pick(values)) + "}\n";
   }
   require_sound_page(keel::report_page({run.history()}));
+}
+
+TEST_CASE("what a record says moves no cursor of the terminal that shows it") {
+  written_run run;
+  run.line(1, "2.5");
+  run.event("failed", 1, ",\"message\":\"\\u001b[2Jgone\\u0007\"");
+  auto const history = run.history();
+  CHECK(keel::verdict_of(history).find("Failed at update 1: ?[2Jgone?") == 0);
+  CHECK(keel::to_text(keel::triage(history)).find('\x1b') == std::string::npos);
 }

@@ -82,6 +82,30 @@ TEST_CASE("a run that has just begun is not judged, and a directory without a re
   CHECK(keel::to_text(found).find("not enough data: 12 updates") == 0);
 }
 
+TEST_CASE("a run whose process is gone without an end is not healthy, and one that still runs is") {
+  scratch_directory directory;
+  std::string lines;
+  for (int i = 1; i <= 200; ++i) {
+    lines += nlohmann::json({{"update", i}, {"attempt", i}, {"epoch", 0}, {"loss", 2.0 / (1 + 0.01 * i)}, {"gradient_norm", 1.0}, {"lr", 0.1}}).dump() + "\n";
+  }
+  write_file(directory / "metrics.jsonl", lines);
+  std::string const begins = "{\"event\":\"started\",\"update\":0,\"time\":1763900000.5}\n";
+  write_file(directory / "events.jsonl", begins);
+  auto const verdict = [&] { return keel::triage(directory.path()).verdict; };
+  CHECK(verdict() == triage_verdict::not_ended);
+  CHECK(keel::to_text(keel::triage(directory.path())).find("no end: nothing in 200 updates") == 0);
+  // A number that no process has.
+  write_file(directory / "lock", "99999999\n");
+  CHECK(verdict() == triage_verdict::not_ended);
+  {
+    auto const held = keel::posix_files().try_lock(directory / "lock");
+    CHECK(verdict() == triage_verdict::healthy);
+  }
+  CHECK(verdict() == triage_verdict::not_ended);
+  write_file(directory / "events.jsonl", begins + "{\"event\":\"finished\",\"update\":200,\"time\":1763900100.5}\n");
+  CHECK(verdict() == triage_verdict::healthy);
+}
+
 TEST_CASE("a record that is damaged, cut off or of another hand is judged as far as it goes") {
   scratch_directory directory;
   std::string lines;

@@ -162,6 +162,25 @@ TEST_CASE("profile::every records what its policy says, changes no bit, and its 
   CHECK(read_text(directory / "run/profiles/update-000000012/summary.md").find("# Updates 12 to 13") == 0);
 }
 
+TEST_CASE("an older profile goes without what a person put beside it") {
+  scratch_directory const directory;
+  auto const older = [&](int update) { return directory / keel::detail::formatted("run/profiles/update-%09d", update); };
+  for (int update = 101; update < 170; update += 2) {
+    std::filesystem::create_directories(older(update));
+    write_file(older(update) / "trace.json", "{}");
+    write_file(older(update) / "summary.md", "");
+  }
+  write_file(older(101) / "notes.txt", "why");
+  std::filesystem::create_directories(directory / "run/profiles/update-000000103-copy");
+  write_file(directory / "run/profiles/update-000000103-copy/trace.json", "{}");
+  train<each_ten>(directory / "run", 15);
+  CHECK(!std::filesystem::exists(older(101)));
+  CHECK(!std::filesystem::exists(older(103)));
+  CHECK(read_text(directory / "run/profiles/kept-update-000000101/notes.txt") == "why");
+  CHECK(!std::filesystem::exists(directory / "run/profiles/kept-update-000000101/trace.json"));
+  CHECK(std::filesystem::exists(directory / "run/profiles/update-000000103-copy/trace.json"));
+}
+
 TEST_CASE("the event of a profile comes when its files are there") {
   scratch_directory const directory;
   auto const model = make_small(1, 0.1);

@@ -212,7 +212,7 @@ TEST_CASE("ranks with other recipes, parameters or rates are named with both, an
          trained_model one(at::kFloat, world.rank() == 1 ? 0.02 : 0.01);
          keel::step<plain>(*one.model, *one.optimizer, world);
        }))
-    CHECK(has(words, "rank 0 has \"learning rate 0.010000\" where rank 1 has \"learning rate 0.020000\""));
+    CHECK(has(words, "rank 0 has \"the optimizer's group 0: lr 0.01\" where rank 1 has \"the optimizer's group 0: lr 0.02\""));
   for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
          trained_model one(world.rank() == 1 ? at::kDouble : at::kFloat);
          keel::step<plain>(*one.model, *one.optimizer, world);

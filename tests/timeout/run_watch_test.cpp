@@ -27,6 +27,7 @@ using saves = keel::checkpoint::every<2_steps, keel::checkpoint::synchronous>;
 struct soft_and_hard : keel::recipe<saves, timeout::set<timeout::soft<1_s>, timeout::hard<3_s>>> {};
 struct first : keel::recipe<timeout::set<timeout::soft<1_s>, timeout::hard<2_s>, timeout::first_update<4_s>>, keel::accept<"H07">> {};
 struct leaves : keel::recipe<saves, timeout::set<timeout::force_exit<2_s>>> {};
+struct saves_for_long : keel::recipe<saves, timeout::set<timeout::soft<1_s>, timeout::hard<2_s>, timeout::longest_save<30_s>>> {};
 struct evaluates : keel::recipe<keel::evaluation::every<2_steps>, timeout::set<timeout::hard<2_s>>> {};
 
 /// A lock that another thread has and does not give back, as that of a data loader's worker.
@@ -98,6 +99,29 @@ int train(std::filesystem::path const& directory, std::int64_t at, Wait const& w
   });
 }
 
+/// Takes its time where a checkpoint is made of it.
+struct slow_state {
+  bool is_slow = false;
+  std::int64_t value = 7;
+  void visit(auto& archive) {
+    if (is_slow) std::this_thread::sleep_for(3s);
+    archive("value", value);
+  }
+};
+
+int save_slowly(std::filesystem::path const& directory) {
+  return keel::exit_code_of([&]() -> keel::outcome {
+    auto const model = make_small(3, 0.0);
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::trainer<saves_for_long> run{*model, optimizer, quiet({.run_directory = directory, .updates = 3})};
+    slow_state state;
+    run.register_state("slow", state, keel::state_scope::checkpoints);
+    run.on([&](keel::event::update_end const&) { state.is_slow = true; });
+    std::vector<pair_batch> const batches{make_pair_batch(0), make_pair_batch(1), make_pair_batch(2)};
+    return run.fit(batches, mean_squared_error(model));
+  });
+}
+
 int be_scenario(std::string const& name, std::filesystem::path const& directory) {
   if (name == "hangs") return train<soft_and_hard>(directory, 4, [] { wait_for_a_worker(); });
   if (name == "is slow") return train<soft_and_hard>(directory, 4, [] { std::this_thread::sleep_for(1600ms); });
@@ -109,6 +133,7 @@ int be_scenario(std::string const& name, std::filesystem::path const& directory)
       wait_for_a_worker();
     });
   if (name == "stops") return train<leaves>(directory, 4, [] { ::raise(SIGTERM); });
+  if (name == "saves slowly") return save_slowly(directory);
   if (name == "evaluates long") return train<evaluates>(directory, -1, [] { std::this_thread::sleep_for(500ms); });
   if (name == "hangs in an evaluation") return train<evaluates>(directory, -1, [] { wait_for_a_worker(); });
   return -1;
@@ -166,6 +191,16 @@ TEST_CASE("the first update has a time of its own, and an evaluation is as slow 
   ended const hangs = run_scenario("hangs in an evaluation", stuck);
   CHECK(hangs.code == keel::exit_code::no_progress);
   CHECK(has(hangs.said, "the run is in an evaluation behind update 2"));
+}
+
+TEST_CASE("a save may take as long as longest_save says, in the middle of a run and at its end") {
+  scratch_directory const directory;
+  ended const one = run_scenario("saves slowly", directory);
+  INFO(one.said);
+  CHECK(one.code == 0);
+  CHECK(one.seconds > 6.0);
+  CHECK(events_of(directory, "no_progress").empty());
+  CHECK(events_of(directory, "finished").size() == 1);
 }
 
 TEST_CASE("a run that a signal does not stop in time ends with the signal's code, and one that stops is not touched") {

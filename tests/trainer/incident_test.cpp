@@ -215,6 +215,47 @@ TEST_CASE("of the incidents of several processes the newest stay") {
   CHECK(incidents_of(directory.path()).back().filename() == "attempt-000000006");
 }
 
+TEST_CASE("an older incident goes without what a person put beside it, and a link to a moved one without what it leads to") {
+  scratch_directory const directory, elsewhere;
+  auto const train = [&](std::size_t skip) {
+    small_run<keeps> small({.run_directory = directory.path()});
+    fs::remove(directory.path() / "metrics.jsonl");
+    for (auto const& batch : batches_with({skip, skip + 4}, 12)) small.run.step(batch, small.loss());
+    small.run.finish();
+  };
+  train(1);
+  auto const incidents = directory.path() / "incidents";
+  auto const first = incidents / "attempt-000000001", second = incidents / "attempt-000000003";
+  REQUIRE(fs::exists(first / "incident.json"));
+  REQUIRE(fs::exists(second / "incident.json"));
+  // One is moved to another disk, with a notebook; the other has notes, a folder, and a copy beside it.
+  fs::copy(first, elsewhere.path() / "moved", fs::copy_options::recursive);
+  write_file(elsewhere / "moved/notebook.txt", "months of work");
+  fs::remove_all(first);
+  fs::create_directory_symlink(elsewhere.path() / "moved", first);
+  write_file(second / "notes.txt", "why");
+  fs::create_directories(second / "plots");
+  write_file(second / "plots/1.svg", "<svg/>");
+  fs::copy(second, incidents / "attempt-000000003-copy", fs::copy_options::recursive);
+  auto const entries = [](fs::path const& folder) {
+    return std::distance(fs::directory_iterator(folder), fs::directory_iterator());
+  };
+  auto const moved = entries(elsewhere.path() / "moved"), copied = entries(incidents / "attempt-000000003-copy");
+  train(7);
+  CHECK(entries(elsewhere.path() / "moved") == moved);
+  CHECK(read_file(elsewhere / "moved/notebook.txt") == "months of work");
+  CHECK(!fs::is_symlink(first));
+  CHECK(entries(incidents / "attempt-000000003-copy") == copied);
+  CHECK(!fs::exists(second));
+  CHECK(read_file(incidents / "kept-attempt-000000003/notes.txt") == "why");
+  CHECK(read_file(incidents / "kept-attempt-000000003/plots/1.svg") == "<svg/>");
+  CHECK(entries(incidents / "kept-attempt-000000003") == 2);
+  CHECK(fs::exists(incidents / "attempt-000000004/incident.json"));
+  CHECK(fs::exists(incidents / "attempt-000000006/incident.json"));
+  // Both are events, and none says that it was not kept.
+  for (auto const& event : events_of(directory.path(), "incident")) CHECK(event.contains("path"));
+}
+
 namespace {
 
 /// Of a user; it says how it is written.

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <thread>
+#include <type_traits>
 
 #include "../deciding_device.hpp"
 #include "../support.hpp"
@@ -404,6 +405,42 @@ TEST_CASE("an instance norm that tracks statistics is counted twice by recompute
   };
   CHECK(built(true) == "A17");
   CHECK(built(false) == "nothing");
+}
+
+TEST_CASE("a run trains the same with evaluations and without where the loss changes registered state") {
+  struct evaluates : keel::recipe<keel::evaluation::every<2_steps>, keel::determinism::seeded<3>> {};
+  struct plain : keel::recipe<keel::determinism::seeded<3>> {};
+  auto const train = []<class Recipe>(Recipe, bool by_hand) {
+    at::manual_seed(5);
+    auto const model = std::make_shared<recurrent>();
+    torch::optim::SGD optimizer(model->parameters(), 0.1);
+    keel::trainer<Recipe> run{model, optimizer, quiet({.updates = 8})};
+    run.register_state("recurrent", *model);
+    std::vector<pair_batch> held, batches;
+    for (std::uint64_t i = 0; i < 3; ++i) held.push_back(make_pair_batch(100 + i));
+    for (std::uint64_t i = 0; i < 8; ++i) batches.push_back(make_pair_batch(i));
+    if constexpr (std::is_same_v<Recipe, evaluates>) run.evaluate_on(held, loss_of(model));
+    if (by_hand) {
+      run.on([&](keel::event::evaluated const&) { ++model->calls; });
+      for (auto const& batch : batches) {
+        run.step(batch, loss_of(model));
+        run.evaluate(held, loss_of(model));
+      }
+      run.finish();
+    } else {
+      run.fit(batches, loss_of(model));
+    }
+    std::vector<at::Tensor> all = copies_of(model->parameters());
+    all.push_back(model->hidden.clone());
+    all.push_back(model->cell.clone());
+    return std::pair(all, model->calls);
+  };
+  auto const without = train(plain{}, false), with = train(evaluates{}, false), by_hand = train(plain{}, true);
+  CHECK(same_bits(without.first, with.first));
+  CHECK(without.second == with.second);
+  CHECK(same_bits(without.first, by_hand.first));
+  // What a hook of an evaluation changes stays.
+  CHECK(by_hand.second == without.second + 8);
 }
 
 TEST_CASE("training goes on after evaluate() for a model that caches a mask lazily") {

@@ -208,3 +208,42 @@ TEST_CASE("a resume that has no memory for checksums goes on without them") {
   small.run.fit(some_batches(8), small.loss());
   CHECK(small.run.updates() == 4);
 }
+
+TEST_CASE("a run whose model was made before its seed was set says so, once") {
+  struct seeded : keel::recipe<keel::checkpoint::every<2_steps>, keel::determinism::seeded<41>> {};
+  for (bool const is_seeded_first : {true, false}) {
+    INFO(is_seeded_first);
+    scratch_directory const directory;
+    for (std::int64_t const updates : {2, 4}) {
+      at::manual_seed(7);
+      if (is_seeded_first) keel::seed<seeded>();
+      // Its parameters are drawn.
+      torch::nn::Linear model(6, 1);
+      keel::adamw optimizer(model->parameters(), 1e-2);
+      keel::trainer<seeded> run{*model, optimizer, quiet({.run_directory = directory.path(), .updates = updates})};
+      run.fit(some_batches(8),
+              [&](pair_batch const& batch) { return at::mse_loss(model->forward(batch.first), batch.second); });
+    }
+    auto const said = events_of(directory.path(), "not_seeded");
+    CHECK(said.size() == (is_seeded_first ? 0 : 1));
+    for (auto const& event : said)
+      CHECK(event.at("message").get<std::string>().find("Call keel::seed<recipe>() before the model is made") !=
+            std::string::npos);
+  }
+}
+
+TEST_CASE("a program's own loop that ends inside an update says what finish leaves out, and flush applies it") {
+  for (bool const flushes : {false, true}) {
+    scratch_directory const directory;
+    small_run<plain> small({.run_directory = directory.path()});
+    for (auto const& batch : some_batches(5)) small.run.step(batch, small.loss());
+    if (flushes) small.run.flush();
+    small.run.finish();
+    CHECK(small.run.updates() == (flushes ? 3 : 2));
+    auto const said = events_of(directory.path(), "partial_update");
+    REQUIRE(said.size() == (flushes ? 0 : 1));
+    if (flushes) continue;
+    CHECK(said[0].at("micro_batches") == 1);
+    CHECK(said[0].at("message").get<std::string>().find("Call flush() before finish() to apply it") != std::string::npos);
+  }
+}

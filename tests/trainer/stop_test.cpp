@@ -132,6 +132,27 @@ TEST_CASE("a handler that the program sets while a trainer lives stays, and nohu
         }, directory / "words") == 0);
 }
 
+TEST_CASE("a signal in the last update of a run finds it finished: fit returns, and what the program does behind it is done") {
+  struct plain : keel::recipe<keel::checkpoint::every<2_steps>> {};
+  scratch_directory const directory;
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer_options options = quiet({.run_directory = directory.path(), .updates = 4});
+  options.stop_on_signals = true;
+  keel::trainer<plain> run{model, optimizer, options};
+  auto const loss_of = mean_squared_error(model);
+  auto const ended = run.fit(std::vector{make_pair_batch(1), make_pair_batch(2)}, [&](pair_batch const& batch) {
+    if (run.updates() == 3) ::raise(SIGTERM);
+    return loss_of(batch);
+  });
+  CHECK(ended.is<keel::result::finished>());
+  CHECK(run.updates() == 4);
+  CHECK(events_of(directory.path(), "finished").size() == 1);
+  // A loop that follows in this process is stopped by it.
+  keel::signal_listener const next;
+  CHECK(next.received() == SIGTERM);
+}
+
 TEST_CASE("a loop of one's own polls for signals and loses nothing: it ends with a checkpoint and goes on to the same bits") {
   struct recipe : keel::recipe<keel::accumulate<2>, keel::checkpoint::every<1000_steps>> {};
   auto const go = [](fs::path const& directory, std::int64_t raise_at) {

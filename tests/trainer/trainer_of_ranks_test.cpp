@@ -301,6 +301,48 @@ TEST_CASE("an epoch ends for all ranks when it ends for one, and says what was l
   CHECK(!events_of(directory / "rank-2", "data_ended").empty());
 }
 
+TEST_CASE(
+    "ranks with uneven micro-batches evaluate and save together behind an epoch, and a partial accumulation is left out on "
+    "all") {
+  struct by_epochs : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::evaluation::every<1_epochs>,
+                                  every<1_epochs, keel::checkpoint::synchronous>> {};
+  struct without : keel::recipe<keel::shard::zero<1>, keel::accumulate<2>> {};
+  auto const train = [&]<class Recipe>(Recipe, std::vector<int> const& counts, std::filesystem::path const& directory) {
+    std::vector<std::vector<std::int64_t>> found(counts.size());
+    auto const words = words_of_ranks(static_cast<int>(counts.size()), [&](keel::world_of_ranks const& world) {
+      program of(world);
+      auto const rank = static_cast<std::size_t>(world.rank());
+      std::vector<keel::row_numbers> mine;
+      for (int i = 0; i < counts[rank]; ++i) mine.push_back({i});
+      std::vector<keel::row_numbers> const held{{1}, {2}};
+      keel::trainer<Recipe> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .epochs = 2})};
+      if constexpr (std::is_same_v<Recipe, by_epochs>) {
+        run.evaluate_on(held, of.loss());
+        run.on([&](keel::event::evaluated const& event) { found[rank].push_back(100 + event.update); });
+      }
+      run.fit(mine, of.loss());
+      found[rank].push_back(run.updates());
+    });
+    for (auto const& one : words) CHECK(one == "");
+    for (auto const& one : found) CHECK(one == found.front());
+    return found.front().empty() ? 0 : found.front().back();
+  };
+  for (auto const& counts :
+       {std::vector{5, 4}, std::vector{4, 5}, std::vector{6, 5}, std::vector{5, 5}, std::vector{7, 4, 5}, std::vector{3, 2}}) {
+    bool const even = counts[0] == counts[1];
+    int const least = *std::min_element(counts.begin(), counts.end());
+    std::int64_t const expected = even ? counts[0] : 2 * (least / 2);
+    scratch_directory const directory, other;
+    INFO(counts[0] << ", " << counts[1]);
+    CHECK(train(by_epochs{}, counts, directory.path()) == expected);
+    CHECK(train(without{}, counts, other.path()) == expected);
+    std::size_t said = 0;
+    for (std::size_t rank = 0; rank < counts.size(); ++rank)
+      said += events_of(rank == 0 ? other.path() : other / ("rank-" + std::to_string(rank)), "data_ended").size();
+    CHECK((said > 0) == !even);
+  }
+}
+
 TEST_CASE("what one rank throws in its loss, its data, a hook or an evaluation ends the run of all, with its words") {
   for (std::string const where : {"loss", "data", "hook", "evaluation"}) {
     for (int const bad : {0, 1}) {
@@ -333,6 +375,31 @@ TEST_CASE("what one rank throws in its loss, its data, a hook or an evaluation e
       for (auto const& one : words) CHECK(one.find("the cat sat") != std::string::npos);
       CHECK(words[static_cast<std::size_t>(1 - bad)].find("rank " + std::to_string(bad)) != std::string::npos);
     }
+  }
+}
+
+TEST_CASE("a program's own loop that ends with an exception of ranks or of its own is in the record of each rank") {
+  for (std::string const what : {"[E26]", "of the program"}) {
+    scratch_directory const directory;
+    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      program of(world);
+      keel::trainer<unsaved> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory})};
+      for (int i = 0; i < 6; ++i) {
+        if (i == 3 && world.rank() == 1) {
+          if (what == "of the program") throw std::runtime_error(what);
+          of.optimizer->param_groups()[0].options().set_lr(0.5);
+        }
+        run.step(keel::row_numbers{i}, of.loss());
+      }
+      run.finish();
+    });
+    for (auto const& one : words) CHECK(!one.empty());
+    for (auto const& of_rank : {directory.path(), directory / "rank-1"}) {
+      INFO(what << " " << of_rank);
+      auto const ends = events_of(of_rank, "failed");
+      CHECK(ends.size() == 1);
+    }
+    CHECK(std::filesystem::exists(directory / "ranks/0.jsonl"));
   }
 }
 

@@ -187,8 +187,53 @@ TEST_CASE("a model that the program's own test left in evaluation mode is notice
   with_dropout->train();
   CHECK(run.step(make_pair_batch(2), loss_of).updated() != nullptr);
 
-  // On purpose, from the start.
+  // A head that trains on a frozen rest, and layers alone, are on purpose.
   with_dropout->eval();
-  keel::trainer<plain> on_purpose{with_dropout, optimizer, quiet()};
-  CHECK(on_purpose.step(make_pair_batch(3), loss_of).updated() != nullptr);
+  with_dropout->second->train();
+  CHECK(run.step(make_pair_batch(3), loss_of).updated() != nullptr);
+  with_dropout->train();
+  with_dropout->drop->eval();
+  CHECK(run.step(make_pair_batch(3), loss_of).updated() != nullptr);
+}
+
+TEST_CASE("a model that is in evaluation mode before the run makes no update, by any door") {
+  struct plain : keel::recipe<> {};
+  struct with_statistics : torch::nn::Module {
+    with_statistics()
+        : first(register_module("first", torch::nn::Linear(4, 8))), norm(register_module("norm", torch::nn::BatchNorm1d(8))) {}
+    at::Tensor forward(at::Tensor const& x) { return norm(first(x)); }
+    torch::nn::Linear first;
+    torch::nn::BatchNorm1d norm;
+  };
+  auto const refused = [](std::string const& layer, auto const& run) {
+    try {
+      run();
+      FAIL("an update in evaluation mode was taken");
+    } catch (keel::error const& thrown) {
+      CHECK(thrown.id() == "E23");
+      CHECK(std::string(thrown.what()).find("(its " + layer + ")") != std::string::npos);
+    }
+  };
+  auto const dropping = std::make_shared<small_module>(0.5);
+  auto const normed = std::make_shared<with_statistics>();
+  keel::adamw of_dropping(dropping->parameters(), 0.05), of_normed(normed->parameters(), 0.05);
+  for (bool const is_before : {true, false}) {
+    dropping->train(!is_before);
+    normed->train(!is_before);
+    keel::trainer<plain> run{dropping, of_dropping, quiet({.updates = 3})};
+    keel::step<plain> step{*normed, of_normed};
+    dropping->eval();
+    normed->eval();
+    auto const before = copies_of(dropping->parameters());
+    refused("drop", [&] { run.fit(batches_of(), mean_squared_error(dropping)); });
+    refused("drop", [&] { run.step(make_pair_batch(0), mean_squared_error(dropping)); });
+    refused("norm", [&] { step([&] { return normed->forward(at::randn({6, 4})).square().mean(); }); });
+    CHECK(same_bits(before, copies_of(dropping->parameters())));
+  }
+  // A model to which it does not matter.
+  torch::nn::Linear plain_layer(4, 1);
+  plain_layer->eval();
+  keel::sgd optimizer(plain_layer->parameters(), 0.1);
+  keel::step<plain> step{*plain_layer, optimizer};
+  CHECK(step([&] { return plain_layer->forward(at::randn({6, 4})).square().mean(); }).updated() != nullptr);
 }

@@ -22,6 +22,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace keel::inline KEEL_MODE {
 
@@ -172,9 +173,9 @@ struct optimizer_codec<torch::optim::LBFGS> {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Calls `use(codec)` with the codec of the optimizer's dynamic type. Throws error (S05) if it is not a known one.
+/// Calls `use(codec)` with the codec of the optimizer's dynamic type; false: keel does not know it.
 template <class Use>
-void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
+bool with_known_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   bool found = false;
   auto const try_one = [&](auto* typed, auto codec) {
     if (typed == nullptr || found) return;
@@ -187,11 +188,16 @@ void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
   try_one(dynamic_cast<torch::optim::RMSprop*>(&optimizer), optimizer_codec<torch::optim::RMSprop>{});
   try_one(dynamic_cast<torch::optim::Adagrad*>(&optimizer), optimizer_codec<torch::optim::Adagrad>{});
   try_one(dynamic_cast<torch::optim::LBFGS*>(&optimizer), optimizer_codec<torch::optim::LBFGS>{});
-  if (!found) {
-    throw error("S05",
-                "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS, or "
-                "keel::checkpoint::never.");
-  }
+  return found;
+}
+
+/// The same. Throws error (S05) for an optimizer that keel does not know.
+template <class Use>
+void with_optimizer_codec(torch::optim::Optimizer& optimizer, Use&& use) {
+  if (with_known_codec(optimizer, std::forward<Use>(use))) return;
+  throw error("S05",
+              "keel does not know how this optimizer's state is saved. Use SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS, or "
+              "keel::checkpoint::never.");
 }
 
 template <class Codec>
@@ -204,6 +210,18 @@ struct state_visitor {
   typename Codec::state& state;
   void visit(auto& archive) { Codec::visit_state(archive, state); }
 };
+
+/// A group's options by name; of an optimizer that keel does not know the learning rate alone.
+inline nlohmann::json options_of(torch::optim::Optimizer& optimizer, torch::optim::OptimizerParamGroup& group) {
+  nlohmann::json options;
+  tensor_map none;
+  bool const is_known = with_known_codec(optimizer, [&]<class Codec>(Codec) {
+    state_writer writer(options, none);
+    options_visitor<Codec>{static_cast<typename Codec::options&>(group.options())}.visit(writer);
+  });
+  if (!is_known) options["lr"] = group.options().get_lr();
+  return options;
+}
 
 /// True for an optimizer whose state is one of all parameters.
 template <class Codec>
@@ -252,9 +270,6 @@ inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
     object["state"] = nlohmann::json::object();
     std::size_t index = 0;
     for (auto& group : optimizer.param_groups()) {
-      nlohmann::json options;
-      state_writer writer(options, tensors);
-      detail::options_visitor<Codec>{static_cast<typename Codec::options&>(group.options())}.visit(writer);
       nlohmann::json names = nlohmann::json::array();
       for (std::size_t i = 0; i < group.params().size(); ++i, ++index) {
         std::string const& name = parameters.names[index];
@@ -268,7 +283,7 @@ inline void save_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         state_writer state(object["state"][name], tensors, name + ".");
         detail::state_visitor<Codec>{static_cast<typename Codec::state&>(*found->second)}.visit(state);
       }
-      object["groups"].push_back({{"options", options}, {"parameters", names}});
+      object["groups"].push_back({{"options", detail::options_of(optimizer, group)}, {"parameters", names}});
     }
   });
 }

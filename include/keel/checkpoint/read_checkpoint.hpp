@@ -86,7 +86,7 @@ nlohmann::json read_state(Files& files, std::filesystem::path const& directory, 
   auto const path = directory / "state.json";
   auto const& expected = record_of(all, directory, "state.json");
   size_as_recorded(files, path, expected);
-  std::string const text = files.read(path);
+  std::string const text = files.read(path, std::max(posix_files::longest_text, expected.bytes));
   if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
     refuse_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
   try {

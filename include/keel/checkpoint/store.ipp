@@ -10,6 +10,7 @@
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/remove_directory.hpp>
 #include <limits>
 #include <map>
 #include <set>
@@ -303,35 +304,12 @@ std::string checkpoint_store<Files>::remove(std::vector<checkpoint_id> const& le
 
 template <class Files>
 std::string checkpoint_store<Files>::remove_files_of(path const& directory, std::string const& name) {
-  file_kind const kind = files_.kind(directory);
-  if (kind == file_kind::none) return {};
-  // A link, to where the checkpoint was moved: what it leads to is not keel's.
-  if (kind != file_kind::directory) return files_.remove_file(directory), std::string();
   auto const is_own = [](std::string const& file) {
     auto const& names = detail::checkpoint_files;
-    return file == "manifest.json" || std::find(std::begin(names), std::end(names), file) != std::end(names) ||
-           detail::rank_of_file(file) > 0;
+    return std::find(std::begin(names), std::end(names), file) != std::end(names) || detail::rank_of_file(file) > 0;
   };
   // The manifest last: it proves what the others are.
-  std::string stranger;
-  for (path const& file : files_.list(directory)) {
-    std::string const own = file.filename().string();
-    file_kind const of_file = files_.kind(file);
-    // Another rank that still writes has renamed it.
-    if (of_file == file_kind::none) continue;
-    if (!is_own(own) || of_file != file_kind::file) {
-      stranger = own;
-    } else if (own != "manifest.json") {
-      files_.remove_file(file);
-    }
-  }
-  if (files_.kind(directory / "manifest.json") == file_kind::file) files_.remove_file(directory / "manifest.json");
-  if (files_.remove_directory(directory)) return {};
-  // A network's file system keeps what another process has open under a name of its choice: the next save tries again.
-  if (stranger.empty()) return {};
-  path const kept = free_name("kept-" + name);
-  files_.rename(directory, kept);
-  return name + " held " + stranger + ", which is not part of a checkpoint: it stays in " + kept.string();
+  return detail::remove_directory_of(files_, directory, name, is_own, "manifest.json");
 }
 
 template <class Files>

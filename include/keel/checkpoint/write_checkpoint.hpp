@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/checksum.hpp>
-#include <keel/checkpoint/finite_bytes.hpp>
 #include <keel/checkpoint/manifest.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
+#include <keel/core/finite_bytes.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <string>

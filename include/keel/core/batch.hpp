@@ -113,6 +113,11 @@ struct no_batch {
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
+/// A copy of a loss function without a batch may outlive the call, for an update that runs again; one that keeps state is the caller's.
+template <class LossOf, class Function = std::remove_cvref_t<LossOf>>
+using kept_function = std::conditional_t<std::invocable<Function const&> && std::copy_constructible<Function>, Function,
+                                         std::remove_reference_t<LossOf>&>;
+
 /// A loss function without a batch, as one with it.
 template <class LossOf>
 struct without_batch {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <keel/libtorch/host_value.hpp>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,10 +18,13 @@ namespace keel::inline KEEL_MODE {
 
 class buffer_snapshot {
  public:
-  explicit buffer_snapshot(torch::nn::Module& model) : live_(model.buffers()) {}
+  explicit buffer_snapshot(torch::nn::Module& model) { add(model); }
   /// Those of another model too, which a forward pass runs through.
   void add(torch::nn::Module& other) {
-    for (at::Tensor const& one : other.buffers()) live_.push_back(one);
+    for (auto const& one : other.named_buffers()) {
+      names_.push_back(one.key());
+      live_.push_back(one.value());
+    }
   }
 
   void take();
@@ -29,15 +33,26 @@ class buffer_snapshot {
   /// another size.
   void restore_unless(at::Tensor const& kept);
 
+  /// The first buffer with an element that is NaN or infinity and was finite at the last take(), such as statistics that a finite batch
+  /// made infinite; empty: none has one. Minus infinity, of which masks are made, does not count.
+  std::string first_spoiled() const;
+  /// The same where the host does not wait: a bool scalar on `device`, true where one has.
+  at::Tensor is_any_spoiled(at::Device device) const;
+
   /// Once after each take(); allocates nothing.
   void restore();
 
  private:
+  bool is_judged(std::size_t i) const {
+    return fits(i) && live_[i].numel() > 0 && live_[i].layout() == at::kStrided && live_[i].is_floating_point() &&
+           live_[i].element_size() > 1;
+  }
   bool fits(std::size_t i) const {
     return copies_[i].defined() && copies_[i].sizes() == live_[i].sizes() &&
            copies_[i].scalar_type() == live_[i].scalar_type() && copies_[i].device() == live_[i].device();
   }
 
+  std::vector<std::string> names_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
 };

@@ -4,10 +4,16 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/where.h>
+#include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <cstring>
 #include <keel/core/buffers.hpp>
+#include <keel/core/finite_bytes.hpp>
+#include <limits>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -18,6 +24,11 @@ KEEL_BODY bool are_plain_bytes(at::Tensor const& live, at::Tensor const& copy) {
   bool const is_plain =
       live.device().is_cpu() && live.layout() == at::kStrided && !live.is_quantized() && !live.is_conj() && !live.is_neg();
   return is_plain && live.numel() > 0 && live.nbytes() <= small && live.is_contiguous() && copy.is_contiguous();
+}
+/// Where a NaN or infinity is that was not there before. Of minus infinity masks are made.
+KEEL_BODY at::Tensor spoiled_elements(at::Tensor const& now, at::Tensor const& before) {
+  double const infinity = std::numeric_limits<double>::infinity();
+  return now.ne(now).logical_or_(now.eq(infinity)).logical_and_(at::isfinite(before));
 }
 }  // namespace keel::detail::inline KEEL_MODE
 
@@ -46,6 +57,45 @@ KEEL_BODY void buffer_snapshot::restore_unless(at::Tensor const& kept) {
     }
   }
   for (std::size_t i = 0; i < copies_.size(); ++i) live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
+}
+
+KEEL_BODY std::string buffer_snapshot::first_spoiled() const {
+  at::NoGradGuard no_grad;
+  // Where the host waits for a device, once.
+  std::vector<at::Device> looked_at;
+  bool is_spoiled_there = false;
+  for (at::Tensor const& live : live_) {
+    if (live.is_cpu() || std::find(looked_at.begin(), looked_at.end(), live.device()) != looked_at.end()) continue;
+    looked_at.push_back(live.device());
+    is_spoiled_there = is_any_spoiled(live.device()).item<bool>() || is_spoiled_there;
+  }
+  for (std::size_t i = 0; i < copies_.size(); ++i) {
+    at::Tensor const& live = live_[i];
+    if (!is_judged(i) || (!live.is_cpu() && !is_spoiled_there)) continue;
+    if (detail::are_plain_bytes(live, copies_[i])) {
+      auto const* const bytes = static_cast<char const*>(live.data_ptr());
+      bool const is_same = std::memcmp(bytes, copies_[i].data_ptr(), live.nbytes()) == 0;
+      if (is_same || detail::is_finite(bytes, live.nbytes(), live.scalar_type())) continue;
+    }
+    if (detail::spoiled_elements(live, copies_[i]).any().item<bool>()) return names_[i];
+  }
+  return "";
+}
+
+KEEL_BODY at::Tensor buffer_snapshot::is_any_spoiled(at::Device device) const {
+  at::NoGradGuard no_grad;
+  // All of a type at once: a model has hundreds of them.
+  at::Tensor spoiled = at::zeros({}, at::TensorOptions(device).dtype(at::kBool));
+  for (at::ScalarType const type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+    std::vector<at::Tensor> live, before;
+    for (std::size_t i = 0; i < copies_.size(); ++i) {
+      if (!is_judged(i) || live_[i].scalar_type() != type || live_[i].device() != device) continue;
+      live.push_back(live_[i].detach().reshape({-1}));
+      before.push_back(copies_[i].reshape({-1}));
+    }
+    if (!live.empty()) spoiled.logical_or_(detail::spoiled_elements(at::cat(live), at::cat(before)).any());
+  }
+  return spoiled;
 }
 
 KEEL_BODY void buffer_snapshot::restore() {

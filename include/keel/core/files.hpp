@@ -1,5 +1,7 @@
 // The file system as keel uses it: every call that can fail throws file_error (E02) with the path and the system's words. A
 // test derives from posix_files and makes the Nth call fail.
+// A name that is written to or cut is a regular file, and never a link: what a link leads to is not keel's. What is read may be behind
+// a link, and is a regular file of a bounded size: a pipe has no end, and a device may have none.
 #pragma once
 
 #include <fcntl.h>
@@ -70,10 +72,19 @@ class posix_files {
 
   void make_directories(path const& directory);
 
-  file_handle create(path const& name) { return open(name, O_WRONLY | O_CREAT | O_TRUNC, "create"); }
+  /// Larger texts than this are not read at once; a record of a run may be longer than other files.
+  static constexpr std::uint64_t longest_text = std::uint64_t{1} << 28;
+  static constexpr std::uint64_t longest_record = std::uint64_t{1} << 34;
+
+  /// Empty; an older file of this name is cut.
+  file_handle create(path const& name);
   /// Throws where the name is taken.
   file_handle create_new(path const& name) { return open(name, O_WRONLY | O_CREAT | O_EXCL, "create"); }
-  file_handle open_for_append(path const& name) { return open(name, O_WRONLY | O_CREAT | O_APPEND, "open"); }
+  /// What a person named, also a pipe, a device or a link.
+  file_handle create_in_place(path const& name) { return open(name, O_WRONLY | O_CREAT | O_TRUNC, "create"); }
+  file_handle open_for_append(path const& name) {
+    return open_regular(name, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW, "open");
+  }
 
   void write(file_handle const& file, path const& name, char const* bytes, std::size_t count);
 
@@ -86,10 +97,7 @@ class posix_files {
   /// read or its file system syncs no directories; empty: they are.
   std::string sync_directory(path const& directory);
 
-  void truncate(path const& name, std::uint64_t size) {
-    if (detail::retried([&] { return ::truncate(name.c_str(), static_cast<off_t>(size)); }) != 0)
-      detail::throw_file_error("truncate", name, errno);
-  }
+  void truncate(path const& name, std::uint64_t size);
 
   void rename(path const& from, path const& to) {
     if (::rename(from.c_str(), to.c_str()) != 0) detail::throw_file_error("rename", from, errno);
@@ -111,20 +119,24 @@ class posix_files {
 
   std::vector<path> list(path const& directory);
 
-  file_handle open_for_read(path const& name) { return open(name, O_RDONLY, "open"); }
+  file_handle open_for_read(path const& name) { return open_regular(name, O_RDONLY, "open"); }
 
   /// Fewer than `count` at the end of the file only. Several threads may read one file.
   std::size_t read_at(file_handle const& file, path const& name, char* to, std::size_t count, std::uint64_t offset);
 
-  std::string read(path const& name);
+  std::string read(path const& name, std::uint64_t most = longest_text);
 
   /// An exclusive lock for as long as the handle lives, also against other processes.
   lock_result try_lock(path const& name);
+  /// A process of this machine holds a lock of try_lock on it; also where the system does not say.
+  bool is_locked(path const& name);
   /// The open file still has this name; also where the system does not say.
   bool is_named(file_handle const& file, path const& name);
 
  private:
   static file_handle open(path const& name, int flags, char const* doing);
+  /// Without waiting for the other end of a pipe.
+  static file_handle open_regular(path const& name, int flags, char const* doing);
 };
 
 }  // namespace keel::inline KEEL_MODE

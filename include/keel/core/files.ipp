@@ -1,18 +1,45 @@
 // The bodies of files.hpp.
 #pragma once
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 
+#include <fstream>
 #include <keel/core/files.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// A write beyond the process's limit on the size of files fails in words; by default its signal would end the process without one.
+class size_limit_scope {
+ public:
+  size_limit_scope() {
+    ::sigemptyset(&signal_);
+    ::sigaddset(&signal_, SIGXFSZ);
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  size_limit_scope(size_limit_scope const&) = delete;
+  size_limit_scope& operator=(size_limit_scope const&) = delete;
+  ~size_limit_scope() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  /// The write failed by the limit: its signal, which is this thread's, does not come.
+  void take_signal() {
+    struct timespec const at_once{};
+    if (::sigismember(&before_, SIGXFSZ) == 0) ::sigtimedwait(&signal_, nullptr, &at_once);
+  }
+
+ private:
+  sigset_t signal_{}, before_{};
+};
+
 KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& path, int code) {
   std::string sentence = std::string("cannot ") + doing + " " + path.string() + ": " + error_words(code) + ".";
   if (code == ENOSPC || code == EDQUOT) sentence += " Free some space; what was saved before is whole.";
+  if (code == EFBIG)
+    sentence += " Raise the limit on the size of files with ulimit -f, or write elsewhere; what was saved before is whole.";
   if (code == EACCES || code == EROFS || code == EPERM)
     sentence += " Name another directory, or change the permissions of this one.";
   if (code == ENOTDIR || code == ENAMETOOLONG || code == ELOOP) sentence += " Name another directory.";
@@ -30,12 +57,27 @@ KEEL_BODY void posix_files::make_directories(path const& directory) {
   if (code) detail::throw_file_error("make the directory", directory, code.value());
 }
 
+KEEL_BODY file_handle posix_files::create(path const& name) {
+  file_handle file = open_regular(name, O_WRONLY | O_CREAT | O_NOFOLLOW, "create");
+  if (detail::retried([&] { return ::ftruncate(file.get(), 0); }) != 0) detail::throw_file_error("create", name, errno);
+  return file;
+}
+
+KEEL_BODY void posix_files::truncate(path const& name, std::uint64_t size) {
+  file_handle const file = open_regular(name, O_WRONLY | O_NOFOLLOW, "truncate");
+  if (detail::retried([&] { return ::ftruncate(file.get(), static_cast<off_t>(size)); }) != 0)
+    detail::throw_file_error("truncate", name, errno);
+}
+
 KEEL_BODY void posix_files::write(file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+  detail::size_limit_scope limit;
   while (count > 0) {
     ssize_t const written = ::write(file.get(), bytes, count);
     if (written < 0) {
-      if (errno == EINTR) continue;
-      detail::throw_file_error("write", name, errno);
+      int const code = errno;
+      if (code == EINTR) continue;
+      if (code == EFBIG) limit.take_signal();
+      detail::throw_file_error("write", name, code);
     }
     bytes += written;
     count -= static_cast<std::size_t>(written);
@@ -125,8 +167,8 @@ KEEL_BODY std::size_t posix_files::read_at(file_handle const& file, path const& 
   return done;
 }
 
-KEEL_BODY std::string posix_files::read(path const& name) {
-  file_handle const file = open(name, O_RDONLY, "open");
+KEEL_BODY std::string posix_files::read(path const& name, std::uint64_t most) {
+  file_handle const file = open_for_read(name);
   std::string content;
   char block[1 << 16];
   for (;;) {
@@ -136,16 +178,33 @@ KEEL_BODY std::string posix_files::read(path const& name) {
       if (errno == EINTR) continue;
       detail::throw_file_error("read", name, errno);
     }
+    if (content.size() + static_cast<std::size_t>(count) > most)
+      throw file_error("E02",
+                       "cannot read " + name.string() + ": it has more than " + std::to_string(most) +
+                           " bytes, which no file of this kind has. Look at what it is, and remove it or name another file.");
     content.append(block, static_cast<std::size_t>(count));
   }
 }
 
 KEEL_BODY lock_result posix_files::try_lock(path const& name) {
-  file_handle file = open(name, O_RDWR | O_CREAT, "open");
+  file_handle file = open_regular(name, O_RDWR | O_CREAT | O_NOFOLLOW, "open");
   if (detail::retried([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return {std::move(file), {}};
   if (errno == EWOULDBLOCK) return {};
   if (!detail::is_unsupported(errno) && errno != ENOLCK) detail::throw_file_error("lock", name, errno);
   return {std::move(file), detail::error_words(errno)};
+}
+
+KEEL_BODY bool posix_files::is_locked(path const& name) {
+  struct stat status{};
+  if (::stat(name.c_str(), &status) != 0) return errno != ENOENT;
+  std::ifstream all("/proc/locks");
+  if (!all.is_open()) return true;
+  // 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF. Layered file systems have another device there than stat().
+  std::string const place = ":" + std::to_string(status.st_ino) + " ";
+  for (std::string line; std::getline(all, line);) {
+    if (line.find(" FLOCK ") != std::string::npos && line.find(place) != std::string::npos) return true;
+  }
+  return false;
 }
 
 KEEL_BODY bool posix_files::is_named(file_handle const& file, path const& name) {
@@ -159,6 +218,27 @@ KEEL_BODY file_handle posix_files::open(path const& name, int flags, char const*
   int const descriptor = detail::retried([&] { return ::open(name.c_str(), flags | O_CLOEXEC, 0644); });
   if (descriptor < 0) detail::throw_file_error(doing, name, errno);
   return file_handle(descriptor);
+}
+
+KEEL_BODY file_handle posix_files::open_regular(path const& name, int flags, char const* doing) {
+  auto const refuse = [&](char const* what) {
+    throw file_error("E02", std::string("cannot ") + doing + " " + name.string() + ": it is " + what +
+                                " and not a regular file. Remove it, or name another file.");
+  };
+  int const descriptor = detail::retried([&] { return ::open(name.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0644); });
+  int const code = errno;
+  struct stat status{};
+  if (descriptor < 0) {
+    bool const is_there = ::lstat(name.c_str(), &status) == 0;
+    if (code == ELOOP && is_there && S_ISLNK(status.st_mode)) refuse("a symbolic link");
+    if (code == ENXIO) refuse("a pipe, a socket or a device");
+    detail::throw_file_error(doing, name, code);
+  }
+  file_handle file(descriptor);
+  if (::fstat(descriptor, &status) != 0) detail::throw_file_error(doing, name, errno);
+  if (S_ISDIR(status.st_mode)) detail::throw_file_error(doing, name, EISDIR);
+  if (!S_ISREG(status.st_mode)) refuse("a pipe, a socket or a device");
+  return file;
 }
 
 }  // namespace keel::inline KEEL_MODE

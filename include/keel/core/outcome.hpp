@@ -14,6 +14,7 @@ namespace keel::inline KEEL_MODE {
 enum class reason : unsigned char {
   nonfinite_loss,
   nonfinite_gradient,
+  nonfinite_buffer,
   scale_overflow,
   loss_spike,
   gradient_spike,
@@ -26,6 +27,8 @@ inline char const* to_string(reason why) {
       return "non-finite loss";
     case reason::nonfinite_gradient:
       return "non-finite gradient";
+    case reason::nonfinite_buffer:
+      return "non-finite buffer";
     case reason::scale_overflow:
       return "overflow of the loss scale";
     case reason::loss_spike:
@@ -58,7 +61,8 @@ struct updated {
 /// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
 struct skipped {
   reason why;
-  std::string where;  ///< the first parameter with a non-finite gradient, the named loss that is not finite, or empty
+  std::string
+      where;  ///< the first parameter with a non-finite gradient, the named loss or the buffer that is not finite, or empty
   std::string origin =
       {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
 };

@@ -74,7 +74,7 @@ class replacement {
     auto const target = replaceable_file(name);
     in_place_ = !target;
     if (in_place_) {
-      file_ = files_.create(target_);
+      file_ = files_.create_in_place(target_);
       return;
     }
     target_ = *target;

@@ -13,6 +13,11 @@ inline void seed(determinism::settings const& settings, at::DeviceType device = 
   if (device != at::kCPU) libtorch::seed_random(device, settings.seed);
 }
 
+/// False where a recipe has a seed, and the generator that a model's parameters are drawn from was not given it.
+inline bool is_seeded(determinism::settings const& settings) {
+  return settings.kind == determinism::kind::off || libtorch::seed_of_generator(at::kCPU) == settings.seed;
+}
+
 template <class Recipe>
   requires(config_of<Recipe>.determinism.kind != determinism::kind::off && !is_given(config_of<Recipe>.determinism.seed))
 void seed(at::DeviceType device = at::kCPU) {

@@ -262,7 +262,7 @@ KEEL_BODY std::string to_text(run_comparison const& found) {
       text += "  " + found.layers[i].name + ": " + number(found.layers[i].relative) + "\n";
     if (found.layers.size() > most) text += "  and " + std::to_string(found.layers.size() - most) + " layers that are nearer\n";
   }
-  return text;
+  return detail::without_control_codes(std::move(text));
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -63,7 +63,7 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
     if (!is_rank) continue;
     rank_record record;
     record.rank = std::stoll(stem);
-    std::string const content = files.read(one->path());
+    std::string const content = files.read(one->path(), posix_files::longest_record);
     for (std::size_t begin = 0; begin < content.size();) {
       std::size_t const end_of_line = std::min(content.find('\n', begin), content.size());
       try {

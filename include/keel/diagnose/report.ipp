@@ -65,18 +65,6 @@ inline constexpr std::size_t report_colours = 8;
 
 KEEL_BODY std::string style_of_run(std::size_t run) { return "s" + std::to_string(run % report_colours); }
 
-/// The event that ended the run, unless it went on after it.
-KEEL_BODY run_event const* ending_of(run_history const& run) {
-  run_event const* found = nullptr;
-  for (auto const& event : run.events) {
-    bool const begins = event.name == "started" || event.name.starts_with("resumed") || event.name == "restarted";
-    bool const ends = event.name == "finished" || event.name == "stopped" || event.name == "gave_up" || event.name == "failed";
-    if (begins) found = nullptr;
-    if (ends) found = &event;
-  }
-  return found;
-}
-
 KEEL_BODY std::int64_t count_of(run_history const& run, std::string_view name) {
   return std::count_if(run.events.begin(), run.events.end(), [&](run_event const& event) { return event.name == name; });
 }
@@ -399,7 +387,7 @@ KEEL_BODY std::string colours_of_styles() {
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string verdict_of(run_history const& run) {
-  run_event const* const ending = detail::ending_of(run);
+  run_event const* const ending = ending_of(run);
   std::string words;
   if (ending == nullptr) {
     words = "This run has no end: it is under way, or was killed after update " + std::to_string(run.updates) + ".";
@@ -425,7 +413,7 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   add(detail::count_of(run, "slowdown"), "lasting slowdown", "lasting slowdowns");
   add(detail::count_of(run, "batch_finding"), "finding in the batches", "findings in the batches");
   add(detail::count_of(run, "memory_grows"), "warning that memory grows", "warnings that memory grows");
-  return words;
+  return detail::without_control_codes(std::move(words));
 }
 
 KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::size_t most_data) {
@@ -437,7 +425,7 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
       names + "</title><style>" + std::string(detail::style_of_reports) + detail::colours_of_styles() +
       "</style></head><body>\n<h1>" + names + "</h1>\n";
   for (auto const& run : runs) {
-    run_event const* const ending = detail::ending_of(run);
+    run_event const* const ending = ending_of(run);
     bool const is_bad = ending != nullptr && (ending->name == "failed" || ending->name == "gave_up");
     bool const is_doubtful = std::any_of(run.events.begin(), run.events.end(), [](run_event const& event) {
       return event.name == "alarm" && event.details.value("severity", nlohmann::json()) == "critical";

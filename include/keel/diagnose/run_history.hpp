@@ -69,6 +69,9 @@ struct run_history {
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// For a terminal, on which a record's text moves no cursor and changes no colour: bytes below space but newlines become ?.
+std::string without_control_codes(std::string text);
+
 /// A number, also one of those that JSON lacks; a truth is 1 or 0. Nothing for anything else.
 std::optional<double> number_in(nlohmann::json const& value);
 
@@ -87,6 +90,9 @@ namespace keel::inline KEEL_MODE {
 
 /// Throws file_error (E02) for a directory with neither metrics.jsonl nor events.jsonl, or one that cannot be read.
 run_history read_run_history(std::filesystem::path const& run_directory);
+
+/// The event that ended the run, unless it went on after it; null: none did.
+run_event const* ending_of(run_history const& run);
 
 }  // namespace keel::inline KEEL_MODE
 

@@ -119,6 +119,14 @@ KEEL_BODY void add_layers(run_history& to, nlohmann::json const& line) {
   }
 }
 
+KEEL_BODY std::string without_control_codes(std::string text) {
+  for (char& one : text) {
+    auto const byte = static_cast<unsigned char>(one);
+    if ((byte < 0x20 && one != '\n') || byte == 0x7f) one = '?';
+  }
+  return text;
+}
+
 /// The newest ones: each takes as much of a page as the rest of a run.
 KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesystem::path const& folder) {
   constexpr std::size_t most_profiles = 4;
@@ -126,7 +134,7 @@ KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesy
   std::vector<std::filesystem::path> all;
   std::error_code failed;
   for (std::filesystem::directory_iterator one(folder, failed), end; !failed && one != end; one.increment(failed)) {
-    if (files.exists(one->path() / "trace.json")) all.push_back(one->path());
+    if (files.kind(one->path() / "trace.json") == file_kind::file) all.push_back(one->path());
   }
   std::sort(all.begin(), all.end());
   if (all.size() > most_profiles) all.erase(all.begin(), all.end() - most_profiles);
@@ -134,7 +142,8 @@ KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesy
   for (auto const& path : all) {
     run_profile profile;
     profile.name = path.filename().string();
-    if (files.exists(path / "summary.md")) profile.summary = files.read(path / "summary.md");
+    // What a link leads to is not of this run, and does not belong on its page.
+    if (files.kind(path / "summary.md") == file_kind::file) profile.summary = files.read(path / "summary.md");
     std::uintmax_t const bytes = std::filesystem::file_size(path / "trace.json", failed);
     if (!failed && bytes <= most_bytes) {
       try {
@@ -165,24 +174,27 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
   auto const whole = std::filesystem::absolute(run_directory).lexically_normal();
   found.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   constexpr std::size_t most_kept = 8 << 20;
-  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl") : std::string();
+  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl", posix_files::longest_record) : std::string();
   found.bytes = metrics.size();
   found.unreadable = detail::for_each_object(metrics, [&](nlohmann::json const& line) { detail::add_line(found, line); });
   if (metrics.size() <= most_kept) found.metrics = std::move(metrics);
   if (files.exists(run_directory / "events.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl"), [&](nlohmann::json line) {
-      run_event event;
-      if (line.contains("event") && line["event"].is_string()) event.name = line["event"].get<std::string>();
-      event.update = detail::integer_in(line, "update");
-      if (line.contains("time") && line["time"].is_number()) event.time = line["time"].get<double>();
-      for (char const* const key : {"event", "update", "time"}) line.erase(key);
-      event.details = std::move(line);
-      if (event.name == "started") found.events.clear();
-      found.events.push_back(std::move(event));
-    });
+    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl", posix_files::longest_record),
+                                                [&](nlohmann::json line) {
+                                                  run_event event;
+                                                  if (line.contains("event") && line["event"].is_string())
+                                                    event.name = line["event"].get<std::string>();
+                                                  event.update = detail::integer_in(line, "update");
+                                                  if (line.contains("time") && line["time"].is_number())
+                                                    event.time = line["time"].get<double>();
+                                                  for (char const* const key : {"event", "update", "time"}) line.erase(key);
+                                                  event.details = std::move(line);
+                                                  if (event.name == "started") found.events.clear();
+                                                  found.events.push_back(std::move(event));
+                                                });
   }
   if (files.exists(run_directory / "layers.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl"),
+    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl", posix_files::longest_record),
                                                 [&](nlohmann::json const& line) { detail::add_layers(found, line); });
   }
   found.profiles = detail::read_profiles(files, run_directory / "profiles");
@@ -192,6 +204,17 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
     } catch (detail::json_text_error const&) {
       ++found.unreadable;
     }
+  }
+  return found;
+}
+
+KEEL_BODY run_event const* ending_of(run_history const& run) {
+  run_event const* found = nullptr;
+  for (auto const& event : run.events) {
+    bool const begins = event.name == "started" || event.name.starts_with("resumed") || event.name == "restarted";
+    bool const ends = event.name == "finished" || event.name == "stopped" || event.name == "gave_up" || event.name == "failed";
+    if (begins) found = nullptr;
+    if (ends) found = &event;
   }
   return found;
 }

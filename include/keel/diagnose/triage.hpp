@@ -2,7 +2,8 @@
 //     keel::triage_result const found = keel::triage("runs/today");
 //     std::fputs(keel::to_text(found).c_str(), stdout);
 // Hard evidence, such as an event of the record, comes before curves, whose shapes several causes share: then the first two causes are
-// worth a look, and the evidence says why. A run without trouble is healthy; one that is too short to say is said to be.
+// worth a look, and the evidence says why. A run without trouble is healthy; one that is too short to say is said to be, and so is one whose
+// process is gone and left no end.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble };
+enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble, not_ended };
 
 struct triage_result {
   triage_verdict verdict = triage_verdict::not_enough_data;
@@ -25,7 +26,7 @@ struct triage_result {
 
 /// Throws file_error (E02) for a directory without a record, neither of updates nor of ranks.
 triage_result triage(std::filesystem::path const& run_directory);
-/// `ends`: the words with which ranks of it failed.
+/// It cannot see whether a run without an end still runs. `ends`: the words with which ranks of it failed.
 triage_result triage(run_history const& history, std::vector<rank_record> const& ranks = {},
                      std::vector<std::string> const& ends = {});
 

@@ -1,7 +1,12 @@
 // The bodies of triage.hpp.
 #pragma once
 
+#include <signal.h>
+#include <sys/types.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
 #include <keel/diagnose/triage.hpp>
@@ -72,18 +77,44 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
   return found;
 }
 
+}  // namespace keel::inline KEEL_MODE
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// A process of this machine has the lock, or is the one that it names.
+inline bool is_held(posix_files& files, std::filesystem::path const& lock) {
+  if (files.kind(lock) != file_kind::file) return false;
+  std::string const text = files.read(lock).substr(0, 11);
+  auto const process = static_cast<pid_t>(std::strtol(text.c_str(), nullptr, 10));
+  return files.is_locked(lock) || (process > 0 && (::kill(process, 0) == 0 || errno == EPERM));
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
+
 KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
   auto const ranks = read_rank_records(run_directory);
   posix_files files;
   // Ranks that did not meet have no record of a run.
   bool const has_record = files.exists(run_directory / "metrics.jsonl") || files.exists(run_directory / "events.jsonl");
   if (!ranks.empty() && !has_record) return triage(run_history{}, ranks);
-  return triage(read_run_history(run_directory), ranks, detail::ends_of_ranks(run_directory));
+  run_history const history = read_run_history(run_directory);
+  triage_result found = triage(history, ranks, detail::ends_of_ranks(run_directory));
+  bool const is_gone = ending_of(history) == nullptr && !detail::is_held(files, run_directory / "lock");
+  if (found.verdict != triage_verdict::in_trouble && is_gone && !history.events.empty())
+    found.verdict = triage_verdict::not_ended;
+  return found;
 }
 
 KEEL_BODY std::string to_text(triage_result const& found) {
   std::string const updates = std::to_string(found.updates) + " updates";
   if (found.verdict == triage_verdict::healthy) return "healthy: nothing in " + updates + " asks for a look\n";
+  if (found.verdict == triage_verdict::not_ended)
+    return "no end: nothing in " + updates +
+           " asks for a look, but the record does not end and no process of this machine holds its lock: it was killed, or "
+           "runs on "
+           "another one. Start it again from its newest checkpoint, and look at the kernel's and the scheduler's log\n";
   if (found.verdict == triage_verdict::not_enough_data)
     return "not enough data: " + updates + " say nothing yet, and no event does\n";
   std::string text = std::string("family: ") + to_string(facts_about(found.findings.front().cause).family) + "\n";
@@ -91,7 +122,7 @@ KEEL_BODY std::string to_text(triage_result const& found) {
   for (triage_finding const& one : found.findings) {
     trouble_facts const& facts = facts_about(one.cause);
     text += detail::formatted("%d. %s (%s), confidence %.2f\n", ++place, facts.name, to_string(facts.family), one.confidence);
-    for (std::string const& words : one.evidence) text += "     " + words + "\n";
+    for (std::string const& words : one.evidence) text += "     " + detail::without_control_codes(words) + "\n";
     text += std::string("     to do: ") + facts.fixes + "\n";
   }
   return text;

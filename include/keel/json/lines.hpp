@@ -25,7 +25,7 @@ class json_lines {
   /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
   void resume_at(std::int64_t lines) {
     if (!files_.exists(name())) return;
-    std::string const content = files_.read(name());
+    std::string const content = files_.read(name(), posix_files::longest_record);
     std::size_t end = 0;
     for (; lines > 0; --lines) {
       std::size_t const line_end = content.find('\n', end);
@@ -54,7 +54,7 @@ class json_lines {
   /// Lines that the file has; a truncated last one does not count.
   std::int64_t lines() {
     if (!files_.exists(name())) return 0;
-    std::string const content = files_.read(name());
+    std::string const content = files_.read(name(), posix_files::longest_record);
     return static_cast<std::int64_t>(std::count(content.begin(), content.end(), '\n'));
   }
 
@@ -77,7 +77,7 @@ class json_lines {
   void flush() {
     if (file_.waiting() > 0 && !is_mended_) {
       // A line that a kill tore gets its end, so that the next one stands alone.
-      if (size() > 0 && files_.read(name()).back() != '\n') file_.add_first("\n");
+      if (!ends_with_line()) file_.add_first("\n");
       is_mended_ = true;
     }
     file_.flush();
@@ -89,6 +89,13 @@ class json_lines {
   void sync() { file_.sync(); }
 
  private:
+  bool ends_with_line() {
+    std::uint64_t const bytes = size();
+    if (bytes == 0) return true;
+    char last = '\n';
+    files_.read_at(files_.open_for_read(name()), name(), &last, 1, bytes - 1);
+    return last == '\n';
+  }
   std::filesystem::path const& name() const { return file_.name(); }
 
   Files files_;

@@ -18,11 +18,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <initializer_list>
-#include <iterator>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
 #include <keel/json/fields.hpp>
 #include <keel/json/text.hpp>
 #include <keel/recipe/check.hpp>
@@ -250,14 +249,7 @@ inline config parse_config(std::string const& text) {
 
 namespace detail {
 /// Throws file_error (E02).
-inline std::string text_of_file(std::filesystem::path const& file) {
-  std::error_code unknown;  // what cannot be looked at cannot be opened either
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream.is_open() || std::filesystem::is_directory(file, unknown)) {
-    throw file_error("E02", file.string() + " cannot be read. Look at its name and at its permissions.");
-  }
-  return {std::istreambuf_iterator<char>(stream), std::istreambuf_iterator<char>()};
-}
+inline std::string text_of_file(std::filesystem::path const& file) { return posix_files().read(file); }
 }  // namespace detail
 
 /// A configuration from a JSON file, not yet judged. Throws config_error (E13), file_error (E02).

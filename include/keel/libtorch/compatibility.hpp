@@ -105,6 +105,13 @@ inline void seed_random(at::DeviceType device, std::uint64_t seed) {
   generator.set_current_seed(seed);
 }
 
+/// The seed that a default generator was given last.
+inline std::uint64_t seed_of_generator(at::DeviceType device) {
+  auto generator = at::globalContext().defaultGenerator(at::Device(device));
+  std::lock_guard<std::mutex> lock(generator.mutex());
+  return generator.current_seed();
+}
+
 /// LibTorch's AdamW in one kernel over a list of tensors.
 struct fused_adamw_list {
   std::vector<at::Tensor> parameters, gradients, averages, squares, largest, steps;

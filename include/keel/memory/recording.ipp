@@ -1,6 +1,7 @@
 // The bodies of recording.hpp.
 #pragma once
 
+#include <keel/core/replace_file.hpp>
 #include <keel/memory/recording.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -113,9 +114,7 @@ KEEL_BODY std::string recording::pickle() const {
 KEEL_BODY void recording::save(std::filesystem::path const& path) const {
   std::string const bytes = pickle();
   posix_files files;
-  auto const file = files.create(path);
-  files.write(file, path, bytes.data(), bytes.size());
-  files.sync(file, path);
+  keel::detail::replace_file(files, path, [&](auto const& sink) { sink(bytes.data(), bytes.size()); });
 }
 
 KEEL_BODY void recording::freed(void const* at, std::int64_t bytes) {

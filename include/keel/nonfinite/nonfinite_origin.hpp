@@ -25,9 +25,9 @@ char const* to_string(nonfinite_place which);
 
 struct nonfinite_origin {
   nonfinite_place place = nonfinite_place::unknown;
-  std::string value;               ///< "nan", "inf" or "-inf"
-  std::string operation;           ///< as the program calls it, "aten::log"; in a backward pass autograd's, "LogBackward0"
-  std::string kernel;              ///< the operation inside that one which made the value, where it is another
+  std::string value;      ///< "nan", "inf" or "-inf"; of a buffer that the update made non-finite the batch's largest number
+  std::string operation;  ///< as the program calls it, "aten::log"; in a backward pass autograd's, "LogBackward0"
+  std::string kernel;     ///< the operation inside that one which made the value, where it is another
   std::string forward_operation;   ///< that a backward function belongs to, where it is known
   std::string unit;                ///< the keel::unit in which it happened; empty: outside of every unit
   std::string parameter;           ///< the last that was used before; of the first three places the tensor that is not finite

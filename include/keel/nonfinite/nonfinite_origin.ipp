@@ -24,6 +24,11 @@ KEEL_BODY std::string to_sentence(nonfinite_origin const& origin) {
     case nonfinite_place::optimizer_state:
       return "the optimizer's state " + origin.parameter + " was not finite before the update began, and the parameter took it";
     case nonfinite_place::buffer:
+      if (origin.micro_batch >= 0)
+        return "the forward pass made " + (origin.parameter.empty() ? "a buffer" : "the buffer " + origin.parameter) +
+               " non-finite from a batch that is finite; its largest number, " + origin.value + ", is in micro-batch " +
+               std::to_string(origin.micro_batch) + ", row " + std::to_string(origin.rows.front());
+      if (origin.value.empty()) return "the forward pass made the buffer " + origin.parameter + " non-finite";
       return "the buffer " + origin.parameter + " was not finite before the update began";
     case nonfinite_place::sum:
       return "every operation is finite, and the sum of the gradients or their norm is not";

@@ -10,7 +10,7 @@
 #include <ATen/ops/isposinf.h>
 #include <ATen/record_function.h>
 
-#include <keel/checkpoint/finite_bytes.hpp>
+#include <keel/core/finite_bytes.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/nonfinite/nonfinite_values.hpp>
 

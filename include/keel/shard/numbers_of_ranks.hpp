@@ -17,7 +17,7 @@ namespace keel::detail::inline KEEL_MODE {
 class numbers_of_ranks {
  public:
   /// Of one rank, with the two that all exchanges have: its place, and whether it threw.
-  static constexpr std::int64_t count = 21;
+  static constexpr std::int64_t count = 22;
 
   /// `place`: as in "rank 1 is at an update".
   numbers_of_ranks(world_of_ranks world, std::string place);

@@ -4,6 +4,8 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <keel/collective/world_of_ranks.hpp>
@@ -16,6 +18,13 @@ void require_same_lines(world_of_ranks const& world, std::string const& mine);
 
 /// Updates from one look of a step at its replicas to the next.
 inline constexpr std::int64_t updates_between_looks = 100;
+
+/// In one dimension as it lies in memory, without a copy where that goes.
+at::Tensor in_memory_order(at::Tensor const& whole);
+/// Of a tensor's bits: their sum as integers, which a change of any one of them changes.
+std::int64_t sum_of_bits(at::Tensor const& tensor);
+/// What world_error (E26) says of it.
+std::string replica_differs(char const* what, std::string const& name, int rank);
 
 /// All ranks: throws world_error (E26) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
 /// of what kind they are.

@@ -21,11 +21,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of its bits: their sum as integers, which any one of them changes.
-inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
+KEEL_BODY at::Tensor in_memory_order(at::Tensor const& whole) {
+  return whole.is_non_overlapping_and_dense() ? whole.as_strided({whole.numel()}, {1}) : whole.reshape(-1);
+}
+
+KEEL_BODY std::int64_t sum_of_bits(at::Tensor const& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
-  at::Tensor const whole = tensor.detach();
-  at::Tensor const flat = whole.is_non_overlapping_and_dense() ? whole.as_strided({whole.numel()}, {1}) : whole.reshape(-1);
+  at::Tensor const flat = in_memory_order(tensor.detach());
   at::Tensor const bits = flat.is_complex() ? at::view_as_real(flat).view(-1) : flat;
   auto const type = bits.element_size() == 1   ? at::kByte
                     : bits.element_size() == 2 ? at::kShort
@@ -40,6 +42,13 @@ inline std::int64_t sum_of_bits(at::Tensor const& tensor) {
     sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(one.item<std::int64_t>()));
   }
   return sum;
+}
+
+KEEL_BODY std::string replica_differs(char const* what, std::string const& name, int rank) {
+  return std::string(what) + " " + name + " of rank " + std::to_string(rank) +
+         " is not rank 0's any more: something changes it beside the updates, or a rank computes otherwise. Resume from the "
+         "newest "
+         "checkpoint, which is of before, and look at what writes to it.";
 }
 
 /// The first line in which they differ, of both.
@@ -83,10 +92,7 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
     std::int64_t const place = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
     auto named = tensors.begin();
     std::advance(named, std::max<std::int64_t>(place - 1, 0));
-    throw world_error("E26",
-                      std::string(what) + " " + named->first + " of rank " + std::to_string(rank) +
-                          " is not rank 0's any more: something changes it beside the updates, or a rank computes "
-                          "otherwise. Resume from the newest checkpoint, which is of before, and look at what writes to it.");
+    throw world_error("E26", replica_differs(what, named->first, rank));
   }
 }
 

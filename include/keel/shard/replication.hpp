@@ -88,10 +88,11 @@ class replication {
   }
 
   /// All ranks, before the first update: rank 0's parameters and buffers are everyone's. Throws world_error (E24) on every rank for one
-  /// with another recipe, other parameters or other learning rates, and says both; error (E12) for an optimizer with a closure; of
-  /// shard::zero<1> what optimizer_shares throws. Model, optimizer and parameters outlive this. `on_device`: losses stay there.
+  /// with another recipe, other parameters, another optimizer or other options of it, another length, keel or LibTorch, and says both;
+  /// error (E12) for an optimizer with a closure; of shard::zero<1> what optimizer_shares throws. Model, optimizer and parameters outlive
+  /// this. `updates`: the length of the run, or 0. `on_device`: losses stay there.
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-             torch::optim::Optimizer& optimizer, bool has_closure, bool on_device);
+             torch::optim::Optimizer& optimizer, std::int64_t updates, bool has_closure, bool on_device);
 
   /// A run begins: what ended the one before it is over.
   void begin_run() { all_know_ = false; }
@@ -102,7 +103,7 @@ class replication {
   void begin_agreement(window_of_ranks const& mine);
   /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Where it is finite, each
   /// sums the gradients next. Throws world_error where another rank threw, with its words (E25), or is at another update, trains other
-  /// parameters or has other learning rates, with both (E26).
+  /// parameters, has other learning rates or, by a sample, other values of the parameters (E26).
   window_of_ranks agree(window_of_ranks const& mine);
   /// What this rank is asked for, which the others learn at the next agreement.
   void ask(asked_of_ranks const& mine) { mine_ = mine; }
@@ -173,8 +174,10 @@ class replication {
     told_before_shares(run);
     if (shares_) shares_->gather_parameters();
   }
-  /// All ranks, behind an update: every hundredth looks at the replicas. Throws world_error (E26) that names what differs and the rank.
+  /// All ranks, behind an update: every hundredth compares the replicas.
   void look_at_replicas();
+  /// All ranks: throws world_error that names what differs and the rank: E26 of a parameter or buffer, E24 of an option of the optimizer.
+  void compare_replicas();
   /// The others wait in a collective that a rank which throws by itself does not come to, unless they know, or `is_told(exception)`.
   template <class Run, class IsTold>
   void told_at_once(Run const& run, IsTold const& is_told) {
@@ -238,6 +241,7 @@ class replication {
 
   world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
+  parameter_list const* parameters_ = nullptr;
   torch::nn::Module* model_ = nullptr;
   bool has_ladder_ = false;
   std::int64_t updates_since_look_ = 0;
@@ -269,6 +273,7 @@ struct no_replication {
   static void begin_call() {}
   static void tell_out_of_memory() {}
   static void look_at_replicas() {}
+  static void compare_replicas() {}
   static void ask_for_rung(bool /*thrashes*/) {}
   static bool take_rung_request() { return false; }
   template <class Run>

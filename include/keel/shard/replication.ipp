@@ -6,14 +6,19 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/util/ScopeExit.h>
+#include <c10/util/Type.h>
+#include <torch/version.h>
 
 #include <algorithm>
+#include <keel/checkpoint/optimizer_state.hpp>
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/words_of_rank.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
+#include <keel/core/version.hpp>
 #include <keel/shard/replication.hpp>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -44,6 +49,7 @@ enum number : std::int64_t {
   names,
   on_device,
   rates,
+  sample,
   busy,
   count
 };
@@ -57,21 +63,53 @@ inline std::string words_for_ranks(std::exception const& thrown) {
   return words.empty() ? without_words : words;
 }
 
-/// What must be alike, a line each.
+/// A line for each option and each parameter of each group.
+inline std::string lines_of_groups(parameter_list const& parameters, torch::optim::Optimizer& optimizer) {
+  std::string lines;
+  std::size_t group_number = 0, parameter = 0;
+  for (auto& group : optimizer.param_groups()) {
+    std::string const of_group = "the optimizer's group " + std::to_string(group_number++) + ": ";
+    nlohmann::json const options = options_of(optimizer, group);
+    for (auto const& [name, value] : options.items()) lines += of_group + name + " " + value.dump() + "\n";
+    for (std::size_t i = 0; i < group.params().size(); ++i, ++parameter) {
+      bool const is_known = parameter < parameters.names.size();
+      lines += of_group + "parameter " + (is_known ? parameters.names[parameter] : "that the step does not know") + "\n";
+    }
+  }
+  return lines;
+}
+
+/// What must be alike, a line each. `updates`: the length of the run.
 inline std::string same_on_all_ranks(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-                                     torch::optim::Optimizer& optimizer) {
+                                     torch::optim::Optimizer& optimizer, std::int64_t updates) {
   config own = recipe;
   own.run = {};
-  std::string lines = "recipe:\n" + std::string(describe(own).c_str());
+  std::string lines = std::string("keel ") + version + "\nLibTorch " + TORCH_VERSION + "\nrecipe:\n" + describe(own).c_str();
   auto const add = [&](std::string const& name, at::Tensor const& one) {
     lines += name + " " + c10::toString(one.scalar_type()) + c10::str(one.sizes());
     lines += (one.is_cpu() ? "" : " on " + c10::DeviceTypeName(one.device().type(), true)) + "\n";
   };
   for (std::size_t i = 0; i < parameters.tensors.size(); ++i) add(parameters.names[i], parameters.tensors[i]);
   for (auto const& buffer : model.named_buffers()) add(buffer.key(), buffer.value());
-  for (auto const& group : optimizer.param_groups())
-    lines += "learning rate " + std::to_string(group.options().get_lr()) + "\n";
-  return lines;
+  torch::optim::Optimizer const& typed = optimizer;
+  return lines + "optimizer " + c10::demangle(typeid(typed).name()) + "\n" + lines_of_groups(parameters, optimizer) +
+         "updates " + std::to_string(updates) + "\n";
+}
+
+/// A sum of some of the bits that the parameters have before an update, others in each; 0 of a device but now and then, since the host
+/// would wait for it.
+inline double sample_of(parameter_list const& parameters, std::int64_t update) {
+  constexpr std::int64_t most = 1 << 14;
+  auto const count = static_cast<std::int64_t>(parameters.tensors.size());
+  if (count == 0) return 0.0;
+  at::Tensor const whole = parameters.tensors[static_cast<std::size_t>(update % count)].detach();
+  if (!whole.defined() || whole.numel() == 0 || (!whole.is_cpu() && update % updates_between_looks != 0)) return 0.0;
+  at::Tensor const flat = in_memory_order(whole);
+  std::int64_t const pieces = (flat.numel() + most - 1) / most;
+  std::int64_t const begin = update / count % pieces * most;
+  // As many bits as a double holds whole.
+  constexpr std::int64_t bits = (std::int64_t{1} << 52) - 1;
+  return static_cast<double>(sum_of_bits(flat.narrow(0, begin, std::min(most, flat.numel() - begin))) & bits);
 }
 
 KEEL_BODY replication::replication(world_of_ranks world) : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
@@ -81,8 +119,9 @@ KEEL_BODY replication::~replication() {
 }
 
 KEEL_BODY void replication::begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
-                                  torch::optim::Optimizer& optimizer, bool has_closure, bool on_device) {
+                                  torch::optim::Optimizer& optimizer, std::int64_t updates, bool has_closure, bool on_device) {
   optimizer_ = &optimizer;
+  parameters_ = &parameters;
   model_ = &model;
   models_.push_back(&model);
   has_ladder_ = recipe.oom.kind == oom::kind::ladder;
@@ -94,7 +133,7 @@ KEEL_BODY void replication::begin(config const& recipe, parameter_list const& pa
         "sgd, or one rank.");
   at::NoGradGuard const no_grad;
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));
-  require_same_lines(world_, same_on_all_ranks(recipe, parameters, model, optimizer));
+  require_same_lines(world_, same_on_all_ranks(recipe, parameters, model, optimizer, updates));
   for (at::Tensor const& one : parameters.tensors) broadcast(world_, one);
   for (at::Tensor const& one : model.buffers()) broadcast(world_, one);
   numbers_.emplace(world_, "an update");
@@ -137,6 +176,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   own[rates] = 0.0;
   double place = 0.0;
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
+  own[sample] = how == ending::none ? sample_of(*parameters_, mine.updates) : 0.0;
   // An exception before this is one that the others have yet to learn.
   told_ = true;
   numbers().begin(how != ending::none);
@@ -174,7 +214,7 @@ KEEL_BODY std::optional<double> replication::may_sum() {
   for (int rank = 0; rank < world_.size(); ++rank) {
     if (numbers().of(rank, of_window::threw) != 0.0) return std::nullopt;
   }
-  for (auto const one : {of_window::updates, of_window::rates, of_window::trains, of_window::on_device}) {
+  for (auto const one : {of_window::updates, of_window::rates, of_window::trains, of_window::on_device, of_window::sample}) {
     if (numbers().first_other(one) >= 0) return std::nullopt;
   }
   window_of_ranks const all = window();
@@ -254,6 +294,10 @@ KEEL_BODY window_of_ranks replication::finish_exchange(ending how, std::string c
                    " and rank 0 do not decide their updates at the same place: on one "
                    "the device does, and on the other the host, as it must where a trainer puts state of the program back. "
                    "Register the same state on all ranks.");
+  if (int const other = numbers().first_other(of_window::sample); other >= 0 && all.ended_on < 0) {
+    auto const looked_at = static_cast<std::size_t>(all.updates) % parameters_->names.size();
+    throw world_error("E26", replica_differs("the parameter", parameters_->names[looked_at], other));
+  }
   factor_ = factor_in(all);
   owes_sums_ = all.ended_on < 0 && all.is_finite();
   return all;
@@ -365,8 +409,19 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
 
 KEEL_BODY void replication::look_at_replicas() {
   if (!is_shared() || ++updates_since_look_ < updates_between_looks) return;
+  compare_replicas();
+}
+
+KEEL_BODY void replication::compare_replicas() {
+  if (!is_shared()) return;
   updates_since_look_ = 0;
   require_live(world_);
+  // A program may have run the model behind its last update, as to look at what it generates.
+  buffers_.prepare(models_);
+  if (world_.combine(reduce::min{}, buffers_.bytes()) != world_.combine(reduce::max{}, buffers_.bytes()))
+    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
+  share_buffers();
+  require_same_lines(world_, lines_of_groups(*parameters_, *optimizer_));
   tensor_map all;
   for (auto const& parameter : model_->named_parameters()) all.emplace(parameter.key(), parameter.value());
   for (auto const& buffer : model_->named_buffers()) all.emplace(buffer.key(), buffer.value());

@@ -35,10 +35,11 @@ class device_result {
     double loss;
     double gradient_norm;  ///< unscaled, before clipping
     bool applied;
+    bool spoiled;
     std::vector<double> also;
   };
 
-  /// `values`: loss, norm and whether it was applied, and what else is to be read with them, doubles on the device. `squares`: one a
+  /// `values`: loss, norm, whether it was applied, whether it was spoiled, and what else is to be read with them, doubles on the device. `squares`: one a
   /// gradient.
   device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters);
 
@@ -68,10 +69,10 @@ struct device_decision {
   at::Tensor unscaling;   ///< the factor without the clip
 };
 
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `also`: doubles there,
-/// which the host reads with the verdict.
+/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `spoiled`: a bool scalar
+/// there, where something else than loss and gradients is not finite. `also`: doubles there, which the host reads with the verdict.
 device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
-                                 std::vector<at::Tensor> const& also = {});
+                                 at::Tensor const& spoiled = {}, std::vector<at::Tensor> const& also = {});
 
 }  // namespace keel::inline KEEL_MODE
 

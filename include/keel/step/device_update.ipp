@@ -22,7 +22,7 @@ KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, st
 KEEL_BODY device_result::figures device_result::read() {
   at::Tensor const& read = values_.read();
   double const* const values = read.data_ptr<double>();
-  return {values[0], values[1], values[2] != 0.0, std::vector<double>(values + 3, values + read.numel())};
+  return {values[0], values[1], values[2] != 0.0, values[3] != 0.0, std::vector<double>(values + 4, values + read.numel())};
 }
 
 KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
@@ -40,7 +40,8 @@ KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& l
 }
 
 KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
-                                           update_limits const& limits, std::vector<at::Tensor> const& also) {
+                                           update_limits const& limits, at::Tensor const& spoiled,
+                                           std::vector<at::Tensor> const& also) {
   at::NoGradGuard no_grad;
   auto const open = detail::gradient_access::open(std::move(unscaled));
   std::vector<at::Tensor> defined;
@@ -59,9 +60,11 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
   at::Tensor const loss_is_finite = at::isfinite(loss);
   at::Tensor const norm_is_finite = at::isfinite(norm);
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
-  at::Tensor const happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
+  at::Tensor happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
+  if (spoiled.defined()) happens = happens.logical_and(spoiled.logical_not());
+  at::Tensor const is_spoiled = spoiled.defined() ? spoiled.to(at::kDouble) : at::zeros({}, loss.options());
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  std::vector<at::Tensor> read{at::stack({loss, norm, happens.to(at::kDouble)})};
+  std::vector<at::Tensor> read{at::stack({loss, norm, happens.to(at::kDouble), is_spoiled})};
   for (at::Tensor const& one : also) read.push_back(one.reshape({-1}));
   return {device_result(also.empty() ? read.front() : at::cat(read), squares, std::move(parameters)),
           factor,

@@ -51,7 +51,8 @@ class late_update {
     std::vector<at::Tensor> also;
     if (of_ranks.defined()) also.push_back(of_ranks);
     if (found.facts.parts.names() != 0) also.push_back(found.facts.parts.means_on_device());
-    device_decision const& decided = found.decided.emplace(decide_on_device(std::move(unscaled), loss, found.limits, also));
+    device_decision const& decided = found.decided.emplace(
+        decide_on_device(std::move(unscaled), loss, found.limits, step_.pass_.buffers().is_any_spoiled(loss.device()), also));
     if (reads_gradients(step_.observe_)) show_gradients(decided);
     auto& layers = step_.pass_.layers();
     if (layers.is_on()) layers.gradients(decided.unscaling);
@@ -80,12 +81,13 @@ class late_update {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
     if (!update.verdict) return step_.skip(update.facts, reason::nonfinite_loss, update.where, nan, nan);
     if constexpr (Step::replicates) require_end(*update.verdict);
-    auto const [loss, norm, applied, also] = update.verdict->read();
+    auto const [loss, norm, applied, spoiled, also] = update.verdict->read();
     std::size_t const ranks = step_.replication_.is_shared() ? static_cast<std::size_t>(step_.replication_.world().size()) : 0;
     update.facts.parts.put_means(std::span(also).subspan(ranks));
     if (applied) return step_.accept(update.facts, loss, norm, norm > update.limits.clip);
     step_.replication_.inside([&] { step_.engine_->take_back(); });
-    reason const why = skip_reason_of(loss, norm, update.limits, Step::bad_gradient);
+    reason why = skip_reason_of(loss, norm, update.limits, Step::bad_gradient);
+    if (spoiled && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
     std::string where;
     if (why == reason::nonfinite_loss) {
       where = update.facts.parts.first_nonfinite(Step::read);

@@ -13,6 +13,7 @@
 #include <any>
 #include <cmath>
 #include <cstddef>
+#include <exception>
 #include <keel/checkpoint/fields.hpp>
 #include <keel/core/tensor_mark.hpp>
 #include <string>
@@ -259,6 +260,30 @@ class program_state {
   program_state() = default;
   program_state(program_state const&) = default;
   program_state& operator=(program_state const&) = default;
+};
+
+/// What happens while it lives leaves the state of updates as it was; null: there is none.
+class unchanged_program_state {
+ public:
+  explicit unchanged_program_state(program_state* state) : state_(state != nullptr && !state->empty() ? state : nullptr) {
+    if (state_ != nullptr) taken_ = state_->take();
+  }
+  unchanged_program_state(unchanged_program_state const&) = delete;
+  unchanged_program_state& operator=(unchanged_program_state const&) = delete;
+  ~unchanged_program_state() noexcept(false) {
+    if (state_ == nullptr) return;
+    try {
+      state_->put_back(taken_);
+    } catch (std::exception const&) {
+      // An exception that is on its way says more.
+      if (std::uncaught_exceptions() == unwinding_) throw;
+    }
+  }
+
+ private:
+  program_state* state_;
+  std::vector<field_copies> taken_;
+  int unwinding_ = std::uncaught_exceptions();
 };
 
 }  // namespace keel::inline KEEL_MODE

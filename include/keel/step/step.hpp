@@ -125,11 +125,11 @@ class step {
     require_types_fit<judged, module_of<Model>, Optimizer>();
     detail::require_own_policies_fit<recipe>();
     if constexpr (replicates)
-      replication_.begin(recipe_value(), parameters_, model_, optimizer_, has_closure(),
+      replication_.begin(recipe_value(), parameters_, model_, optimizer_, updates, has_closure(),
                          Environment::decides_on_device(parameters_.device));
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws world_error
-  /// (E24) for ranks with different recipes, models or learning rates.
+  /// (E24) for ranks that do not train the same, and names the first difference.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, std::int64_t updates = 0, Observer observe = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
@@ -315,7 +315,13 @@ class step {
   void forget(torch::nn::Module& other) { trace_.remove(other), replication_.remove_buffers_of(other); }
 
   /// What it does with the other ranks of a recipe that replicates.
+  /// Of the update that is being accumulated.
+  std::int64_t open_micro_batches() const { return micro_batches_; }
   auto& ranks() { return replication_; }
+  /// All ranks, at an update boundary: throws world_error for parameters, buffers or options of the optimizer that are not rank 0's.
+  void compare_replicas() {
+    replication_.told_at_once([&] { replication_.compare_replicas(); });
+  }
   auto const& ranks() const { return replication_; }
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<step_outcome> settle() {
@@ -544,7 +550,7 @@ class step {
     decides_on_device_ = can_decide_on_device();
     if (!decides_on_device_) settle();
     require_same_groups(parameters_, optimizer_);
-    detail::require_training_mode(model_, parameters_, was_training_);
+    detail::require_training_mode(model_);
     repeated_.require_none(optimizer_);
     replication_.require_own_state();
     repeated_.forget();
@@ -724,13 +730,20 @@ class step {
     found.norm = checked.norm();
     found.skip_reason =
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
-    if (found.skip_reason) return;
+    if (found.skip_reason || is_spoiled(found)) return;
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
     replication_.inside_with_gradients([&] { found.clipped->prepare(optimizer_); });
     replication_.prepare_update();
+  }
+
+  /// A batch whose values are finite may still have made statistics infinite, with which every later evaluation is lost.
+  bool is_spoiled(detail::update_decision& found) {
+    found.where = pass_.buffers().first_spoiled();
+    if (!found.where.empty()) found.skip_reason = reason::nonfinite_buffer;
+    return !found.where.empty();
   }
 
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) {
@@ -830,7 +843,8 @@ class step {
       };
       replay_settings const settings{facts.loss_scale, ladder_.relief().pieces, ladder_.relief().length, pass_.registered()};
       detail::optimizer_shares::inside const shares(replication_.shares());
-      traced_update const traced = trace_.look(is_before, forward, settings);
+      traced_update traced = trace_.look(is_before, forward, settings);
+      if (why == reason::nonfinite_buffer) traced.origin = trace_.origin_of_buffer(trace_.kept(is_before), where);
       observe_(event::incident{updates_, why, where, loss, norm, facts.loss_scale, traced, trace_.kept(is_before), settings});
       return to_sentence(traced.origin);
     } else {
@@ -896,7 +910,6 @@ class step {
   bool closing_ = false;
   bool is_own_open_ = false;  ///< the program runs backward passes
   std::size_t unfrozen_groups_ = 0;
-  bool was_training_ = false;  ///< the model, at some update
   std::optional<detail::pending_update> pending_;
   std::optional<step_outcome> settled_;  ///< of the update before the open one
   std::optional<device_scale> device_scale_;

@@ -1,13 +1,15 @@
-// A model that the program's own test left in evaluation mode trains on without dropout, silently.
+// A model that a program left in evaluation mode would train without dropout, silently.
 #pragma once
 
-#include <keel/core/parameters.hpp>
+#include <torch/nn/module.h>
+
+#include <keel/libtorch/mode.hpp>
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Before an update: throws error (E23) where the model was put into evaluation mode since an update in which it `was_training`, and has layers
-/// to which that matters.
-void require_training_mode(torch::nn::Module const& model, parameter_list const& parameters, bool& was_training);
+/// Before an update: throws error (E23) for a model in evaluation mode that has layers to which that matters. Layers in evaluation mode of
+/// a model that trains are as the program wants them.
+void require_training_mode(torch::nn::Module const& model);
 
 }  // namespace keel::detail::inline KEEL_MODE
 

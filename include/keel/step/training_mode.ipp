@@ -3,21 +3,33 @@
 
 #include <keel/core/error.hpp>
 #include <keel/step/training_mode.hpp>
+#include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void require_training_mode(torch::nn::Module const& model, parameter_list const& parameters, bool& was_training) {
-  bool const trains = model.is_training();
-  if (!trains && was_training && (parameters.seen.dropout || parameters.seen.batch_norm)) {
-    throw error(
-        "E23",
-        "the model was put into evaluation mode since the last update, and would train without dropout and with the batch "
-        "statistics of before. Call model->train() behind your own test, or use run.evaluate; to train in evaluation "
-        "mode on purpose, put the model into it before the step is built.");
+KEEL_BODY void require_training_mode(torch::nn::Module const& model) {
+  if (model.is_training()) return;
+  auto const matters = [](torch::nn::Module const& one) {
+    std::string const& type = one.name();
+    bool const tracks = one.named_buffers(/*recurse=*/false).contains("running_mean");
+    return type.find("Dropout") != std::string::npos || type.find("BatchNorm") != std::string::npos ||
+           (tracks && type.find("InstanceNorm") != std::string::npos);
+  };
+  std::string first = matters(model) ? model.name() : "";
+  // Itself it may not be held by a pointer.
+  for (auto const& one : model.named_modules("", /*include_self=*/false)) {
+    // What eval() left behind is in evaluation mode as a whole; a head that trains on a frozen rest is on purpose.
+    if (one.value()->is_training()) return;
+    if (first.empty() && matters(*one.value())) first = one.key();
   }
-  was_training = was_training || trains;
+  if (first.empty()) return;
+  throw error("E23",
+              "the model is in evaluation mode, and would train without dropout and with the batch statistics of before (its " +
+                  first +
+                  "). Call model->train() before the run and behind your own test, or use run.evaluate. For layers that are "
+                  "to stay in evaluation mode, as a frozen batch norm, call eval() on these alone behind it.");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

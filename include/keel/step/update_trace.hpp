@@ -103,6 +103,8 @@ class update_trace {
   }
   /// The same of an update that was read from a file.
   traced_update look(kept_update const& kept, forward_pass const& forward, replay_settings const& settings);
+  /// Where a buffer came from that the forward passes of the update made non-finite: the row with the largest value.
+  static nonfinite_origin origin_of_buffer(kept_update const& kept, std::string const& name);
 
  private:
   class untouched;

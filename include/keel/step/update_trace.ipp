@@ -106,7 +106,9 @@ KEEL_BODY void update_trace::add(taken_batch& batch) {
 }
 
 KEEL_BODY bool update_trace::takes(reason why) {
-  if (why != reason::nonfinite_loss && why != reason::nonfinite_gradient) return false;
+  bool const is_nonfinite =
+      why == reason::nonfinite_loss || why == reason::nonfinite_gradient || why == reason::nonfinite_buffer;
+  if (!is_nonfinite) return false;
   if (std::exchange(in_a_row_, true) || !is_on()) return false;
   ++traced_;
   return true;
@@ -228,6 +230,32 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
+
+KEEL_BODY nonfinite_origin update_trace::origin_of_buffer(kept_update const& kept, std::string const& name) {
+  nonfinite_origin origin;
+  origin.place = nonfinite_place::buffer;
+  origin.parameter = name;
+  at::NoGradGuard const no_grad;
+  double largest = -1.0;
+  try {
+    for (std::size_t index = 0; index < kept.micro_batches.size(); ++index) {
+      auto const& batch = *kept.micro_batches[index].batch;
+      for (at::Tensor const& one : batch.contents().inputs) {
+        bool const has_rows = one.defined() && one.dim() > 0 && one.size(0) == batch.rows() && one.numel() > 0;
+        if (!has_rows || !one.is_floating_point() || one.layout() != at::kStrided) continue;
+        auto const [value, row] = one.detach().reshape({one.size(0), -1}).abs().amax(1).max(0);
+        if (!(value.item<double>() > largest)) continue;
+        largest = value.item<double>();
+        origin.micro_batch = static_cast<std::int64_t>(index);
+        origin.rows = {row.item<std::int64_t>()};
+      }
+    }
+  } catch (std::exception const&) {
+    // A type without these operators, or no memory: the buffer's name is what is known.
+  }
+  if (largest >= 0.0) origin.value = c10::str(largest);
+  return origin;
+}
 
 KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forward_pass const& forward,
                                                    replay_settings const& settings, traced_update& to) {

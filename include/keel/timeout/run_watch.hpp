@@ -1,6 +1,7 @@
 // timeout::soft, hard, first_update and force_exit: a thread that sees how long a run stays where it is, and that waits for nothing itself
 // but, with a heartbeat, a second at most for the store of the ranks.
 //   soft          no update, save or batch of an evaluation has ended for so long: says so, once, with what the training thread does
+//   longest_save  where it is above soft or hard: in their place while a checkpoint is saved
 //   hard          the same for longer: the stacks of all threads go into `no_progress.txt` of the run's directory, a `failed` event (E27) into
 //                 events.jsonl, the words to the other ranks and to the launcher; the process ends with exit_code::no_progress
 //   first_update  in the place of both until the process has made its first update, which sets up and compiles

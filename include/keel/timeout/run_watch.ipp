@@ -1,16 +1,16 @@
 // The bodies of run_watch.hpp.
 #pragma once
 
-#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <exception>
-#include <fstream>
 #include <keel/collective/exit_code.hpp>
 #include <keel/collective/transport.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/files.hpp>
 #include <keel/core/seconds_since_1970.hpp>
 #include <keel/timeout/run_watch.hpp>
 #include <keel/timeout/thread_stacks.hpp>
@@ -127,18 +127,27 @@ KEEL_BODY void run_watch::look() {
   } else {
     signalled_at_.reset();
   }
+  auto const phase = of_.phase();
   std::int64_t const moved_at = moved_at_.load();
   std::int64_t const still = at - moved_at;
   bool const is_first = is_first_.load() && limits_.first_update > 0;
-  long long const hard = is_first ? limits_.first_update : limits_.hard;
+  // A save may take as long as the recipe says of saves.
+  long long const save = phase == run_phase::saving ? limits_.longest_save : 0;
+  long long const soft = limits_.soft == 0 ? 0 : std::max(limits_.soft, save);
+  bool const is_save_of_its_own = !is_first && limits_.hard > 0 && save > limits_.hard;
+  long long const hard = is_first ? limits_.first_update : is_save_of_its_own ? save : limits_.hard;
   // Who waits for another rank lets that one end first, and then has its words.
-  bool const waits = of_.ranks > 1 && of_.phase() == run_phase::update;
+  bool const waits = of_.ranks > 1 && phase == run_phase::update;
   if (hard > 0 && still >= hard * 1000 + (waits ? hard * 100 + 1000 : 0))
-    end_process(exit_code::no_progress, sentence(still, is_first ? "first_update" : "hard", hard) +
+    end_process(exit_code::no_progress, sentence(still,
+                                                 is_first             ? "first_update"
+                                                 : is_save_of_its_own ? "longest_save"
+                                                                      : "hard",
+                                                 hard) +
                                             " The process ends; start it again from its newest checkpoint.");
-  if (is_first || limits_.soft == 0 || still < limits_.soft * 1000 || said_of_ == moved_at) return;
+  if (is_first || soft == 0 || still < soft * 1000 || said_of_ == moved_at) return;
   said_of_ = moved_at;
-  report("no_progress", sentence(still, "soft", limits_.soft), stack_of_thread(trains_.load()));
+  report("no_progress", sentence(still, soft == limits_.soft ? "soft" : "longest_save", soft), stack_of_thread(trains_.load()));
 }
 
 KEEL_BODY char const* run_watch::place() const {
@@ -181,14 +190,19 @@ KEEL_BODY void run_watch::report(char const* event, std::string const& words, st
     static_cast<void>(!::write(STDERR_FILENO, stacks.data(), stacks.size()));
     return;
   }
-  std::ofstream(of_.directory / "no_progress.txt", std::ios::trunc) << words << "\n\n" << stacks;
   nlohmann::ordered_json const found{
       {"event", event}, {"update", updates_.load()}, {"time", seconds_since_1970()}, {"message", words}};
-  std::string const text = found.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
-  int const file = ::open((of_.directory / "events.jsonl").c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (file < 0) return;
-  static_cast<void>(!::write(file, text.data(), text.size()));
-  ::close(file);
+  posix_files files;
+  auto const write = [&](auto const& open, std::filesystem::path const& name, std::string const& text) {
+    try {
+      files.write(open(name), name, text.data(), text.size());
+    } catch (file_error const&) {
+      // The standard error has the words.
+    }
+  };
+  write([&](auto const& name) { return files.create(name); }, of_.directory / "no_progress.txt", words + "\n\n" + stacks);
+  write([&](auto const& name) { return files.open_for_append(name); }, of_.directory / "events.jsonl",
+        found.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
 KEEL_BODY void run_watch::end_process(int code, std::string const& words) const {

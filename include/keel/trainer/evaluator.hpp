@@ -13,6 +13,7 @@
 #include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/step/gradients.hpp>
+#include <keel/step/program_state.hpp>
 #include <keel/step/update_decision.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
@@ -58,6 +59,8 @@ class evaluator {
       add_sound(std::move(name), std::move(batches), std::move(loss_of));
     }
   }
+  /// State of the program that an evaluation leaves as it was; it outlives this.
+  void restore(program_state& state) { program_ = &state; }
   /// On the first `most` batches; 0: on all.
   template <class Batches, class LossOf>
   evaluation_result evaluate(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
@@ -70,14 +73,30 @@ class evaluator {
     };
     evaluation_memory const memory{step_.pieces(), may_cut, step_.relief().attention, make_room, each_batch_};
     is_inside_ = true;
-    evaluation_result result = keel::evaluate<typename Environment::autocast>(
-        step_.model(), step_.parameters().device, configured.precision.kind, batches, loss_of, memory, most);
+    evaluation_result result = [&] {
+      // Inside an update what the program changes between two micro-batches is its own.
+      unchanged_program_state const unchanged(step_.at_boundary() ? program_ : nullptr);
+      return keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
+                                                            batches, loss_of, memory, most);
+    }();
     if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), result);
     is_inside_ = false;
     double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
     if (!of_recipe_) hooks_(event::evaluated{step_.updates(), name, result});
     return result;
+  }
+
+  /// On all batches: an evaluation_result where `loss_of` returns batch_metrics, else the mean loss.
+  template <class Batches, class LossOf>
+  auto evaluate_once(Batches& batches, LossOf& loss_of) {
+    evaluation_result const found = evaluate("", 0, batches, loss_of);
+    using batch = batch_of<std::remove_reference_t<Batches>>;
+    if constexpr (std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, batch const&>>, batch_metrics>) {
+      return found;
+    } else {
+      return found.values.front().second;
+    }
   }
 
   /// All evaluations of the recipe. Returns the value that is judged. Throws error (E12) if no value has the monitored name.
@@ -212,6 +231,7 @@ class evaluator {
   bool of_recipe_ = false;
   std::function<void()> each_batch_;
   bool is_inside_ = false;
+  program_state* program_ = nullptr;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -65,6 +65,18 @@ struct preflight_subject {
   std::int64_t length;  ///< updates of the run; 0: not known
 };
 
+/// The checks, which keel/diagnose/preflight.hpp has on a higher floor.
+template <class Subject, class Batches, class LossOf>
+preflight_result preflight_where_included(Subject const& subject, Batches& batches, LossOf& loss_of,
+                                          preflight_options const& options) {
+  constexpr bool is_included = requires { preflight_of(subject, batches, loss_of, options); };
+  static_assert(
+      is_included,
+      "the checks of a preflight stand in a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
+  if constexpr (is_included) return preflight_of(subject, batches, loss_of, options);
+  return {};
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

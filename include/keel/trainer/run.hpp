@@ -35,6 +35,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/data/no_batches.hpp>
+#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
@@ -249,6 +250,7 @@ class run {
         console_(options_.console, options_.mode, options_.console_every),
         directory_(detail::open_directory(options_, saves, file_system)) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
+    evaluator_.restore(checkpoints_.registered());
   }
 
   static constexpr bool takes_several = is_of_ranks || std::same_as<recipe_type, detail::inert>;
@@ -453,6 +455,7 @@ class run {
       if (is_seeded || rank > 0)
         detail::begin_random(recipe_value().determinism, is_seeded || !parts_.all().empty() ? device() : at::kCPU, rank);
       log_.begin(recipe_value());
+      if (!was_seeded_ && rank == 0) log_.not_seeded(parts_.updates());
     }
     log_.write_recipe(recipe_value());
     if (directory_) log_.weaker_promises(parts_.updates());
@@ -656,6 +659,7 @@ class run {
   }
 
   outcome end_run(outcome const& ended) {
+    parts_.compare_replicas();
     // What was left in the middle is not saved: a resume takes that batch again.
     if (!in_iteration_) checkpoints_.end();
     checkpoints_.wait_for_save();
@@ -709,6 +713,7 @@ class run {
   bool data_moved_ = false;  ///< by a rollback
   int signal_ = 0;
   std::optional<typename Environment::stop> until_the_end_;  ///< of several ranks that a signal stops
+  bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   detail::shown_phase shown_{[this] { watch_.moved(); }};

@@ -30,6 +30,8 @@ class run_directory {
         layers_(root_ / "layers.jsonl", files_),
         events_(root_ / "events.jsonl", files_) {
     sign_lock();
+    for (char const* const record : {"metrics.jsonl", "layers.jsonl", "events.jsonl", "console.log"})
+      require_file(root_ / record);
   }
 
   std::filesystem::path const& root() const { return root_; }
@@ -44,13 +46,15 @@ class run_directory {
     auto const beside = root_ / (std::string(name) + ".new");
     try {
       {
-        auto const file = files_.create(beside);
+        // What a run left there that was killed, or a link.
+        files_.remove_file(beside);
+        auto const file = files_.create_new(beside);
         files_.write(file, beside, content.data(), content.size());
         files_.sync(file, beside);
       }
       files_.rename(beside, target);
     } catch (file_error const&) {
-      if (files_.exists(beside)) files_.remove_file(beside);
+      files_.remove_file(beside);
       throw;
     }
   }
@@ -112,6 +116,15 @@ class run_directory {
   }
 
  private:
+  /// Before the run, and not after its lines have waited for hours.
+  void require_file(std::filesystem::path const& name) {
+    file_kind const kind = files_.kind(name);
+    if (kind == file_kind::none || kind == file_kind::file) return;
+    throw file_error(
+        "E02", name.string() +
+                   " is a link, a pipe or a directory, and a record of the run is to be there, which is cut and added to. "
+                   "Remove it, or make the run directory itself a link.");
+  }
   lock_result make_and_lock() {
     files_.make_directories(root_);
     // Without a slash at its end, after which a path has itself for its parent.

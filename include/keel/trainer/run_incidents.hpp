@@ -22,9 +22,10 @@ void add_incident(snapshot& to, event::incident const& event, nlohmann::ordered_
 struct written_incident {
   std::filesystem::path path;
   std::uint64_t bytes = 0;
+  std::string not_removed;  ///< why something of older ones stays that should go; empty: nothing does
 };
 
-/// Writes one; of older ones the newest stay, `most` with this one. Throws file_error (E02),
+/// Writes one; of older ones the newest stay, `most` with this one, and what a person put into the folder of an older one. Throws file_error (E02),
 /// data_error (E05) for a batch that no file holds; then nothing of it is there.
 template <class Files>
 written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,

@@ -7,13 +7,19 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <keel/checkpoint/archive.hpp>
+#include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/remove_directory.hpp>
 #include <keel/core/version.hpp>
 #include <keel/json/text.hpp>
 #include <keel/trainer/run_incidents.hpp>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -72,10 +78,46 @@ KEEL_BODY std::string last_lines(std::string text, std::size_t most) {
   return text.substr(begin);
 }
 
+inline std::string name_of_incident(std::int64_t attempt) {
+  char name[40];
+  std::snprintf(name, sizeof name, "attempt-%09lld", static_cast<long long>(attempt));
+  return name;
+}
+
+/// A copy of one that a person made has another name.
+inline bool is_name_of_incident(std::string const& name) {
+  constexpr std::size_t prefix = std::string_view("attempt-").size();
+  return name.size() > prefix && name.size() < prefix + 19 &&
+         std::all_of(
+             name.begin() + prefix, name.end(), [](char c) { return c >= '0' && c <= '9'; }) &&
+         name == name_of_incident(std::stoll(name.substr(prefix)));
+}
+
+/// incident.json last: without it a folder is not an incident.
 template <class Files>
-void remove_incident(Files& files, std::filesystem::path const& folder) {
-  for (auto const& one : files.list(folder)) files.remove_file(one);
-  files.remove_directory(folder);
+std::string remove_incident(Files& files, std::filesystem::path const& folder, std::string const& name) {
+  auto const is_own = [](std::string const& file) {
+    return file == "manifest.json" || file == "records.jsonl" ||
+           std::find(std::begin(checkpoint_files), std::end(checkpoint_files), file) != std::end(checkpoint_files);
+  };
+  return remove_directory_of(files, folder, name, is_own, "incident.json");
+}
+
+/// Returns why something stays that should go.
+template <class Files>
+std::string remove_old_incidents(Files& files, std::filesystem::path const& folder, long long most) {
+  std::vector<std::string> all;
+  for (auto const& one : files.list(folder)) {
+    std::string const name = one.filename().string();
+    if (is_name_of_incident(name) && files.exists(one / "incident.json")) all.push_back(name);
+  }
+  std::sort(all.begin(), all.end());
+  std::string stays;
+  for (std::size_t i = 0; i + static_cast<std::size_t>(most) < all.size(); ++i) {
+    std::string const why = remove_incident(files, folder / all[i], all[i]);
+    if (stays.empty()) stays = why;
+  }
+  return stays;
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -86,39 +128,41 @@ template <class Files>
 written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
                                 snapshot const& content, nlohmann::ordered_json description) {
   auto const folder = run_directory / "incidents";
-  char name[40];
-  std::snprintf(name, sizeof name, "attempt-%09lld", static_cast<long long>(attempt));
-  auto const beside = folder / (std::string(".writing-") + name);
-  written_incident written{folder / name};
+  std::string const name = detail::name_of_incident(attempt);
+  auto const beside = folder / (".writing-" + name);
+  written_incident written;
+  written.path = folder / name;
   try {
     files.make_directories(folder);
-    if (files.exists(beside)) detail::remove_incident(files, beside);
+    detail::remove_incident(files, beside, name);
     files.make_directories(beside);
     written.bytes = detail::write_checkpoint(files, beside, description["update"].template get<std::int64_t>(), true, content);
     written.bytes += detail::write_text(files, beside / "incident.json",
                                         description.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n")
                          .bytes;
     if (files.exists(run_directory / "metrics.jsonl"))
-      written.bytes += detail::write_text(files, beside / "records.jsonl",
-                                          detail::last_lines(files.read(run_directory / "metrics.jsonl"), 200))
-                           .bytes;
+      written.bytes +=
+          detail::write_text(files, beside / "records.jsonl",
+                             detail::last_lines(files.read(run_directory / "metrics.jsonl", posix_files::longest_record), 200))
+              .bytes;
     // Of an attempt that was made again after a resume the newer one stays.
-    if (files.exists(written.path)) detail::remove_incident(files, written.path);
+    written.not_removed = detail::remove_incident(files, written.path, name);
     files.rename(beside, written.path);
-    std::vector<std::filesystem::path> all;
-    for (auto const& one : files.list(folder)) {
-      if (one.filename().string().starts_with("attempt-") && files.exists(one / "incident.json")) all.push_back(one);
-    }
-    std::sort(all.begin(), all.end());
-    for (std::size_t i = 0; i + static_cast<std::size_t>(most) < all.size(); ++i) detail::remove_incident(files, all[i]);
   } catch (std::exception const&) {
     // What threw goes on; half of an incident does not stay.
     try {
-      if (files.exists(beside)) detail::remove_incident(files, beside);
+      detail::remove_incident(files, beside, name);
     } catch (file_error const&) {
       // The next incident of this attempt removes it.
     }
     throw;
+  }
+  try {
+    std::string const stays = detail::remove_old_incidents(files, folder, most);
+    if (written.not_removed.empty()) written.not_removed = stays;
+  } catch (file_error const& thrown) {
+    // This one is there.
+    written.not_removed = thrown.what();
   }
   return written;
 }

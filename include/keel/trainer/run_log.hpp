@@ -64,6 +64,12 @@ class run_log {
   void begin(config const& recipe);
   /// What the run is from here on, for load_config and for a reader.
   void write_recipe(config const& recipe);
+  /// The program's own loop was left by an exception; `words`: of the run's call that threw it, or empty.
+  void left_by_exception(std::int64_t update, std::string const& words) noexcept;
+  /// The loop ends inside an update, of which `micro_batches` are left out.
+  void partial_update(std::int64_t update, std::int64_t micro_batches);
+  /// The recipe has a seed, and the model was made before the generators had it.
+  void not_seeded(std::int64_t update);
   /// The recipe asks for a kernel that this LibTorch does not have.
   void no_fused_attention(std::int64_t update);
 

@@ -77,6 +77,25 @@ void run_log<Files>::write_recipe(config const& recipe) {
 }
 
 template <class Files>
+void run_log<Files>::not_seeded(std::int64_t update) {
+  std::string const words =
+      "the model was made before the recipe's seed was set, so its initial parameters are others in each process, unless the "
+      "program "
+      "loads or sets them. Call keel::seed<recipe>() before the model is made";
+  console_.notice("warning: " + words);
+  if (directory_) directory_->event("not_seeded", update, {{"message", words}});
+}
+
+template <class Files>
+void run_log<Files>::partial_update(std::int64_t update, std::int64_t micro_batches) {
+  std::string const words = "the last, partial update has " + std::to_string(micro_batches) +
+                            (micro_batches == 1 ? " micro-batch" : " micro-batches") +
+                            " and is left out. Call flush() before finish() to apply it; after a resume they come again";
+  console_.notice("warning: " + words);
+  if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", words}});
+}
+
+template <class Files>
 void run_log<Files>::no_fused_attention(std::int64_t update) {
   console_.notice("this LibTorch has no fused attention; the math path is used, which needs more memory");
   if (directory_) directory_->event("no_fused_attention", update);
@@ -341,6 +360,15 @@ void run_log<Files>::failed(std::int64_t update, std::string const& words, nlohm
   }
   sinks_.drain();
   if (console_log_) console_log_->drain();
+}
+
+template <class Files>
+void run_log<Files>::left_by_exception(std::int64_t update, std::string const& words) noexcept {
+  try {
+    failed(update, words.empty() ? "an exception of the program" : words, {});
+  } catch (std::exception const&) {
+    // What ends the run is on its way.
+  }
 }
 
 template <class Files>

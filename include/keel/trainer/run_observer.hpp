@@ -179,6 +179,7 @@ class run_observer {
         add_incident(content, event, description);
         written = write_incident(directory->files(), directory->root(), attempts + 1, step_.recipe_value().incident.most,
                                  content, description);
+        if (!written.not_removed.empty()) log_.notice("warning: an older incident was not removed: " + written.not_removed);
       } catch (std::exception const& thrown) {
         // What the run does with the update does not depend on it.
         log_.notice("warning: an incident was not kept: " + first_line(thrown));

@@ -87,6 +87,14 @@ std::int64_t ranks_of_checkpoint(snapshot const& content);
 /// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E26) where they evaluate other values.
 void combine_over(world_of_ranks const& world, evaluation_result& result);
 
+/// Of an epoch's end where one rank has accumulated more micro-batches than another.
+struct uneven_end {
+  int rank;      ///< the first with fewest
+  bool is_said;  ///< by one of them
+};
+/// All ranks: `open` micro-batches wait for the rest of an update here. Nothing where that is the same on all.
+std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int64_t open, bool is_said);
+
 /// A seed that no other rank has; rank 0 keeps the recipe's.
 std::uint64_t seed_of_rank(std::uint64_t seed, int rank);
 /// A run begins: seeds the generators as a recipe's determinism says. Of several ranks each draws other numbers, also where the program seeds all

@@ -305,6 +305,15 @@ KEEL_BODY void combine_over(world_of_ranks const& world, evaluation_result& resu
   }
 }
 
+KEEL_BODY std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int64_t open, bool is_said) {
+  if (world.size() == 1) return std::nullopt;
+  std::int64_t const fewest = world.combine(reduce::min{}, open * world.size() + world.rank());
+  std::int64_t const most = world.combine(reduce::max{}, open);
+  bool const any_said = world.combine(reduce::max{}, is_said);
+  if (fewest / world.size() == most) return std::nullopt;
+  return uneven_end{static_cast<int>(fewest % world.size()), any_said};
+}
+
 KEEL_BODY std::uint64_t seed_of_rank(std::uint64_t seed, int rank) {
   return seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(rank);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <keel/core/error.hpp>
 #include <keel/core/files.hpp>
+#include <keel/core/remove_directory.hpp>
 #include <keel/core/replace_file.hpp>
 #include <keel/memory/recording.hpp>
 #include <keel/memory/statistics.hpp>
@@ -14,6 +15,8 @@
 #include <keel/trainer/run_profiles.hpp>
 #include <memory>
 #include <stdexcept>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -26,17 +29,24 @@ struct no_sink : metric_sink {
   void scalars(std::int64_t, std::span<named_value const>) override {}
 };
 
-/// Makes the folder and removes the oldest ones of this name.
-KEEL_BODY void make_room(std::filesystem::path const& folder, std::size_t most) {
-  std::filesystem::create_directories(folder);
-  std::vector<std::filesystem::path> all;
-  for (auto const& entry : std::filesystem::directory_iterator(folder.parent_path())) {
-    if (entry.is_directory() && entry.path().filename().string().starts_with("update-")) all.push_back(entry.path());
+inline std::string name_of_profile(long long first_update) { return formatted("update-%09lld", first_update); }
+
+/// Makes the folder and removes the oldest ones of this kind, without what a person put there.
+KEEL_BODY void make_room(posix_files& files, std::filesystem::path const& folder, std::size_t most) {
+  files.make_directories(folder);
+  auto const parent = folder.parent_path();
+  std::vector<std::string> all;
+  for (auto const& entry : files.list(parent)) {
+    std::string const name = entry.filename().string();
+    std::string_view const digits = std::string_view(name).substr(std::min<std::size_t>(name.size(), 7));
+    bool const is_profile = name.starts_with("update-") && digits.size() >= 9 && digits.size() < 19 &&
+                            digits.find_first_not_of("0123456789") == std::string_view::npos;
+    if (is_profile && entry != folder) all.push_back(name);
   }
   std::sort(all.begin(), all.end());
-  for (std::size_t i = 0; i + most < all.size(); ++i) {
-    if (all[i] != folder) std::filesystem::remove_all(all[i]);
-  }
+  auto const is_own = [](std::string const& file) { return file == "summary.md" || file == "memory.pickle"; };
+  for (std::size_t i = 0; i + most <= all.size(); ++i)
+    remove_directory_of(files, parent / all[i], all[i], is_own, "trace.json");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -110,12 +120,12 @@ KEEL_BODY void run_profiles::finish() {
   all->why = why_;
   if (all->updates == 0) return;
   long long const first = first_update_ + 1;
-  auto const folder = directory_ / detail::formatted("update-%09lld", first);
+  auto const folder = directory_ / detail::name_of_profile(first);
   if (!writer_) return;
   writer_->post(
       [all, folder, recording = std::move(recording), ended = written_](metric_sink&) {
-        detail::make_room(folder, most_profiles);
         posix_files files;
+        detail::make_room(files, folder, most_profiles);
         auto const write = [&](char const* name, std::string const& content) {
           detail::replace_file(files, folder / name, [&](auto const& sink) { sink(content.data(), content.size()); });
         };

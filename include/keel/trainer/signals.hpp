@@ -36,6 +36,8 @@ class process_signals {
   void listen();
   void leave();
   int received();
+  /// A signal that no run has taken is for the next one that listens, and not raised again.
+  void defer() { is_deferred_ = true; }
   /// The same for a look: a signal that no run has taken yet stays the program's.
   static int pending_now() { return pending().load(std::memory_order_relaxed); }
 
@@ -80,6 +82,8 @@ class process_signals {
 
   std::mutex mutex_;
   std::atomic<bool> seen_{false};
+  std::atomic<bool> is_deferred_{false};
+  int deferred_ = 0;
   int listeners_ = 0;
   int save_listeners_ = 0;
   struct sigaction before_[count] = {};
@@ -100,6 +104,10 @@ class signal_listener {
   signal_listener& operator=(signal_listener const&) = delete;
   ~signal_listener() {
     if (active_) detail::process_signals::instance().leave();
+  }
+  /// The run has finished: a signal that came meanwhile stops the next one of this process, if there is one.
+  void defer() const {
+    if (active_) detail::process_signals::instance().defer();
   }
   /// The signal that asks for a stop, or 0.
   int received() const { return active_ ? detail::process_signals::instance().received() : 0; }

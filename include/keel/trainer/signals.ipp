@@ -10,7 +10,8 @@ namespace keel::detail::inline KEEL_MODE {
 KEEL_BODY void process_signals::listen() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (listeners_++ > 0) return;
-  pending().store(0);
+  pending().store(std::exchange(deferred_, 0));
+  is_deferred_ = false;
   for (auto& time : first_times()) time.store(0);
   seen_ = false;
   struct sigaction action = {};
@@ -30,7 +31,12 @@ KEEL_BODY void process_signals::leave() {
   for (int i = 0; i < count; ++i) put_back(numbers[i], &on_stop, before_[i]);
   // One that came after the last poll was for the program, which has its handlers back.
   int const unseen = pending().exchange(0);
-  if (unseen != 0 && !seen_) std::raise(unseen);
+  if (unseen == 0 || seen_) return;
+  if (is_deferred_) {
+    deferred_ = unseen;
+  } else {
+    std::raise(unseen);
+  }
 }
 
 KEEL_BODY int process_signals::received() {

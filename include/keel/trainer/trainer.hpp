@@ -7,8 +7,7 @@
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
 // The ranks save, stop, evaluate and end together (run_of_ranks.hpp), so all of them make the same calls; rank 0 has the checkpoints and
 // their events, the record and the console.
-// This file has the loop. What the loop is made of: the step (step.hpp), the checkpoints (checkpoint_manager.hpp), the
-// evaluations (evaluator.hpp), what is written down (run_log.hpp), where the run stands (progress.hpp), dry runs (dry_run.hpp).
+// This file has the loop, made of the step (step.hpp), checkpoint_manager.hpp, evaluator.hpp, run_log.hpp, progress.hpp and dry_run.hpp.
 #pragma once
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include <keel/collective/agreed.hpp>
 #include <keel/data/batch_source.hpp>
 #include <keel/data/no_batches.hpp>
+#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/health/alarm_watch.hpp>
 #include <keel/metrics/console.hpp>
@@ -80,7 +80,7 @@ class trainer {
     step_type::require_world();
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters, buffers and checkpoints are everyone's. Throws world_error
-  /// (E24) for ranks with different recipes, models or learning rates.
+  /// (E24) for ranks that do not train the same, and names the first difference.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {}, files const& file_system = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
@@ -102,6 +102,7 @@ class trainer {
         directory_(detail::open_directory(options_, saves, file_system)) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
+    evaluator_.restore(checkpoints_.registered());
     decltype(observer_)::require_alarms();
   }
   /// Rejected (Z08).
@@ -141,6 +142,9 @@ class trainer {
     detail::reject_call<rule::U51, Recipe>();
   }
   trainer& operator=(trainer const&) = delete;
+  ~trainer() {
+    if (begun_ && std::uncaught_exceptions() > unwinding_) log_.left_by_exception(step_.updates(), own_loop_threw_);
+  }
 
   // The run.
 
@@ -161,13 +165,11 @@ class trainer {
       try {
         step_.ranks().begin_run();
         begin_run();
-        outcome const ended = run_epochs(batches, loss_of, listener);
-        return end_run(ended);
+        outcome const ended = end_run(run_epochs(batches, loss_of, listener));
+        if (ended.is<result::finished>()) listener.defer();
+        return ended;
       } catch (std::exception const& thrown) {
-        step_.ranks().leave(first_line(thrown).c_str());
-        observer_.failing(thrown, evaluator_.is_inside());
-        drop_open_update();
-        record_failure(thrown);
+        fail(thrown);
         throw;
       }
     }
@@ -208,19 +210,17 @@ class trainer {
   /// keel::step throws, and what a save throws.
   template <class Batch, class LossOf>
   step_outcome step(Batch const& batch, LossOf&& loss_of) {
-    deterministic_scope const deterministic(is_strict);
-    if (!begun_) begin_run();
-    return take(batch, loss_of);
+    return in_own_loop([&] {
+      deterministic_scope const deterministic(is_strict);
+      if (!begun_) begin_run();
+      return take(batch, loss_of);
+    });
   }
   /// The same without a batch: `loss_of()` is all there is.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome step(LossOf&& loss_of) {
-    using function = std::remove_cvref_t<LossOf>;
-    // A copy may outlive the call, for an update that runs again; a function that keeps state is the caller's.
-    constexpr bool keeps = std::invocable<function const&> && std::copy_constructible<function>;
-    using kept = std::conditional_t<keeps, function, std::remove_reference_t<LossOf>&>;
-    return step(no_batch{}, detail::without_batch<kept>{loss_of});
+    return step(no_batch{}, detail::without_batch<detail::kept_function<LossOf>>{loss_of});
   }
   /// A micro-batch whose backward passes the program runs itself (step/own_backward.hpp); its close() records and saves as step does.
   [[nodiscard]] own_backward<trainer> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
@@ -233,16 +233,9 @@ class trainer {
   }
   /// As keel::step's: waits for an update that is under way on a device.
   std::optional<step_outcome> settle() { return step_.settle(); }
-  /// Applies what the data's end left incomplete.
+  /// Applies the last, partial update, as fit does at its end.
   std::optional<step_outcome> flush() {
-    auto const run = [this] { return step_.flush(); };
-    auto last = step_.has_open_update() ? cursor_.closing(run) : run();
-    if (last && last->gave_up()) {
-      cursor_.rewind();
-    } else if (last) {
-      after_update(*last);
-    }
-    return last;
+    return in_own_loop([this] { return close_partial_update(); });
   }
   /// True if a signal, request_stop() or an evaluation of the recipe asks the loop to end, and no update is open.
   /// Of several ranks all learn of it with the next update, and stop behind the same one.
@@ -256,28 +249,23 @@ class trainer {
   }
   /// The data has come to its end once. Evaluates and saves where the recipe does so by epochs.
   void end_epoch() {
-    if (!begun_) begin_run();
-    hooks_(event::epoch_end{progress_.cursor.epoch, progress_.cursor.position});
-    ++progress_.cursor.epoch;
-    progress_.cursor.position = 0;
-    progress_.cursor.in_epoch = false;
-    observer_.end_epoch();
-    if (!step_.at_boundary()) return;  // both come after the update that spans two epochs
-    after_epoch();
-    checkpoints_.note_random();
+    in_own_loop([this] { drop_uneven_update(), close_epoch(); });
   }
   /// The end of the loop, as fit's: saves what is not saved yet, ends the record, and says how it ended: stopped by `signal` or
-  /// by request_stop(), or finished. Micro-batches of an incomplete update do not count as consumed. Throws what a save throws.
+  /// by request_stop(), or finished. A partial update is left out, and said, unless flush() came before. Throws what a save throws.
   outcome finish(int signal = 0) {
-    drop_open_update();
-    if constexpr (step_type::replicates) {
-      // Of a signal that came since the others know nothing.
-      if (step_.ranks().is_shared()) signal = step_.ranks().asked().signal;
-      if (asks_to_stop()) stop_requested_ = true;
-    }
-    bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
-    step_.settle();
-    return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}));
+    return in_own_loop<true>([&] {
+      if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
+      drop_open_update();
+      if constexpr (step_type::replicates) {
+        // Of a signal that came since the others know nothing.
+        if (step_.ranks().is_shared()) signal = step_.ranks().asked().signal;
+        if (asks_to_stop()) stop_requested_ = true;
+      }
+      bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
+      step_.settle();
+      return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}));
+    });
   }
   /// Where a loop continues after resume().
   data_cursor const& cursor() const { return progress_.cursor; }
@@ -308,7 +296,9 @@ class trainer {
   /// Saves a checkpoint now, beside a scheduled one of this update if there is one; returns when it is durable, or under
   /// checkpoint::asynchronous when it was copied. Throws error: E12 without a checkpoint policy, S16 inside an update; what a
   /// synchronous save throws. In a hook of checkpoint_saved it asks for the next boundary.
-  void save() { checkpoints_.save(); }
+  void save() {
+    while_saving([this] { checkpoints_.save(); });
+  }
   /// Saves if all ranks agreed to.
   void save_if(agreed<bool> const& wanted) {
     if (wanted) save();
@@ -320,7 +310,9 @@ class trainer {
   /// Saves a checkpoint at the next update boundary; for hooks, in which no update is at its boundary yet.
   void request_save() { checkpoints_.request_save(); }
   /// Waits until the last save is durable. A save that failed is an event, as always.
-  void wait_for_save() { checkpoints_.wait_for_save(); }
+  void wait_for_save() {
+    while_saving([this] { checkpoints_.wait_for_save(); });
+  }
   /// Registers state of the program: it is in every checkpoint from here on, and comes back with it; a tensor in it comes back
   /// as another one. An update that is skipped or begins again leaves it as it was, unless `scope` says that only checkpoints
   /// bring it back. `state` lists its fields with `void visit(auto& archive)` and outlives the trainer; a field of a type that
@@ -340,8 +332,8 @@ class trainer {
 
   // Evaluation.
 
-  /// Weighted mean of `loss_of` over the batches, without a graph; random state and training modes are left as they were. Where
-  /// `loss_of` returns batch_metrics, it is an evaluation_result with their means.
+  /// Weighted mean of `loss_of` over the batches, without a graph; random state, training modes and the registered state of updates are
+  /// left as they were. Where `loss_of` returns batch_metrics, it is an evaluation_result with their means.
   template <class Batches, class LossOf>
   auto evaluate(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
@@ -349,14 +341,7 @@ class trainer {
     } else if constexpr (!countable_batch<detail::batch_of<std::remove_reference_t<Batches>>>) {
       return detail::reject_call<rule::U14, detail::batch_of<std::remove_reference_t<Batches>>>(), 0.0;
     } else {
-      auto const found = evaluator_.evaluate("", 0, batches, loss_of);
-      using batch = detail::batch_of<std::remove_reference_t<Batches>>;
-      using returned = std::remove_cvref_t<std::invoke_result_t<LossOf&, batch const&>>;
-      if constexpr (std::same_as<returned, batch_metrics>) {
-        return found;
-      } else {
-        return found.values.front().second;
-      }
+      return evaluator_.evaluate_once(batches, loss_of);
     }
   }
   /// What the recipe's evaluations look at; both are kept by copy, or by std::ref. The batches are read again each time.
@@ -412,15 +397,9 @@ class trainer {
       return {};
     } else {
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
-      constexpr bool is_included = requires(looked_at const& subject) { preflight_of(subject, batches, loss_of, options); };
-      static_assert(
-          is_included,
-          "the checks of a preflight stand in a header that is not included. Fix: #include <keel/diagnose/preflight.hpp>.");
       detail::raised const trying(is_trying_);
-      if constexpr (is_included)
-        return preflight_of(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()}, batches, loss_of,
-                            options);
-      return {};
+      return detail::preflight_where_included(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()},
+                                              batches, loss_of, options);
     }
   }
 
@@ -479,7 +458,6 @@ class trainer {
     }
   };
   friend forward_events;
-
   using clock = typename Environment::clock;
   using step_type = keel::step<recipe, Environment, forward_events>;
   using phase_scope = typename phase_clock<clock>::scope;
@@ -511,6 +489,7 @@ class trainer {
     if (!resumed && progress_.record.attempts == 0) {
       detail::begin_random(recipe_value().determinism, step_.parameters().device, step_.ranks().world().rank());
       log_.begin(recipe_value());
+      if (!was_seeded_ && step_.ranks().world().rank() == 0) log_.not_seeded(step_.updates());
     }
     log_.write_recipe(recipe_value());
     if (configured.attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
@@ -555,12 +534,12 @@ class trainer {
     }
     if (ended_ && epochs > 0 && cursor.epoch >= epochs)
       console_.notice("nothing left to do: this trainer has made its " + std::to_string(epochs) + " epochs");
-    // A single-pass range has one epoch, also after a resume at its end.
     for (;;) {
+      // A single-pass range has one epoch, also after a resume at its end.
       while ((epochs == 0 || cursor.epoch < epochs) && (detail::is_repeatable<Batches> || cursor.epoch == 0)) {
         if (auto ended = run_epoch(batches, loss_of, listener)) return *ended;
       }
-      auto const last = flush();
+      auto const last = close_partial_update();
       if (last && last->gave_up()) return *last->gave_up();
       // The last update may have sent the run back, and then there is data again.
       if (!std::exchange(data_moved_, false)) return result::finished{step_.updates()};
@@ -583,7 +562,7 @@ class trainer {
       if (data_moved_) return finished();
       // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
       if (length_reached() && options_.batches_per_epoch > 0 && cursor.position == options_.batches_per_epoch) {
-        end_epoch();
+        close_epoch();
         if (data_moved_) return finished();
       }
       if (length_reached() || ended_early()) return finished();
@@ -608,10 +587,12 @@ class trainer {
       }
     } catch (detail::data_ended const& by) {
       log_.data_ended(step_.updates(), by.rank);
+      end_is_said_ = true;
     }
     if (std::exchange(data_moved_, false)) return std::nullopt;
     if (ended) return ended;
-    end_epoch();
+    drop_uneven_update();
+    close_epoch();
     if (std::exchange(data_moved_, false)) return std::nullopt;
     if (length_reached() || ended_early()) return finished();
     return std::nullopt;
@@ -667,7 +648,6 @@ class trainer {
     after_update(known);
     return known;
   }
-
   // A micro-batch whose backward passes the program runs.
   friend own_backward<trainer>;
   using autocast = typename Environment::autocast;
@@ -679,7 +659,7 @@ class trainer {
   }
   step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
     begin_console(rows, tokens);
-    return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); }));
+    return in_own_loop([&] { return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); })); });
   }
   void abandon_own() {
     step_.abandon_own();
@@ -700,11 +680,7 @@ class trainer {
   void after_update(step_outcome const& last) {
     bool const updated = last.updated() != nullptr;
     if ((updated && evaluator_.is_due(step_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
-    {
-      phase_scope const saving(step_.phases(), run_phase::saving);
-      if (checkpoints_.at_boundary(updated, is_save_asked(), [this] { return slowest_update(); })) move_data();
-      watch_.moved();
-    }
+    while_saving([&] { save_at_boundary(updated, is_save_asked()); });
     checkpoints_.note_random();
   }
   void after_epoch() {
@@ -715,9 +691,17 @@ class trainer {
     if constexpr (saves) {
       // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
       if (!evaluates && configured.checkpoint.kind != checkpoint::kind::every_epochs) return;
-      phase_scope const saving(step_.phases(), run_phase::saving);
-      if (checkpoints_.at_boundary(false, false, [this] { return slowest_update(); })) move_data();
+      while_saving([this] { save_at_boundary(false, false); });
     }
+  }
+  void save_at_boundary(bool updated, bool asked) {
+    if (checkpoints_.at_boundary(updated, asked, [this] { return slowest_update(); })) move_data();
+  }
+  template <class Call>
+  void while_saving(Call const& call) {
+    phase_scope const saving(step_.phases(), run_phase::saving);
+    call();
+    watch_.moved();
   }
   bool is_save_asked() {
     if constexpr (step_type::replicates) {
@@ -803,6 +787,33 @@ class trainer {
     }
   }
 
+  std::optional<step_outcome> close_partial_update() {
+    auto last = step_.has_open_update() ? cursor_.closing([this] { return step_.flush(); }) : step_.flush();
+    if (last) last->gave_up() ? cursor_.rewind() : after_update(*last);
+    return last;
+  }
+  void close_epoch() {
+    if (!begun_) begin_run();
+    hooks_(event::epoch_end{progress_.cursor.epoch, progress_.cursor.position});
+    ++progress_.cursor.epoch;
+    progress_.cursor.position = 0;
+    progress_.cursor.in_epoch = false;
+    observer_.end_epoch();
+    if (!step_.at_boundary()) return;  // both come after the update that spans two epochs
+    after_epoch();
+    checkpoints_.note_random();
+  }
+  /// What a partial accumulation has is left out on all ranks, so that they evaluate, save and go on together.
+  void drop_uneven_update() {
+    if constexpr (step_type::replicates) {
+      std::int64_t const epoch = progress_.cursor.epoch;
+      auto const end =
+          detail::find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(end_is_said_, false));
+      if (end) drop_open_update();
+      progress_.cursor.epoch = epoch;  // of an update that began in the one before
+      if (end && !end->is_said) log_.data_ended(step_.updates(), end->rank);
+    }
+  }
   void drop_open_update() {
     if (step_.has_open_update()) {
       cursor_.rewind();
@@ -813,9 +824,10 @@ class trainer {
 
   outcome end_run(outcome const& ended) {
     step_.settle();
+    step_.compare_replicas();
     step_.phases().stop();
     step_.finish_layers();
-    checkpoints_.end();
+    while_saving([this] { checkpoints_.end(); });
     observer_.end();
     std::string const words = ending(ended);
     double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
@@ -836,21 +848,36 @@ class trainer {
     return ended;
   }
 
-  /// The run ends with an exception; what can still be written down is, and the exception goes on.
-  void record_failure(std::exception const& thrown) {
+  /// What a program's own loop calls: an exception by which its run is over is in the record as fit's.
+  template <bool EndsRun = false, class Call>
+  auto in_own_loop(Call const& call) {
+    try {
+      own_loop_threw_.clear();
+      return call();
+    } catch (std::exception const& thrown) {
+      own_loop_threw_ = first_line(thrown);
+      bool const is_of_ranks = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
+      if (begun_ && (EndsRun || is_of_ranks)) fail(thrown);
+      throw;
+    }
+  }
+
+  /// In the handler of the exception by which the run ends: what can still be written down is.
+  void fail(std::exception const& thrown) {
+    step_.ranks().leave(first_line(thrown).c_str());
+    observer_.failing(thrown, evaluator_.is_inside());
+    drop_open_update();
     begun_ = false;
-    try {
-      // A device may wait for the rank that is gone.
-      bool const may_hang = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
-      if (!may_hang) step_.settle();
-    } catch (std::exception const&) {
-      // What ends the run is the exception that is on its way.
-    }
-    try {
-      checkpoints_.save_after(thrown, step_.ranks().all_know());
-    } catch (std::exception const&) {
-      // Its end is an event in the record; older checkpoints are whole.
-    }
+    auto const try_to = [](auto const& call) {
+      try {
+        call();
+      } catch (std::exception const&) {
+        // What ends the run is the exception that is on its way; a save's end is an event in the record, and older checkpoints are whole.
+      }
+    };
+    bool const device_may_wait = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
+    if (!device_may_wait) try_to([this] { step_.settle(); });
+    try_to([&] { while_saving([&] { checkpoints_.save_after(thrown, step_.ranks().all_know()); }); });
     observer_.end();
     if constexpr (step_type::replicates) log_.leave_record_of(step_.ranks().world(), thrown.what());
     log_.failed(step_.updates(), first_line(thrown), observer_.failure());
@@ -895,12 +922,16 @@ class trainer {
   detail::run_observer<recipe, Environment, step_type> observer_{
       step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
   std::atomic<bool> stop_requested_{false};
+  int unwinding_ = std::uncaught_exceptions();  ///< when it was built
+  std::string own_loop_threw_;                  ///< the last call of a program's own loop, first line; empty: nothing
   bool begun_ = false;
   bool ended_ = false;  ///< a fit or finish of this trainer came to its end
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
-  mutable int signal_ = 0;   ///< that this rank has, of several
-  bool is_trying_ = false;   ///< a dry run or a replay, of which nothing stays
+  bool end_is_said_ = false;
+  mutable int signal_ = 0;  ///< that this rank has, of several
+  bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
+  bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_{};
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
