@@ -98,12 +98,14 @@ inline std::string same_on_all_ranks(config const& recipe, parameter_list const&
 
 /// A sum of some of the bits that the parameters have before an update, others in each; 0 of a device but now and then, since the host
 /// would wait for it.
-inline double sample_of(parameter_list const& parameters, std::int64_t update) {
+inline double sample_of(parameter_list const& parameters, std::int64_t update, bool on_device) {
   constexpr std::int64_t most = 1 << 14;
   auto const count = static_cast<std::int64_t>(parameters.tensors.size());
   if (count == 0) return 0.0;
   at::Tensor const whole = parameters.tensors[static_cast<std::size_t>(update % count)].detach();
-  if (!whole.defined() || whole.numel() == 0 || (!whole.is_cpu() && update % updates_between_looks != 0)) return 0.0;
+  if (!whole.defined() || whole.numel() == 0 ||
+      ((on_device || !whole.is_cpu()) && update % updates_between_looks != updates_between_looks - 1))
+    return 0.0;
   at::Tensor const flat = in_memory_order(whole);
   std::int64_t const pieces = (flat.numel() + most - 1) / most;
   std::int64_t const begin = update / count % pieces * most;
@@ -176,7 +178,7 @@ KEEL_BODY void replication::begin_exchange(window_of_ranks const& mine, ending h
   own[rates] = 0.0;
   double place = 0.0;
   for (double const rate : rates_of_groups()) own[rates] += rate * ++place;
-  own[sample] = how == ending::none ? sample_of(*parameters_, mine.updates) : 0.0;
+  own[sample] = how == ending::none ? sample_of(*parameters_, mine.updates, mine.on_device) : 0.0;
   // An exception before this is one that the others have yet to learn.
   told_ = true;
   numbers().begin(how != ending::none);
