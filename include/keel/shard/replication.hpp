@@ -171,16 +171,16 @@ class replication {
   /// An update of the parameters, after which each rank has the shares of the others. Where `run` throws, they learn it at once.
   template <class Run>
   void update(Run const& run) {
-    told_before_shares(run);
+    notify_before_gather(run);
     if (shares_) shares_->gather_parameters();
   }
   /// All ranks, behind an update: every hundredth compares the replicas.
   void look_at_replicas();
   /// All ranks: throws world_error that names what differs and the rank: E26 of a parameter or buffer, E24 of an option of the optimizer.
-  void compare_replicas();
+  void verify_replicas();
   /// The others wait in a collective that a rank which throws by itself does not come to, unless they know, or `is_told(exception)`.
   template <class Run, class IsTold>
-  void told_at_once(Run const& run, IsTold const& is_told) {
+  void abort_peers_on_exception(Run const& run, IsTold const& is_told) {
     try {
       run();
     } catch (world_error const&) {
@@ -191,12 +191,12 @@ class replication {
     }
   }
   template <class Run>
-  void told_at_once(Run const& run) {
-    told_at_once(run, [](std::exception const&) { return false; });
+  void abort_peers_on_exception(Run const& run) {
+    abort_peers_on_exception(run, [](std::exception const&) { return false; });
   }
   /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
   template <class Run>
-  void told_before_shares(Run const& run) {
+  void notify_before_gather(Run const& run) {
     try {
       run();
     } catch (std::exception const& thrown) {
@@ -273,11 +273,11 @@ struct no_replication {
   static void begin_call() {}
   static void tell_out_of_memory() {}
   static void look_at_replicas() {}
-  static void compare_replicas() {}
+  static void verify_replicas() {}
   static void ask_for_rung(bool /*thrashes*/) {}
   static bool take_rung_request() { return false; }
   template <class Run>
-  static void told_at_once(Run const& run) {
+  static void abort_peers_on_exception(Run const& run) {
     run();
   }
   static void prepare_update() {}

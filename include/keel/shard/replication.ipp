@@ -411,17 +411,16 @@ KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
 
 KEEL_BODY void replication::look_at_replicas() {
   if (!is_shared() || ++updates_since_look_ < updates_between_looks) return;
-  compare_replicas();
+  verify_replicas();
 }
 
-KEEL_BODY void replication::compare_replicas() {
+KEEL_BODY void replication::verify_replicas() {
   if (!is_shared()) return;
   updates_since_look_ = 0;
   require_live(world_);
   // A program may have run the model behind its last update, as to look at what it generates.
   buffers_.prepare(models_);
-  if (world_.combine(reduce::min{}, buffers_.bytes()) != world_.combine(reduce::max{}, buffers_.bytes()))
-    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
+  buffers_.verify_sizes(world_);
   share_buffers();
   require_same_lines(world_, lines_of_groups(*parameters_, *optimizer_));
   tensor_map all;

@@ -19,6 +19,8 @@ class shared_buffers {
   void prepare(std::vector<torch::nn::Module const*> const& models);
   /// Bytes of all of them.
   std::int64_t bytes() const;
+  /// All ranks: throws world_error (E26) where they do not have as many bytes.
+  void verify_sizes(world_of_ranks const& world) const;
   /// All ranks, which have as many: rank 0's are everyone's. Throws world_error (E25).
   void share(world_of_ranks const& world) const;
 

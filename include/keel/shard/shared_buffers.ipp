@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
 #include <keel/shard/shared_buffers.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -34,6 +35,11 @@ KEEL_BODY std::int64_t shared_buffers::bytes() const {
   std::int64_t sum = 0;
   for (auto const& [dtype, all] : buffers_) sum += static_cast<std::int64_t>(flat_.at(dtype).nbytes());
   return sum;
+}
+
+KEEL_BODY void shared_buffers::verify_sizes(world_of_ranks const& world) const {
+  if (world.combine(reduce::min{}, bytes()) != world.combine(reduce::max{}, bytes()))
+    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
 }
 
 KEEL_BODY void shared_buffers::share(world_of_ranks const& world) const {

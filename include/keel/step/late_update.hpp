@@ -72,7 +72,7 @@ class late_update {
     if (found.decided) step_.pending_->verdict.emplace(std::move(found.decided->verdict));
     step_.half_updated_ = false;
     step_.end_update();
-    step_.replication_.told_at_once([&] { step_.replication_.look_at_replicas(); });
+    step_.replication_.abort_peers_on_exception([&] { step_.replication_.look_at_replicas(); });
     return std::exchange(step_.settled_, std::nullopt).value_or(result::pending{});
   }
 

@@ -62,7 +62,7 @@ class replicated_update {
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
     if (!is_sum()) whole_->take_weight(all.weight);
     if (on_device()) {
-      told_before_shares([&] {
+      notify_before_gather([&] {
         at::Tensor const loss = loss_on_device(found.facts, all);
         late_update<Step>(step_).decide(found, std::move(*whole_), loss, losses_);
       });
@@ -74,7 +74,7 @@ class replicated_update {
       ranks().sum(named);
       found.facts.parts.put(named, is_sum());
     }
-    told_before_shares([&] {
+    notify_before_gather([&] {
       step_.judge(found, std::move(*whole_).unscale().check());
       if (found.clipped) found.clipped->write_for(step_.optimizer_);
     });
@@ -172,17 +172,17 @@ class replicated_update {
   }
 
   template <class Run>
-  void told_before_shares(Run const& run) {
+  void notify_before_gather(Run const& run) {
     if constexpr (Step::has_ladder) {
       told_if_not_of_ranks(run);
     } else {
-      ranks().told_before_shares(run);
+      ranks().notify_before_gather(run);
     }
   }
-  /// As replication::told_at_once. Where memory ran out, the step of a recipe with a ladder says so.
+  /// As replication::abort_peers_on_exception. Where memory ran out, the step of a recipe with a ladder says so.
   template <class Run>
   void told_if_not_of_ranks(Run const& run) {
-    ranks().told_at_once(run, [](std::exception const& thrown) {
+    ranks().abort_peers_on_exception(run, [](std::exception const& thrown) {
       return dynamic_cast<memory_of_other_rank const*>(&thrown) != nullptr || (Step::has_ladder && is_out_of_memory(thrown));
     });
   }

@@ -319,8 +319,8 @@ class step {
   std::int64_t open_micro_batches() const { return micro_batches_; }
   auto& ranks() { return replication_; }
   /// All ranks, at an update boundary: throws world_error for parameters, buffers or options of the optimizer that are not rank 0's.
-  void compare_replicas() {
-    replication_.told_at_once([&] { replication_.compare_replicas(); });
+  void verify_replicas() {
+    replication_.abort_peers_on_exception([&] { replication_.verify_replicas(); });
   }
   auto const& ranks() const { return replication_; }
   /// Waits for an update that is under way on a device; throws as its call would have.
@@ -599,7 +599,7 @@ class step {
       auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
         pass_.step_back();
         // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
-        if (pending_) replication_.told_at_once([&] { detail::late_update<step>(*this).settle_before(); });
+        if (pending_) replication_.abort_peers_on_exception([&] { detail::late_update<step>(*this).settle_before(); });
         replay_.rewind();
         if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
         drop_update();
@@ -650,7 +650,7 @@ class step {
   /// The next rung, which all ranks take together; hooks are called.
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true) {
     oom::rung_kind rung{};
-    replication_.told_at_once([&] {
+    replication_.abort_peers_on_exception([&] {
       auto const pieces = agree(world_, replay_.max_pieces()).value();
       replication_.inside([&] { rung = ladder_.take_next(pieces, begun(), detail::all_and_any(world_)); });
     });
@@ -770,7 +770,7 @@ class step {
     pass_.layers().after_update(updates_ + 1);
     repeated_.take(optimizer_, parameters_);
     step_outcome const result = accept(found.facts, found.loss, found.norm, was_clipped);
-    replication_.told_at_once([&] { replication_.look_at_replicas(); });
+    replication_.abort_peers_on_exception([&] { replication_.look_at_replicas(); });
     return result;
   }
 

@@ -309,7 +309,7 @@ class part final : public detail::run_part {
   bool at_boundary() const override { return step_.at_boundary(); }
   bool is_half_updated() const override { return step_.is_half_updated(); }
   void settle() override { step_.settle(); }
-  void compare_replicas() override { step_.compare_replicas(); }
+  void verify_replicas() override { step_.verify_replicas(); }
   void drop_update() override { step_.drop_update(); }
   std::optional<rollback_request> take_rollback_request() override { return step_.guards().take_rollback_request(); }
   double highest_rate() override { return step_.schedule().highest(0); }

@@ -659,7 +659,7 @@ class run {
   }
 
   outcome end_run(outcome const& ended) {
-    parts_.compare_replicas();
+    parts_.verify_replicas();
     // What was left in the middle is not saved: a resume takes that batch again.
     if (!in_iteration_) checkpoints_.end();
     checkpoints_.wait_for_save();

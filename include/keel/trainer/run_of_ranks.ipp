@@ -222,8 +222,7 @@ KEEL_BODY snapshot run_of_ranks::gather(std::function<snapshot()> const& make, s
     if (of_all) throw nonfinite_error(rule::N13::id, of_rank + without_id(theirs));
     throw world_error("E25", of_rank + theirs);
   }
-  if (world_.combine(reduce::min{}, buffers.bytes()) != world_.combine(reduce::max{}, buffers.bytes()))
-    throw world_error("E26", "the ranks do not have the same buffers any more. Give models the same ones on all of them.");
+  buffers.verify_sizes(world_);
   buffers.share(world_);
   require_replicas(world_, "the parameter or buffer", content.model);
   require_finite(content.model, content.finite);

@@ -69,7 +69,7 @@ class run_part {
   virtual bool is_half_updated() const = 0;
   virtual void settle() = 0;
   /// All ranks: throws world_error for parameters, buffers or options that are not rank 0's.
-  virtual void compare_replicas() = 0;
+  virtual void verify_replicas() = 0;
   virtual void drop_update() = 0;
   virtual std::optional<rollback_request> take_rollback_request() = 0;
   virtual double highest_rate() = 0;
@@ -164,8 +164,8 @@ class run_parts final : public checkpointed_step {
     for (run_part* const one : all_) one->require_parameters_in_place();
   }
   bool is_half_updated() const override;
-  void compare_replicas() {
-    for (run_part* const one : all_) one->compare_replicas();
+  void verify_replicas() {
+    for (run_part* const one : all_) one->verify_replicas();
   }
   void settle() override {
     for (run_part* const one : all_) one->settle();

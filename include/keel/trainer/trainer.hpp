@@ -824,7 +824,7 @@ class trainer {
 
   outcome end_run(outcome const& ended) {
     step_.settle();
-    step_.compare_replicas();
+    step_.verify_replicas();
     step_.phases().stop();
     step_.finish_layers();
     while_saving([this] { checkpoints_.end(); });
