@@ -292,6 +292,32 @@ TEST_CASE("an optimizer whose state is in a file gives the bits of one in memory
   CHECK(same_bits(train(offloading{}, "resumed", 6).first, expected.first));
 }
 
+TEST_CASE("an update of offloaded state leaves none of it in memory, however far the disk reads ahead") {
+  for (bool const sgd : {false, true}) {
+    std::vector<at::Tensor> parameters;
+    // Several blocks of a sweep each, neighbours in the file, and one that ends within a page.
+    for (std::int64_t const size : {200000, 300000, 70001, 262144})
+      parameters.push_back(at::ones({size}).requires_grad_());
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+    if (sgd) {
+      optimizer = std::make_unique<keel::sgd>(parameters, torch::optim::SGDOptions(0.05).momentum(0.9));
+    } else {
+      optimizer = std::make_unique<keel::adamw>(parameters, 0.01);
+    }
+    auto const home = std::make_shared<keel::memory::mapped_memory>(on_disk());
+    auto& engine = dynamic_cast<keel::update_engine&>(*optimizer);
+    for (int i = 0; i < 4; ++i) {
+      for (at::Tensor& one : parameters) one.mutable_grad() = at::ones_like(one);
+      if (i == 1) engine.move_state_to(home);
+      optimizer->step();
+      if (i == 0) continue;
+      CAPTURE(sgd, i);
+      CHECK(home->bytes() >= (sgd ? 1 : 2) * 832145 * 4);
+      CHECK(home->resident() == 0);
+    }
+  }
+}
+
 TEST_CASE("bf16 parameters keep their fp32 copies in the file, too, and doubles and strided ones go by operators there") {
   for (at::ScalarType const type : {at::kBFloat16, at::kDouble}) {
     for (bool const sgd : {false, true}) {

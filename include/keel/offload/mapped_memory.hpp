@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -106,12 +107,25 @@ class mapped_range {
   void* data() const { return data_; }
   std::int64_t bytes() const { return bytes_; }
 
-  /// Whole pages only. What the calls fail to free stays in memory, and nothing else is wrong.
+  /// How the system reads what is touched and not in memory: it alone, or its neighbours in the file with it.
+  void read_alone(bool alone) const { ::madvise(data_, length(), alone ? MADV_RANDOM : MADV_NORMAL); }
+  /// Start to read and to write whole pages, and return. What these and release() fail to do costs memory or time alone.
+  void prefetch(std::int64_t begin, std::int64_t end) const;
+  void write_back(std::int64_t begin, std::int64_t end) const;
+  /// Waits for the write, and frees the pages.
   void release(std::int64_t begin, std::int64_t end) const;
 
   std::int64_t resident() const;
 
  private:
+  struct pages {
+    std::int64_t begin, size;  ///< in bytes
+  };
+  /// Those that the bytes `begin` to `end` lie in.
+  pages pages_of(std::int64_t begin, std::int64_t end) const {
+    std::int64_t const from = begin / page_size() * page_size();
+    return {from, std::max<std::int64_t>(std::min(size_, to_pages(end)) - from, 0)};
+  }
   static std::int64_t to_pages(std::int64_t bytes) { return (bytes + page_size() - 1) / page_size() * page_size(); }
   std::size_t length() const { return static_cast<std::size_t>(size_); }
 
@@ -138,6 +152,19 @@ class mapped_memory final : public state_storage {
 
   bool holds(at::Tensor const& tensor) const override { return tensor.numel() == 0 || (has_file() && find(tensor) != nullptr); }
 
+  /// A sweep that read neighbours in would bring back what it has released.
+  void begin_sweep() override {
+    for_each([](detail::mapped_range const& one) { one.read_alone(true); });
+  }
+  void end_sweep() override {
+    for_each([](detail::mapped_range const& one) { one.read_alone(false); });
+  }
+  void prefetch(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) override {
+    if (auto const range = find(tensor)) range->prefetch(begin, end);
+  }
+  void write_back(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) override {
+    if (auto const range = find(tensor)) range->write_back(begin, end);
+  }
   void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) override {
     if (auto const range = find(tensor)) range->release(begin, end);
   }

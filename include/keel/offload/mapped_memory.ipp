@@ -6,7 +6,6 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/zeros_like.h>
 
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <sys/vfs.h>
@@ -135,18 +134,27 @@ KEEL_BODY mapped_range::mapped_range(std::shared_ptr<unnamed_file> file, std::si
   if (!range.is_zero) std::memset(data_, 0, length());
 }
 
+KEEL_BODY void mapped_range::prefetch(std::int64_t begin, std::int64_t end) const {
+  auto const [from, size] = pages_of(begin, end);
+  if (size > 0) ::madvise(static_cast<char*>(data_) + from, static_cast<std::size_t>(size), MADV_WILLNEED);
+}
+
+KEEL_BODY void mapped_range::write_back(std::int64_t begin, std::int64_t end) const {
+  auto const [from, size] = pages_of(begin, end);
+  if (size > 0) ::sync_file_range(file_->descriptor(), begin_ + from, size, SYNC_FILE_RANGE_WRITE);
+}
+
 KEEL_BODY void mapped_range::release(std::int64_t begin, std::int64_t end) const {
-  std::int64_t const from = begin / page_size() * page_size();
-  std::int64_t const to = std::min(size_, to_pages(end));
-  if (from >= to) return;
+  auto const [from, size] = pages_of(begin, end);
+  if (size == 0) return;
   auto* const where = static_cast<char*>(data_) + from;
-  auto const count = static_cast<std::size_t>(to - from);
+  auto const count = static_cast<std::size_t>(size);
   // Written so that the pages can go, and no further: nothing here outlives the process, so the disk need not flush.
   unsigned const written = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
-  bool const is_written = ::sync_file_range(file_->descriptor(), begin_ + from, to - from, written) == 0;
+  bool const is_written = ::sync_file_range(file_->descriptor(), begin_ + from, size, written) == 0;
   if (!is_written && ::msync(where, count, MS_SYNC) != 0) return;
   ::madvise(where, count, MADV_DONTNEED);
-  ::posix_fadvise(file_->descriptor(), begin_ + from, to - from, POSIX_FADV_DONTNEED);
+  ::posix_fadvise(file_->descriptor(), begin_ + from, size, POSIX_FADV_DONTNEED);
 }
 
 KEEL_BODY std::int64_t mapped_range::resident() const {
@@ -175,8 +183,12 @@ KEEL_BODY mapped_memory::mapped_memory(std::filesystem::path directory) : direct
 KEEL_BODY at::Tensor mapped_memory::move_in(at::Tensor const& tensor) {
   at::NoGradGuard no_grad;
   at::Tensor const moved = zeros(tensor, tensor.scalar_type());
+  auto const range = find(moved);
+  if (range == nullptr) return moved;
+  range->read_alone(true);
   moved.copy_(tensor);
-  release(moved, 0, bytes_of(moved));
+  range->release(0, bytes_of(moved));
+  range->read_alone(false);
   return moved;
 }
 

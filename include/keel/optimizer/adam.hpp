@@ -98,9 +98,6 @@ class adam_engine : public Base, public update_engine {
 
   void add_job(at::Tensor const& parameter, at::Tensor const& worked, state_type& state, bool amsgrad, exact const& c);
 
-  /// What a piece of a sweep touched of state that lives elsewhere.
-  void release(chunk const& piece);
-
   /// A parameter's state where operators can work on it, and back to where it lives at the end.
   struct borrowed {
     borrowed(at::Tensor const& parameter, at::Tensor const& master, state_type& of, state_place const& place)

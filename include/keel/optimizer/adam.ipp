@@ -83,7 +83,11 @@ void adam_engine<Base>::update_with(double factor) {
            count, of.coefficients);
     });
   };
-  place_.sweep(chunks_, sweep, [this](chunk const& piece) { release(piece); });
+  place_.sweep(chunks_, sweep, [this](chunk const& piece, auto const& visit) {
+    job const& of = jobs_[piece.tensor];
+    for (at::Tensor const* const one : {of.worked, &of.state->exp_avg(), &of.state->exp_avg_sq(), &of.state->max_exp_avg_sq()})
+      visit(*one);
+  });
   jobs_.clear();
 }
 
@@ -177,13 +181,6 @@ void adam_engine<Base>::add_job(at::Tensor const& parameter, at::Tensor const& w
   // The kernel writes past autograd, which counts the changes of a tensor to notice graphs that are out of date.
   parameter.unsafeGetTensorImpl()->bump_version();
   masters_.updated(parameter);
-}
-
-template <class Base>
-void adam_engine<Base>::release(chunk const& piece) {
-  job const& of = jobs_[piece.tensor];
-  for (at::Tensor const* const one : {of.worked, &of.state->exp_avg(), &of.state->exp_avg_sq(), &of.state->max_exp_avg_sq()})
-    place_.release(*one, piece.begin, piece.begin + piece.count);
 }
 
 template <class Base>

@@ -65,25 +65,29 @@ class state_place {
       move_all([this](at::Tensor const& tensor, at::Tensor const&) { return settled(tensor); });
     }
   }
-  /// Calls `work(index, piece)` for every piece; of state that lives elsewhere a few at a time, and `release(piece)` after
-  /// them.
-  template <class Work, class Release>
-  void sweep(chunk_list const& chunks, Work const& work, Release const& release) const {
+  /// Calls `work(index, piece)` for every piece. Of state that lives elsewhere one after the other: while one is worked on, the
+  /// next ones are read and the one before is written. `for_each_state(piece, visit)` visits the fp32 tensors of a piece.
+  template <class Work, class ForEachState>
+  void sweep(chunk_list const& chunks, Work const& work, ForEachState const& for_each_state) const {
     if (home_ == nullptr) return chunks.for_each(work);
-    for (std::size_t first = 0; first < chunks.size(); first += chunks_at_home) {
-      std::size_t const last = std::min(chunks.size(), first + chunks_at_home);
-      chunks.for_each(first, last, work);
-      // Neighbours at once: each release is a write to wherever it lives.
-      chunk together = chunks[first];
-      for (std::size_t i = first + 1; i < last; ++i) {
-        if (chunks[i].tensor == together.tensor) {
-          together.count += chunks[i].count;
-        } else {
-          release(std::exchange(together, chunks[i]));
-        }
-      }
-      release(together);
+    sweep_scope const scope(*home_);
+    auto const apply = [&](void (state_storage::*call)(at::Tensor const&, std::int64_t, std::int64_t), std::size_t index) {
+      if (index >= chunks.size()) return;
+      chunk const& piece = chunks[index];
+      std::int64_t const begin = piece.begin * bytes_of_fp32;
+      std::int64_t const end = begin + piece.count * bytes_of_fp32;
+      for_each_state(piece, [&](at::Tensor const& tensor) {
+        if (tensor.defined()) (*home_.*call)(tensor, begin, end);
+      });
+    };
+    for (std::size_t i = 0; i < read_ahead; ++i) apply(&state_storage::prefetch, i);
+    for (std::size_t i = 0; i < chunks.size(); ++i) {
+      apply(&state_storage::prefetch, i + read_ahead);
+      chunks.for_each(i, i + 1, work);
+      apply(&state_storage::write_back, i);
+      if (i > 0) apply(&state_storage::release, i - 1);
     }
+    if (chunks.size() > 0) apply(&state_storage::release, chunks.size() - 1);
   }
 
   at::Tensor zeros(at::Tensor const& like) const;
@@ -91,18 +95,22 @@ class state_place {
   at::Tensor settled(at::Tensor const& tensor) const {
     return home_ == nullptr || !tensor.defined() || home_->holds(tensor) ? tensor : home_->move_in(tensor);
   }
-  /// These elements of an fp32 tensor are not needed any more.
-  void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) const {
-    if (home_ != nullptr && tensor.defined())
-      home_->release(tensor, begin * static_cast<std::int64_t>(sizeof(float)), end * static_cast<std::int64_t>(sizeof(float)));
-  }
   void release(at::Tensor const& tensor) const {
     if (home_ != nullptr && tensor.defined()) home_->release(tensor, 0, static_cast<std::int64_t>(tensor.nbytes()));
   }
 
  private:
-  /// Pieces after which state that lives elsewhere is released: 2 MiB of Adam's moments.
-  static constexpr std::size_t chunks_at_home = 8;
+  static constexpr std::int64_t bytes_of_fp32 = sizeof(float);
+  /// Pieces. With the one that is worked on and the one that is written, 1 MiB of Adam's moments is in memory.
+  static constexpr std::size_t read_ahead = 2;
+
+  struct sweep_scope {
+    state_storage& home;
+    explicit sweep_scope(state_storage& of) : home(of) { home.begin_sweep(); }
+    sweep_scope(sweep_scope const&) = delete;
+    sweep_scope& operator=(sweep_scope const&) = delete;
+    ~sweep_scope() { home.end_sweep(); }
+  };
 
   /// Out of the home, beside the parameter.
   at::Tensor brought_out(at::Tensor const& tensor, at::Tensor const& parameter) const {

@@ -86,9 +86,9 @@ KEEL_BODY void sgd::update_with(double factor) {
       detail::sgd(parameter, gradient, of.buffer == nullptr ? nullptr : of.buffer + begin, of.fresh, count, of.coefficients);
     });
   };
-  place_.sweep(chunks_, sweep, [&](detail::chunk const& piece) {
-    place_.release(jobs_[piece.tensor].momentum, piece.begin, piece.begin + piece.count);
-    place_.release(*jobs_[piece.tensor].worked, piece.begin, piece.begin + piece.count);
+  place_.sweep(chunks_, sweep, [&](detail::chunk const& piece, auto const& visit) {
+    visit(jobs_[piece.tensor].momentum);
+    visit(*jobs_[piece.tensor].worked);
   });
   jobs_.clear();
 }

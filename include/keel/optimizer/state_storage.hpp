@@ -18,7 +18,15 @@ class state_storage {
   virtual at::Tensor zeros(at::Tensor const& like, at::ScalarType type) = 0;
   /// True if the tensor lives here already.
   virtual bool holds(at::Tensor const& tensor) const = 0;
-  /// The next update is the first to need the tensor's bytes `begin` to `end` again.
+
+  /// An update takes all tensors in order, piece by piece, between these two. Of each piece, bytes `begin` to `end` of a tensor:
+  virtual void begin_sweep() {}
+  virtual void end_sweep() {}
+  /// It is needed next: starts reading it.
+  virtual void prefetch(at::Tensor const& /*tensor*/, std::int64_t /*begin*/, std::int64_t /*end*/) {}
+  /// It has its new values: starts writing it.
+  virtual void write_back(at::Tensor const& /*tensor*/, std::int64_t /*begin*/, std::int64_t /*end*/) {}
+  /// The next update is the first to need it again: waits until it is written, and frees its memory.
   virtual void release(at::Tensor const& tensor, std::int64_t begin, std::int64_t end) = 0;
 
  protected:
