@@ -29,3 +29,38 @@ TEST_CASE("the cursor after an exception stands before the window that was dropp
   CHECK(run.updates() == 3);
   CHECK(run.cursor().consumed == 7);
 }
+
+TEST_CASE("a resume within an epoch rejects batches in memory of another number, and one between epochs takes them") {
+  using namespace keel::literals;
+  struct saves : keel::recipe<keel::checkpoint::every<2_steps>> {};
+  for (bool const between : {false, true}) {
+    scratch_directory const directory;
+    auto const train = [&](std::size_t count, std::int64_t updates, bool accepts) {
+      auto const model = make_small();
+      keel::adamw optimizer(model->parameters(), 0.01);
+      std::vector<pair_batch> batches;
+      for (std::uint64_t i = 0; i < count; ++i) batches.push_back(make_pair_batch(i));
+      keel::trainer<saves> run{
+          model, optimizer, quiet({.run_directory = directory.path(), .updates = updates, .accept_changed_recipe = accepts})};
+      run.fit(batches, mean_squared_error(model));
+      return run.updates();
+    };
+    std::int64_t const first = between ? 6 : 4;
+    train(6, first, false);
+    if (between) {
+      CHECK(train(8, 10, false) == 10);
+      continue;
+    }
+    for (std::size_t const other : {std::size_t{8}, std::size_t{5}}) {
+      try {
+        train(other, 10, false);
+        FAIL("nothing was thrown");
+      } catch (keel::checkpoint_error const& thrown) {
+        CHECK(thrown.id() == "E03");
+        CHECK(std::string(thrown.what()).find("before 6 batches, now " + std::to_string(other) + " batches") !=
+              std::string::npos);
+      }
+    }
+    CHECK(train(8, 10, true) == 10);
+  }
+}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# readme.sh ROOT CXX: every snippet of every README.md is a piece of a compiled file, every line that they say compiles does, and
+# readme.sh ROOT CXX: every snippet of every page is a piece of a compiled file, every line that they say compiles does, and
 # every error that they quote is what this compiler says. The first README.md keeps to 300 lines.
 set -euo pipefail
 root=$1
@@ -14,7 +14,7 @@ fail() {
 }
 
 # Cuts them into numbered blocks: for each marked fence one file with its lines and one with its mark.
-readmes=$(cd "$root" && find README.md include -name README.md | sort)
+readmes=$(cd "$root" && find README.md include -name '*.md' | sort)
 (cd "$root" && cat $readmes) | awk -v folder="$folder" '
   /^<!-- .* -->$/ { mark = $0; sub(/^<!-- /, "", mark); sub(/ -->$/, "", mark); next }
   /^```/ && !inside { inside = 1; if (mark != "") { ++count; print mark > (folder "/" count ".mark"); printf "" > (folder "/" count ".text") } next }
@@ -66,4 +66,4 @@ for one in $readmes; do
   done
 done
 [ "$failures" -eq 0 ] || exit 1
-echo "$blocks blocks of $(echo "$readmes" | wc -l) READMEs hold"
+echo "$blocks blocks of $(echo "$readmes" | wc -l) pages hold"

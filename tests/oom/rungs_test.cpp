@@ -112,6 +112,21 @@ TEST_CASE("a rung of the program's own is asked again until it has nothing left"
   CHECK(frees_once::calls() == 2);
 }
 
+TEST_CASE("a program's own loop whose last update gave up ends as such, and one that went on as finished") {
+  for (bool const goes_on : {false, true}) {
+    frees_once::calls() = 1;
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::trainer<own> run{model, optimizer, quiet()};
+    auto const outcome = run.step(make_pair_batch(1), [&](pair_batch const&) -> at::Tensor { run_out_of_memory(); });
+    CHECK(outcome.is<keel::result::gave_up>());
+    if (goes_on) run.step(make_pair_batch(1), mean_squared_error(model));
+    auto const ended = run.finish();
+    CHECK(ended.is<keel::result::gave_up>() != goes_on);
+    CHECK(ended.is<keel::result::finished>() == goes_on);
+  }
+}
+
 TEST_CASE("a rung that could never do anything for this model is rejected before memory runs out: A21, A22, O20, U33") {
   auto const model = make_small();
   keel::adamw engine(model->parameters(), 0.01);

@@ -36,8 +36,9 @@ struct trained_model {
   }
 };
 
-/// Rows of a micro-batch: what rank `rank` of `ranks` has, or all of them. Ragged: rank 0 has fewer.
+/// Rows of a micro-batch: what rank `rank` of `ranks` has, or all of them. Ragged: rank 0 has fewest, or in each second micro-batch most.
 pair_batch rows_of(std::int64_t update, int rank, int ranks, bool ragged, at::ScalarType dtype) {
+  if (ragged && update % 2 == 1) rank = ranks - 1 - rank;
   pair_batch whole;
   std::vector<at::Tensor> x, y;
   for (std::int64_t i = 3 * update; i < 3 * update + 3; ++i) {

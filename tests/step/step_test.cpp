@@ -307,7 +307,7 @@ TEST_CASE("every bad batch and loss is an error that names it, and costs nothing
   CHECK(id_of(make_pair_batch(1), [](pair_batch const& b) { return b.first; }) == "E07");
   CHECK(id_of(make_pair_batch(1), [](pair_batch const&) { return at::Tensor(); }) == "E07");
   CHECK(id_of(make_pair_batch(1), [&](pair_batch const& b) { return good(b).detach(); }) == "E07");
-  CHECK(id_of(make_pair_batch(1), [&](pair_batch const& b) { return keel::weighted_loss{good(b), 0.0}; }) == "E07");
+  CHECK(id_of(make_pair_batch(1), [&](pair_batch const& b) { return keel::weighted_loss{good(b), -1.0}; }) == "E07");
   CHECK_THROWS_AS(keel::require_token_range(at::tensor({0, 4, 5}), 5), keel::data_error);
   CHECK_NOTHROW(keel::require_token_range(at::tensor({0, 4}), 5));
   CHECK(same_bits(model->parameters(), parameters));

@@ -427,3 +427,36 @@ TEST_CASE("the record has a line an iteration with what each part came to") {
   CHECK(nlohmann::json::parse(lines[4])["own"]["generator/skipped"] == 1.0);
   CHECK(has(read_file(directory / "run" / "events.jsonl"), "\"part_skipped\""));
 }
+
+TEST_CASE("an exception that ends the loop of several models is in their record, from a loss, a hook and the program itself") {
+  enum class thrower { loss, hook, program };
+  for (thrower const where : {thrower::loss, thrower::hook, thrower::program}) {
+    scratch_directory const directory;
+    auto const train = [&] {
+      models of;
+      keel::run<saved> run{quiet({.run_directory = directory.path()})};
+      keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+      if (where == thrower::hook)
+        run.on([](keel::event::update_end const& e) {
+          if (e.update == 2) throw std::runtime_error("from a hook");
+        });
+      std::int64_t count = 0;
+      for (auto const& real : run.epochs(real_data())) {
+        ++count;
+        if (where == thrower::program && count == 2) throw std::runtime_error("from the program");
+        d.update(real, [&](at::Tensor const& x) {
+          if (where == thrower::loss && count == 2) throw std::runtime_error("from a loss");
+          return judged(of, x, 1);
+        });
+      }
+      run.finish();
+    };
+    CHECK_THROWS_AS(train(), std::runtime_error);
+    auto const failed = events_of(directory.path(), "failed");
+    REQUIRE(failed.size() == 1);
+    auto const words = failed.front().at("message").get<std::string>();
+    CHECK(words.find(where == thrower::loss   ? "from a loss"
+                     : where == thrower::hook ? "from a hook"
+                                              : "an exception of the program") != std::string::npos);
+  }
+}

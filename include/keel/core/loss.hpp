@@ -27,7 +27,7 @@ struct named_loss {
 /// A mean over `weight` equal things, such as the tokens that were not masked.
 struct weighted_loss {
   at::Tensor mean;                     ///< scalar, floating point
-  double weight = 1.0;                 ///< above zero
+  double weight = 1.0;                 ///< zero or above; of zero, the micro-batch counts for nothing
   std::vector<named_loss> parts = {};  ///< that `mean` is the sum of, where the program names them
 };
 
@@ -92,14 +92,14 @@ inline weighted_loss as_weighted_loss(losses const& all, std::int64_t rows) {
 template <class LossOf, class Batch>
 concept loss_function = requires(LossOf& loss_of, Batch const& batch) { as_weighted_loss(loss_of(batch), std::int64_t{1}); };
 
-/// Throws data_error (E07) unless a micro-batch counts for something.
+/// Throws data_error (E07) unless it is a finite number, zero or above. A loss of weight zero counts for nothing.
 inline void require_weight(double weight) {
-  if (weight > 0.0 && std::isfinite(weight)) return;
-  throw data_error("E07", "the weight of a loss must be a finite number above zero and is " + std::to_string(weight) +
-                              ". Leave micro-batches without any counted element out of the data.");
+  if (weight >= 0.0 && std::isfinite(weight)) return;
+  throw data_error("E07", "the weight of a loss must be a finite number, zero or above, and is " + std::to_string(weight) +
+                              ". Return what the micro-batch counts for, such as its rows or its unmasked tokens.");
 }
 
-/// Throws data_error unless the loss is a floating-point scalar with a graph and a positive weight.
+/// Throws data_error (E07) unless the loss is a floating-point scalar with a graph.
 inline void require_trainable(weighted_loss const& loss) {
   if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type())) {
     std::string const shape = loss.mean.defined() ? c10::str(loss.mean.sizes(), " of ", loss.mean.scalar_type()) : "nothing";
@@ -112,7 +112,6 @@ inline void require_trainable(weighted_loss const& loss) {
                      "the loss does not depend on any parameter that requires grad. Compute it from the model's output, "
                      "outside of torch::NoGradGuard and without detach().");
   }
-  require_weight(loss.weight);
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -18,6 +18,7 @@ enum class reason : unsigned char {
   scale_overflow,
   loss_spike,
   gradient_spike,
+  zero_weight,  ///< no row of it counted, as where all labels are masked
   out_of_memory
 };
 
@@ -35,6 +36,8 @@ inline char const* to_string(reason why) {
       return "spike of the loss";
     case reason::gradient_spike:
       return "spike of the gradient norm";
+    case reason::zero_weight:
+      return "zero weight";
     case reason::out_of_memory:
       return "out of memory";
   }

@@ -268,7 +268,7 @@ inline constexpr guide_entry all_of_guide[] = {
     {error_ids, "E09", "memory ran out, and no rung of a ladder is left", "a smaller batch, a ladder, recompute",
      "the update is dropped; a checkpoint is consistent"},
     {error_ids, "E10", "gradients overflow at the lowest loss scale: the model itself diverges",
-     "keel::precision::bf16, or a lower rate", "of a grad_scaler that a program uses alone"},
+     "keel::precision::bf16, or a lower rate", "the parameters are those of before"},
     {error_ids, "E11", "an optimizer does not fit the model or the recipe", "build it from this model's parameters",
      "it names the parameter"},
     {error_ids, "E12", "options or a call without sense", "what the sentence says", "nothing has happened yet"},
@@ -286,6 +286,18 @@ inline constexpr guide_entry all_of_guide[] = {
      "leave it to the schedule, or keel::schedule::constant", "before a parameter changes"},
     {error_ids, "E19", "a gradient or parameter was changed beside the step", "change it between updates, or in a clip policy",
      "it names the parameter"},
+    {error_ids, "E22", "a number that the recipe leaves open is missing, not wanted or not of its kind",
+     "give the numbers that the sentence names", "nothing has happened yet"},
+    {error_ids, "E23", "the model is in evaluation mode, so dropout and batch norm would not train", "model->train()",
+     "a frozen part may stay in it"},
+    {error_ids, "E24", "what the launcher says is incomplete, ranks do not meet, or they do not train the same",
+     "compare what the sentence names on both ranks", "nothing has been trained yet"},
+    {error_ids, "E25", "another rank failed, ended or hangs", "the first error over all ranks; then start all of them again",
+     "the last checkpoint is whole"},
+    {error_ids, "E26", "ranks make different calls, or their replicas differ", "make the same calls on all ranks",
+     "the last checkpoint is whole"},
+    {error_ids, "E27", "a run made no progress for as long as keel::timeout allows",
+     "no_progress.txt has the stacks of all threads", "the last checkpoint is whole"},
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -225,6 +225,8 @@ struct reentrant_block {
 
   /// LibTorch passes only tensors on, so that something stands for an optional input that is not there.
   at::Tensor call(torch::autograd::variable_list inputs) const;
+  /// The forward pass without a graph. Throws error (E16) for a block that differentiates inside itself.
+  at::Tensor call_without_graph(torch::autograd::variable_list const& inputs) const;
 };
 
 class reentrant_function : public torch::autograd::Function<reentrant_function> {
@@ -236,7 +238,7 @@ class reentrant_function : public torch::autograd::Function<reentrant_function> 
     torch::autograd::variable_list const inputs = {each...};
     context->save_for_backward(inputs);
     context->saved_data["block"] = c10::IValue::make_capsule(c10::make_intrusive<holder>(block));
-    at::Tensor const result = block->call(inputs);
+    at::Tensor const result = block->call_without_graph(inputs);
     block->drew = block->context.has_moved();
     block->sum = sum_of_values(result);
     return result;
@@ -286,8 +288,8 @@ auto recompute(Forward forward, Inputs const&... inputs) {
 namespace keel::inline KEEL_MODE {
 
 /// The same by a backward pass inside the backward pass; `forward` returns one tensor. Throws error (A02) where no input
-/// requires grad, because then nothing in the block would be trained; in the backward pass A04 under torch::autograd::grad, and
-/// E16 as recompute does, by the block's result.
+/// requires grad, because then nothing in the block would be trained, and (E16) for a block that differentiates inside itself; in the
+/// backward pass A04 under torch::autograd::grad, and E16 as recompute does, by the block's result.
 template <class Forward, std::same_as<at::Tensor>... Inputs>
   requires std::same_as<std::invoke_result_t<Forward&, Inputs const&...>, at::Tensor>
 at::Tensor recompute_reentrant(Forward forward, Inputs const&... inputs) {

@@ -132,6 +132,18 @@ KEEL_BODY at::Tensor reentrant_block::call(torch::autograd::variable_list inputs
   return forward(inputs);
 }
 
+KEEL_BODY at::Tensor reentrant_block::call_without_graph(torch::autograd::variable_list const& inputs) const {
+  try {
+    return call(inputs);
+  } catch (c10::Error const& thrown) {
+    // LibTorch has no type for it.
+    if (std::string_view(thrown.what()).find("does not require grad") == std::string_view::npos) throw;
+  }
+  throw error("E16",
+              "a block that differentiates inside itself has no graph for it under keel::recompute::reentrant. Use "
+              "keel::recompute::non_reentrant, or differentiate outside of the block.");
+}
+
 KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::autograd::AutogradContext* context,
                                                                       torch::autograd::variable_list const& gradients) {
   // torch::autograd::grad computes some gradients only; this backward pass would add to all of them.

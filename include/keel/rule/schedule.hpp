@@ -38,7 +38,9 @@ struct L03 {
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
                         s.start_ratio >= 0.0 && s.start_ratio <= 1.0;
     bool const rate =
-        s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() && !(c.run.known && s.min_lr > c.run.learning_rate);
+        s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() &&
+        // A negative rate is learning_rate_error E18's.
+        !(c.run.known && c.run.learning_rate >= 0.0 && s.min_lr > c.run.learning_rate);
     return !ratios || !rate;
   }
 };

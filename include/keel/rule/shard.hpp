@@ -16,7 +16,7 @@ struct Z06 {
 struct Z08 {
   KEEL_RULE_TEXT("Z08", "none known",
                  "two optimizers on one model share no step that can be guarded. Fix: one optimizer with two parameter groups; "
-                 "for a GAN, a keel::step for each model.");
+                 "for a GAN, a keel::part for each model.");
   static constexpr auto decided = rule::decided::call;
 };
 

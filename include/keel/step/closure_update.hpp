@@ -17,6 +17,7 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/observer.hpp>
 #include <keel/step/update_decision.hpp>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -71,6 +72,11 @@ class closure_update {
     step_.pass_.phases().enter(run_phase::update);
     bool const is_first = evaluations_ == 1;
     update_sums const& sums = step_.pass_.sums();
+    if (step_.pass_.has_zero_weight()) {
+      if (is_first) take_facts(sums);
+      constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+      end(reason::zero_weight, "", nan, nan);
+    }
     double const loss = step_.losses_stay_on_device_ ? Step::read(sums.loss.mean_on_device()) : sums.loss.mean();
     if (is_first) take_facts(sums);
     found_.facts.origin = origin_of(sums);

@@ -68,7 +68,8 @@ class late_update {
     found.facts.memory = step_.pass_.memory().end();
     step_.pass_.phases().stop();
     found.facts.times = step_.pass_.phases().take();
-    step_.pending_.emplace(pending_update{found.facts, found.limits, {}, found.where});
+    step_.pending_.emplace(
+        pending_update{found.facts, found.limits, {}, found.skip_reason.value_or(reason::nonfinite_loss), found.where});
     if (found.decided) step_.pending_->verdict.emplace(std::move(found.decided->verdict));
     step_.half_updated_ = false;
     step_.end_update();
@@ -79,7 +80,7 @@ class late_update {
   /// The device's verdict is the host's. Throws world_error (E25) where it does not come because another rank is gone.
   step_outcome close(pending_update update) {
     constexpr double nan = std::numeric_limits<double>::quiet_NaN();
-    if (!update.verdict) return step_.skip(update.facts, reason::nonfinite_loss, update.where, nan, nan);
+    if (!update.verdict) return step_.skip(update.facts, update.skip_reason, update.where, nan, nan);
     if constexpr (Step::replicates) require_end(*update.verdict);
     auto const [loss, norm, applied, spoiled, also] = update.verdict->read();
     std::size_t const ranks = step_.replication_.is_shared() ? static_cast<std::size_t>(step_.replication_.world().size()) : 0;

@@ -22,7 +22,8 @@ constexpr bool has_state_outside_clip(slot_list<Slots...>) {
 /// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
 /// with_names.
 struct probable_names {
-  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip;
+  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite, should_skip,
+      should_rollback;
   int operator()();
 };
 template <class Policy>
@@ -40,6 +41,7 @@ constexpr bool has_uncalled_members() {
     using probe = with_names<Policy>;
     constexpr bool has_another = !requires {
       &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
+          &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback,
           &probe::operator();
     };
     constexpr bool calls_factor = std::is_same_v<typename Policy::in_slot, slot::schedule>;

@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cmath>
@@ -49,12 +50,13 @@ class replicated_update {
   update_decision decide() {
     if (on_device()) late_update<Step>(step_).settle_before();
     window_of_ranks const all = agree();
-    if (all.is_finite()) told_if_not_of_ranks([&] { ranks().sum_gradients(); });
+    bool const counts = all.loss_weight > 0.0;
+    if (counts && all.is_finite()) told_if_not_of_ranks([&] { ranks().sum_gradients(); });
     require_declared_update(step_.present_value().accumulate, step_.micro_batches_, all.rows, step_.is_first());
     update_decision found{{step_.scaler_.factor(), 0.0, all.tokens, all.rows, on_device()}};
     found.facts.parts = sums_.parts;
     found.facts.origin = origin_of(sums_);
-    if (!all.is_finite()) {
+    if (!counts || !all.is_finite()) {
       skip(found, all);
       return found;
     }
@@ -93,8 +95,8 @@ class replicated_update {
 
   /// `loss`: of this rank, where its host knows it.
   window_of_ranks window_of(double loss, double loss_weight, double unit, double weight) {
-    double const counted = is_sum() ? 1.0 : loss_weight;
-    return {.loss = on_device() ? 0.0 : loss * counted,
+    double const counted = is_sum() && loss_weight > 0.0 ? 1.0 : loss_weight;
+    return {.loss = on_device() || counted == 0.0 ? 0.0 : loss * counted,
             .loss_weight = counted,
             .weight = weight,
             .unit = unit,
@@ -124,7 +126,9 @@ class replicated_update {
       return ranks().agree(lost);
     }
     double loss = sums_.loss.mean();
-    if (!on_device()) {
+    if (step_.pass_.has_zero_weight()) {
+      loss = 0.0;
+    } else if (!on_device()) {
       if (sums_.loss.is_on_device()) loss = Step::read(sums_.loss.mean_on_device());
       if (!std::isfinite(loss)) return ranks().agree(window_of(loss, sums_.loss.weight, 0.0, 0.0));
     }
@@ -140,6 +144,10 @@ class replicated_update {
   /// What the host knows of it is the same on all ranks.
   void skip(update_decision& found, window_of_ranks const& all) {
     found.loss = found.norm = mean_of(all.loss, all);
+    if (all.nonfinite_on < 0 && all.loss_weight == 0.0) {
+      found.skip_reason = reason::zero_weight;
+      return;
+    }
     found.skip_reason = reason::nonfinite_loss;
     found.where = sums_.parts.first_nonfinite(Step::read);
     if (ranks().is_shared()) {
@@ -155,7 +163,10 @@ class replicated_update {
   /// What the sums of losses on the devices need: one of them that found no memory between two would leave the others in the second.
   void prepare_losses() {
     at::NoGradGuard const no_grad;
-    mine_ = (sums_.loss.mean_on_device() * (is_sum() ? 1.0 : sums_.loss.weight)).reshape({1});
+    // Of a rank on which no row counted there is no loss.
+    auto const zero = [this] { return at::zeros({1}, step_.parameters_.tensors.front().options().dtype(at::kDouble)); };
+    mine_ =
+        sums_.loss.is_on_device() ? (sums_.loss.mean_on_device() * (is_sum() ? 1.0 : sums_.loss.weight)).reshape({1}) : zero();
     losses_ = at::empty({ranks().world().size()}, mine_.options());
     if (sums_.parts.names() != 0) named_ = sums_.parts.sums_on_device(mine_.device(), is_sum());
   }

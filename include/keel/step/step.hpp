@@ -678,7 +678,7 @@ class step {
   void tell_end(detail::loss_accumulator const& tally, std::int64_t index) {
     // A hook changes nothing of how an update is decided; on a device it costs a wait.
     bool const asks = losses_stay_on_device_ && detail::reads_losses(observe_);
-    double const loss = asks ? read(tally.mean_on_device()) : tally.mean();
+    double const loss = asks && tally.is_on_device() ? read(tally.mean_on_device()) : tally.mean();
     observe_(event::micro_batch_end{begun(), index, loss, tally.weight});
   }
 
@@ -694,6 +694,10 @@ class step {
     detail::update_decision found{{scaler_.factor(), 0.0, sums.tokens, sums.rows, decides_on_device_}};
     found.facts.parts = sums.parts;
     found.facts.origin = detail::origin_of(sums);
+    if (pass_.has_zero_weight()) {
+      found.skip_reason = reason::zero_weight;
+      return found;
+    }
     if (decides_on_device_) {
       // There is nothing for the device to decide.
       if (!sums.exception.empty() && !pass_.has_gradients()) {

@@ -111,12 +111,13 @@ struct update_decision {
   std::string where = {};  ///< the first parameter with a non-finite gradient, or the named loss that is not finite
 };
 
-/// An update that is under way on the device, or one whose loss the host knows is not finite.
+/// An update that is under way on the device, or one that the host skipped without it.
 struct pending_update {
   update_facts facts;
   update_limits limits;
   std::optional<device_result> verdict = {};
-  std::string where = {};  ///< without a verdict
+  reason skip_reason = reason::nonfinite_loss;  ///< without a verdict
+  std::string where = {};                       ///< without a verdict
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

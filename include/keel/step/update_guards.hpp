@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/nonfinite/nonfinite_guard.hpp>
 #include <keel/spike/spike_guard.hpp>
@@ -27,11 +28,19 @@ class update_guards {
   void accepted(step_outcome const& result) {
     nonfinite_.accepted();
     spike_.accepted(result);
+    zero_weights_ = 0;
   }
 
-  /// One more update is skipped. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run; `update` counts
-  /// from 1.
+  /// One more update is skipped. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run, and data_error (E07) for the
+  /// 100th in a row of weight zero; `update` counts from 1.
   void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
+    if (why == reason::zero_weight) {
+      if (++zero_weights_ < most_zero_weights) return;
+      throw data_error("E07",
+                       "update " + std::to_string(update) + ": " + std::to_string(zero_weights_) +
+                           " updates in a row counted no row, so nothing is trained. Look at the mask and at the weight of "
+                           "keel::weighted_loss.");
+    }
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
     auto const words = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
                              : nonfinite_.skipped(why, where, update, origin);
@@ -50,6 +59,8 @@ class update_guards {
  private:
   nonfinite_guard nonfinite_;
   spike_guard spike_;
+  static constexpr std::int64_t most_zero_weights = 100;
+  std::int64_t zero_weights_ = 0;  ///< updates in a row
   std::optional<rollback_request> request_;
 };
 

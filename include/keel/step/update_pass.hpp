@@ -91,6 +91,8 @@ class update_pass {
   bool has_program_state() const { return program_ != nullptr && !program_->empty(); }
   /// There are gradients to add to.
   bool is_open() const { return gradients_.has_value(); }
+  /// No micro-batch of the update counted.
+  bool has_zero_weight() const { return sums_.loss.weight == 0.0; }
   /// A parameter has one.
   bool has_gradients() const {
     return std::any_of(parameters_.tensors.begin(), parameters_.tensors.end(),
@@ -153,7 +155,7 @@ class update_pass {
   /// parameter since the last one, data_error (E07) where no parameter has a gradient.
   gradients<stage::scaled> complete() {
     watch_.require_unchanged();
-    if (!has_gradients()) {
+    if (!has_zero_weight() && !has_gradients()) {
       throw data_error(
           "E07",
           "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
@@ -252,14 +254,11 @@ class update_pass {
     sums_.rows += batch_traits<Batch>::rows(batch);
     sums_.tokens += batch_traits<Batch>::tokens(batch);
     loss_accumulator tally;
-    bool const cut = relief.pieces > 1;
     for_each_piece(batch, relief.pieces, granularity_of(batch, granularity_), [&](auto const& piece, std::int64_t rows) {
       name_mixed_dtypes(piece, parameters_.tensors.front().scalar_type(),
-                        [&] { run_piece(piece, rows, loss_of, relief, cut, tally); });
+                        [&] { run_piece(piece, rows, loss_of, relief, tally); });
     });
-    // Of a cut micro-batch each piece may count nothing, but not all of them.
-    if (cut && tally.weight == 0.0) require_weight(0.0);
-    add_to_sum(tally);
+    if (tally.weight > 0.0) add_to_sum(tally);
     return tally;
   }
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
@@ -282,7 +281,7 @@ class update_pass {
   }
 
   template <class Batch, class LossOf>
-  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_settings const& relief, bool cut,
+  void run_piece(Batch const& batch, std::int64_t rows, LossOf& loss_of, memory_settings const& relief,
                  loss_accumulator& tally) {
     weighted_loss loss;
     versions_.take();
@@ -319,8 +318,9 @@ class update_pass {
     }
     if (auto const changed = versions_.first_changed())
       throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
-    // A piece that is all padding adds nothing, and may have no mean and no graph.
-    if (cut && loss.weight == 0.0) return;
+    require_weight(loss.weight);
+    // One that is all padding adds nothing, and may have no mean and no graph.
+    if (loss.weight == 0.0) return;
     require_trainable(loss);
     memory_.enter(memory::phase::backward);
     phases_.enter(run_phase::backward);

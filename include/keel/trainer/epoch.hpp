@@ -9,6 +9,8 @@
 #include <keel/trainer/batch_walk.hpp>
 #include <keel/trainer/progress.hpp>
 #include <optional>
+#include <range/v3/range/concepts.hpp>
+#include <range/v3/range/primitives.hpp>
 #include <string>
 
 namespace keel::detail::inline KEEL_MODE {
@@ -34,6 +36,16 @@ inline void take_order(data_cursor& cursor, std::string const& order, bool accep
     throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor.order + ", now " + order +
                                       ". Use that data, another run directory, or options.accept_changed_recipe.");
   cursor.order = order;
+}
+/// The same with what the batches say of their order, or in one process with how many are in memory. Ranks may have different numbers of
+/// them, and between epochs data may grow.
+template <class Batches>
+void take_order_of(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_alone, bool accept_another) {
+  if constexpr (requires { std::string(batches.describe()); }) {
+    take_order(cursor, batches.describe(), accept_another);
+  } else if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
+    if (is_alone) take_order(cursor, std::to_string(ranges::size(batches)) + " batches", accept_another || cursor.position == 0);
+  }
 }
 
 /// Calls `begin(position)` once and `take(batch)` for every batch from the cursor on, which take moves; what take returns ends

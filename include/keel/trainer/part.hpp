@@ -146,6 +146,7 @@ class part final : public detail::run_part {
         : parts_(&of.parts_),
           registered_(&of.checkpoints_.registered()),
           ranks_(&of.ranks_),
+          threw_(&of.threw_),
           recipe_(&of.recipe_value()),
           begin_([&of] {
             of.leaving_if_it_throws([&of] {
@@ -178,10 +179,12 @@ class part final : public detail::run_part {
       begin_();
       set_aside const others(*parts_, one);
       ranks_->begin_call();
+      threw_->clear();
       try {
         return call();
       } catch (std::exception const& thrown) {
-        ranks_->threw(one.step_.ranks().all_know(), first_line(thrown).c_str());
+        *threw_ = first_line(thrown);
+        ranks_->threw(one.step_.ranks().all_know(), threw_->c_str());
         throw;
       }
     }
@@ -220,6 +223,7 @@ class part final : public detail::run_part {
     detail::run_parts* parts_;
     registered_states* registered_;
     detail::iterations_of_ranks* ranks_;
+    std::string* threw_;
     config const* recipe_;
     std::function<void()> begin_;
     bool const* in_iteration_;

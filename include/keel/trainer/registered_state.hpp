@@ -135,7 +135,9 @@ class registered_states final : public program_state {
     for (auto const& one : states_) {
       for (std::string const& field : one.unsound()) {
         if (one.unsound_from_the_start.count(field) == 0)
-          throw broken_rule<nonfinite_error, rule::N13>(one.name + "." + field + " is not finite");
+          throw nonfinite_error("N13", "the registered " + one.name + "." + field +
+                                           " is not finite, and a checkpoint with it would replace a good one. Store what "
+                                           "keel::as_finite(value) returns, where it returns one.");
       }
     }
   }

@@ -133,6 +133,9 @@ class run {
       : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system, taken_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
+  ~run() {
+    if (begun_ && std::uncaught_exceptions() > unwinding_) log_.left_by_exception(parts_.updates(), threw_);
+  }
 
   // The loop.
 
@@ -153,7 +156,7 @@ class run {
   /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
   /// was saved before is. Throws what a save throws.
   outcome finish() {
-    return leaving_if_it_throws([this] {
+    return leaving_if_it_throws<true>([this] {
       auto const ends = c10::make_scope_exit([this] { watch_.end(); });
       watch_.begin(parts_.updates());
       {
@@ -263,14 +266,17 @@ class run {
     if constexpr (is_of_ranks) detail::reject_call<rule::U56, Recipe>();
   }
 
-  /// What throws on one rank between its updates is for the others to know.
-  template <class Call>
+  /// What throws on one rank between its updates is for the others to know. `EndsRun`: and it is recorded as the end of the run.
+  template <bool EndsRun = false, class Call>
   std::invoke_result_t<Call const&> leaving_if_it_throws(Call const& call) {
     ranks_.begin_call();
+    threw_.clear();
     try {
       return call();
     } catch (std::exception const& thrown) {
-      ranks_.leave(first_line(thrown).c_str());
+      threw_ = first_line(thrown);
+      ranks_.leave(threw_.c_str());
+      if (EndsRun && std::exchange(begun_, false)) log_.left_by_exception(parts_.updates(), threw_);
       throw;
     }
   }
@@ -324,6 +330,7 @@ class run {
         run_.begin_run();
         run_.watch_.begin(run_.parts_.updates());
         if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
+        detail::take_order_of(run_.progress_.cursor, batches_, !run_.ranks_.is_shared(), run_.options_.accept_changed_recipe);
         walk_.emplace(batches_, run_.progress_.cursor, run_.device());
         over_ = run_.is_over();
         if (!over_) find();
@@ -706,6 +713,8 @@ class run {
   update_timer<clock> timer_;
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};
+  int unwinding_ = std::uncaught_exceptions();  ///< when it was built
+  std::string threw_;                           ///< the last exception of the run or of a part, first line
   bool begun_ = false;
   bool in_iteration_ = false;
   bool was_stopped_ = false;
@@ -715,7 +724,7 @@ class run {
   std::optional<typename Environment::stop> until_the_end_;  ///< of several ranks that a signal stops
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
-  typename clock::time_point started_{};
+  typename clock::time_point started_ = clock::now();
   detail::shown_phase shown_{[this] { watch_.moved(); }};
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };

@@ -252,7 +252,7 @@ class trainer {
     in_own_loop([this] { drop_uneven_update(), close_epoch(); });
   }
   /// The end of the loop, as fit's: saves what is not saved yet, ends the record, and says how it ended: stopped by `signal` or
-  /// by request_stop(), or finished. A partial update is left out, and said, unless flush() came before. Throws what a save throws.
+  /// by request_stop(), given up where the last update was, or finished. A partial update is left out, and said, unless flush() came before. Throws what a save throws.
   outcome finish(int signal = 0) {
     return in_own_loop<true>([&] {
       if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
@@ -264,6 +264,7 @@ class trainer {
       }
       bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
       step_.settle();
+      if (gave_up_) return end_run(*std::exchange(gave_up_, std::nullopt));
       return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}));
     });
   }
@@ -518,8 +519,7 @@ class trainer {
   template <class Batches, class LossOf, class Listener>
   outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
     data_cursor& cursor = progress_.cursor;
-    if constexpr (requires { std::string(batches.describe()); })
-      detail::take_order(cursor, batches.describe(), options_.accept_changed_recipe);
+    detail::take_order_of(cursor, batches, !step_.ranks().is_shared(), options_.accept_changed_recipe);
     data_moved_ = false;  // your own loop does not read it
     std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (length() > 0 ? 0 : 1);
     if (length_reached()) {
@@ -635,10 +635,10 @@ class trainer {
     log_.counts_tokens(tokens != rows);
   }
   step_outcome after_micro_batch(step_outcome taken) {
-    // What follows, until the next micro-batch, is waiting for it.
-    typename phase_clock<clock>::afterwards const waits{step_.phases(), run_phase::data};
+    typename phase_clock<clock>::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
+    gave_up_ = taken.gave_up() ? std::optional(*taken.gave_up()) : std::nullopt;
     // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
-    if (taken.gave_up()) {
+    if (gave_up_) {
       cursor_.rewind();
       return taken;
     }
@@ -648,8 +648,7 @@ class trainer {
     after_update(known);
     return known;
   }
-  // A micro-batch whose backward passes the program runs.
-  friend own_backward<trainer>;
+  friend own_backward<trainer>;  // a micro-batch whose backward passes the program runs
   using autocast = typename Environment::autocast;
   parameter_list const& parameters() const { return step_.parameters(); }
   void begin_own() {
@@ -929,11 +928,12 @@ class trainer {
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
   bool end_is_said_ = false;
+  std::optional<result::gave_up> gave_up_;  ///< the last update of a program's own loop
   mutable int signal_ = 0;  ///< that this rank has, of several
   bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
-  typename clock::time_point started_{};
+  typename clock::time_point started_ = clock::now();
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 
