@@ -33,6 +33,16 @@ std::set<std::int64_t> expected(std::vector<saved> const& all, keel::retention c
       bool const young = !item->second && ++in_turn <= keep.newest;
       if (young || item->first == one.update || (keep.every > 0 && item->first % keep.every == 0) || (!keep.best.empty() && keep.best[0] == item->first)) stay.insert(item->first);
     }
+    // In turn: the newest that is long enough ago for a rollback, and the oldest that is not.
+    if (keep.rollback_distance > 0) {
+      auto const is_old = [&](auto const& item) { return one.update - item.first >= keep.rollback_distance; };
+      std::vector<std::int64_t> old, young;
+      for (auto const& item : extra) {
+        if (!item.second) (is_old(item) ? old : young).push_back(item.first);
+      }
+      if (!old.empty()) stay.insert(old.back());
+      if (!young.empty()) stay.insert(young.front());
+    }
     std::erase_if(extra, [&](auto const& item) { return stay.count(item.first) == 0; });
   }
   return stay;
@@ -43,11 +53,11 @@ std::set<std::int64_t> expected(std::vector<saved> const& all, keel::retention c
 TEST_CASE("rotation_with_a_limit_of_one: every limit and count up to six, in turn and out of it, keeps what the policy says and at least one") {
   for (std::int64_t limit = 1; limit <= 6; ++limit) {
     for (unsigned extras = 0; extras < 64; ++extras) {
-      for (std::int64_t const every : {0, 4}) {
+      for (auto const& [every, distance] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {4, 0}, {0, 3}}) {
         scratch_directory const directory;
         keel::checkpoint_store<> store(directory);
         store.prepare();
-        keel::retention keep{.newest = limit, .every = every};
+        keel::retention keep{.newest = limit, .every = every, .rollback_distance = distance};
         std::vector<saved> all;
         for (std::int64_t count = 1; count <= 6; ++count) {
           keep.requested = (extras >> (count - 1) & 1u) != 0;

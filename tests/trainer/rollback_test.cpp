@@ -253,6 +253,34 @@ TEST_CASE("a spike rolls back behind its window and skips the data") {
   CHECK(taken == expected);
 }
 
+TEST_CASE("a rollback finds a checkpoint from before the fault and not long before it, whatever the cadence of the saves keeps") {
+  struct recipe : keel::recipe<keel::spike::rollback<keel::spike::zscore<8.0>, keel::spike::window<8>, keel::spike::in_a_row<2>>,
+                               keel::checkpoint::every<1_epochs, keel::checkpoint::keep<1>>, keel::determinism::seeded<3>> {};
+  // In batches; each spike comes 100 updates into the run, with saves each 1, 3 and 25 updates.
+  for (std::int64_t const epoch_length : {1, 3, 25}) {
+    scratch_directory const directory;
+    keel::seed<recipe>();
+    auto const model = std::make_shared<small_module>(0.0);
+    torch::optim::SGD optimizer(model->parameters(), 0.01);
+    keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = 110})};
+    std::vector<std::int64_t> went_to;
+    run.on([&](keel::event::rolled_back const& e) { went_to.push_back(e.to); });
+    auto const batches = [&](std::int64_t epoch) {
+      return ranges::views::iota(epoch_length * epoch, epoch_length * (epoch + 1)) |
+             ranges::views::transform([](std::int64_t i) { return keel::row_numbers{i}; });
+    };
+    run.fit(batches, [&](keel::row_numbers const& rows) {
+      at::Tensor const loss = mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(rows[0])));
+      return rows[0] == 100 || rows[0] == 101 ? loss * 1000.0 : loss;
+    });
+    CAPTURE(epoch_length);
+    REQUIRE(went_to.size() == 1);
+    CHECK(went_to.front() <= 92);
+    CHECK(went_to.front() >= 92 - 2 * 10 - epoch_length);
+    CHECK(run.updates() == 110);
+  }
+}
+
 TEST_CASE("a rollback passes over a damaged checkpoint, and a checkpoint that would not be finite is a reason to go back") {
   scratch_directory const directory;
   struct recipe : goes_back<nonfinite::rollback<3>> {};

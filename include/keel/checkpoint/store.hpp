@@ -48,6 +48,8 @@ struct retention {
   std::int64_t newest = 2;              ///< so many of the newest
   std::int64_t every = 0;               ///< also those of updates that are a multiple of it; 0: none
   std::vector<std::int64_t> best = {};  ///< also these
+  /// Also the newest that is so many updates older than the new one, for a rollback, and the next, which takes its place; 0: neither.
+  std::int64_t rollback_distance = 0;
   /// The new one was requested, and gives way to the next that is. Three preemptions in a row then take nothing away that a
   /// rollback may need.
   bool requested = false;

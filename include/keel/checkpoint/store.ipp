@@ -269,6 +269,17 @@ std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, ret
     bool const is_one_of_many = !id.requested && keep.every > 0 && id.update % keep.every == 0;
     if (is_young || is_one_of_many) stay.insert(id);
   }
+  if (keep.rollback_distance > 0) {
+    std::optional<checkpoint_id> old, next;
+    for (auto const& [id, of] : found) {
+      if (of.requested || id.update > newest.update) continue;
+      bool const is_old = id.update <= newest.update - keep.rollback_distance;
+      if (is_old) old = id;
+      if (!is_old && !next) next = id;
+    }
+    if (old) stay.insert(*old);
+    if (next) stay.insert(*next);
+  }
   // A run that rolls back to one of these needs what that one calls the best.
   for (checkpoint_id const& id : stay) best.insert(best.end(), found[id].best.begin(), found[id].best.end());
   for (auto const& [id, of] : found) {

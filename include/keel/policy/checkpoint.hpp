@@ -68,7 +68,7 @@ template <long long Count>
 struct keep_k_best {
   static constexpr void apply(settings& to) {
     to.best = true;
-    to.best_count = Count;
+    to.best_count = Count > 0 ? Count : -1;  // that is S24's
   }
 };
 struct on_exception : sets<&settings::on_exception, true> {};

@@ -10,6 +10,12 @@ namespace keel::detail {
 /// The empty recipe in the place of one that was rejected; facts of types are not held against it.
 struct inert : recipe<> {};
 
+/// Rejected (`Rule`), unless the recipe was, whose own error is enough. `Taken`: what stands for it.
+template <class Rule, class Recipe, class Taken>
+constexpr void reject_call_of() {
+  if constexpr (!std::is_same_v<Taken, inert>) reject_call<Rule, Recipe>();
+}
+
 /// A trainer rejects what this version of keel does not implement.
 struct at_trainer {
   template <class Recipe>
@@ -46,7 +52,8 @@ constexpr config joined_with_run(config value, config const& run) {
 }
 constexpr config any_run() {
   config value;
-  value.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 1000};
+  // A rollback finds its checkpoint in some run; N12 is asked again with the one that it gets.
+  value.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 1000, .keep = 1'000'000'000};
   value.evaluation = {.kind = evaluation::kind::every, .interval = 1000};
   return value;
 }

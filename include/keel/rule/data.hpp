@@ -1,4 +1,4 @@
-// T: packed sequences.
+// T: what the data is, and what is looked at in it.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -17,11 +17,22 @@ struct T01 {
 struct T03 {
   KEEL_RULE_TEXT("T03", "none known",
                  "packing loses which completion a reward belongs to. Fix: data that is not keel::data::packed, or "
-                 "keel::objective::supervised.");
-  static constexpr bool broken(config const& c) { return c.data.packed && c.objective.kind != objective::kind::supervised; }
+                 "keel::model::has<keel::model::sequence_boundaries>.");
+  static constexpr bool broken(config const& c) {
+    return c.data.packed && !c.model.sequence_boundaries && c.objective.kind != objective::kind::supervised;
+  }
 };
 
-using data_rules = list<T01, T03>;
+struct T08 {
+  KEEL_RULE_TEXT("T08", "",
+                 "a batch has no size below 0. Fix: keel::batch_guard::vocabulary<N>, classes<N> and longest<N> from 1 on, or "
+                 "remove that option.");
+  static constexpr bool broken(config const& c) {
+    return c.batch_guard.vocabulary < 0 || c.batch_guard.classes < 0 || c.batch_guard.longest < 0;
+  }
+};
+
+using data_rules = list<T01, T03, T08>;
 
 }  // namespace keel::rule
 

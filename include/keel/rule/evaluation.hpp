@@ -10,13 +10,17 @@ namespace keel::rule {
 /// trainer::evaluate_on asks it too, which sees whether the data ends.
 struct E02 {
   KEEL_RULE_TEXT("E02", "Lightning (warns)",
-                 "this evaluation never runs or never ends. Fix: an interval of at least 1, no negative option, and "
-                 "keel::evaluation::batches<N> if its data is endless.");
+                 "this evaluation never runs or never ends. Fix: an interval from 1 to the run's length, options from 0 on and "
+                 "finite, batches<N> if its data is endless.");
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
-    return e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 ||
-           !(e.min_delta >= 0.0 && e.min_delta <= std::numeric_limits<double>::max());
+    constexpr double largest = std::numeric_limits<double>::max();
+    long long const length = c.schedule.total > 0 ? c.schedule.total : c.run.updates;
+    bool const never = (e.kind == evaluation::kind::every && length > 0 && e.interval > length) ||
+                       (e.kind == evaluation::kind::every_epochs && c.data.endless);
+    return never || e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 ||
+           !(e.min_delta >= 0.0 && e.min_delta <= largest) || (e.has_stop_at && !(e.stop_at >= -largest && e.stop_at <= largest));
   }
 };
 
@@ -45,13 +49,13 @@ struct E20 {
 
 struct E21 {
   KEEL_RULE_TEXT("E21", "",
-                 "min_delta and not_before need early_stop; monitor and larger_is_better something that judges. Fix: "
-                 "keel::evaluation::early_stop<5>, or remove them.");
+                  "min_delta, not_before, monitor and larger_is_better judge nothing here. Fix: remove them, or "
+                  "keel::evaluation::early_stop<5>, with saves at evaluations.");
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
     bool const judges = e.early_stop != 0 || e.has_stop_at || e.stop_on_nonfinite || schedule::judges_evaluations(c.schedule) ||
-                        c.checkpoint.metric == checkpoint::metric::evaluation_loss;
+                        (c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss);
     return ((e.min_delta != 0.0 || e.not_before != 0) && e.early_stop == 0) || ((!e.monitor.empty() || e.larger) && !judges);
   }
 };

@@ -19,20 +19,22 @@ struct L01 {
 
 struct L02 {
   KEEL_RULE_TEXT("L02", "Transformers, KempnerForge, torchtitan",
-                 "warm-up and decay leave no update at the full rate. Fix: warmup plus decay shorter than "
-                 "keel::schedule::total<1000_steps>.");
+                  "warm-up and decay leave no update at the full rate. Fix: keel::schedule::warmup plus decay "
+                  "shorter than the run and its total, and none below 0.");
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
     double const warmup = schedule::warmup_of(c.schedule, total);
-    return !lasts || (total > 0 && warmup + static_cast<double>(c.schedule.decay) >= static_cast<double>(total));
+    auto const length = static_cast<double>(total);
+    // Warm-up and decay may fill the run: the rate then falls from its peak at once.
+    return !lasts || (total > 0 && (warmup >= length || warmup + static_cast<double>(c.schedule.decay) > length));
   }
 };
 
 struct L03 {
   KEEL_ROLLBACK_RULE_TEXT("L03", "LibTorch, PyTorch",
-                          "a schedule must end at or below its peak, with ratios in [0, 1]. Fix: "
-                          "keel::schedule::min_ratio<0.1>, or a smaller min_lr.");
+                  "a ratio or min_lr is out of range. Fix: min_ratio, start_ratio in [0, 1], warmup_ratio in [0, "
+                  "1), min_lr in [0, rate].");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
@@ -54,8 +56,8 @@ struct L15 {
 
 struct L04 {
   KEEL_RULE_TEXT("L04", "none known",
-                 "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<1000_steps>, or "
-                 "options.updates.");
+                  "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<D>, or "
+                  "options.updates, longer than warm-up and decay.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     return c.run.known && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
@@ -83,8 +85,8 @@ struct L12 {
 
 struct L13 {
   KEEL_RULE_TEXT("L13", "",
-                 "warmup_stable_decay without a decay never falls. Fix: add keel::schedule::decay<200_steps>, or use "
-                 "keel::schedule::constant_with.");
+                  "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<D> that leaves "
+                  "warmup room, or keel::schedule::constant_with warmup alone.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::warmup_stable_decay && c.schedule.decay == 0;
   }
@@ -104,8 +106,8 @@ struct L14 {
 
 struct L16 {
   KEEL_RULE_TEXT("L16", "",
-                 "start_ratio belongs to one_cycle, patience, evaluations and threshold to plateau, lowered_by to falls by a "
-                 "factor. Fix: remove it, or use that schedule.");
+                  "start_ratio belongs to one_cycle, patience, evaluations and threshold to plateau, lowered_by to "
+                  "falls by a factor. Fix: remove it.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -120,20 +122,21 @@ struct L16 {
 
 struct L17 {
   KEEL_RULE_TEXT("L17", "",
-                 "a plateau needs patience or evaluations, and a factor that lowers the rate. Fix: "
-                 "keel::schedule::patience<1000_steps>, lowered_by<0.5>, threshold<0.01>.");
+                  "this plateau never lowers the rate. Fix: schedule::patience<D> within the run, or evaluations<3> "
+                  "with evaluation::every; lowered_by<0.5>, threshold<0.01>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const judged = (s.patience >= 1 && s.evaluations == 0) || (s.evaluations >= 1 && s.patience == 0);
     bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0 && s.threshold >= 0.0 && s.threshold < 1.0;
-    return s.kind == schedule::kind::plateau && !(judged && lowers);
+    bool const ends_first = c.run.updates > 0 && s.patience >= c.run.updates;
+    return s.kind == schedule::kind::plateau && (!(judged && lowers) || ends_first);
   }
 };
 
 struct L18 {
   KEEL_RULE_TEXT("L18", "",
-                 "interval is for step_decay or exponential, milestones multi_step, power polynomial, cycle warm_restarts. "
-                 "Fix: remove it, or use that schedule.");
+                  "interval is for step_decay or exponential, milestones multi_step, power polynomial, cycle "
+                  "warm_restarts. Fix: remove it.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -147,29 +150,31 @@ struct L18 {
 
 struct L19 {
   KEEL_RULE_TEXT("L19", "LibTorch, PyTorch",
-                 "a fall by a factor needs one between 0 and 1, and an interval of updates. Fix: "
-                 "keel::schedule::lowered_by<0.1>, keel::schedule::interval<1000_steps>.");
+                  "a fall needs a factor in (0, 1) and an interval. Fix: lowered_by<0.1>; in step_decay and "
+                  "exponential also keel::schedule::interval<D> within the run.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
     bool const by_interval = s.kind == kind::step_decay || s.kind == kind::exponential;
     bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0;
-    return (by_interval && !(lowers && s.interval >= 1)) || (s.kind == kind::multi_step && !lowers);
+    bool const ends_first = s.kind == kind::step_decay && c.run.updates > 0 && s.interval >= c.run.updates;
+    return (by_interval && (!(lowers && s.interval >= 1) || ends_first)) || (s.kind == kind::multi_step && !lowers);
   }
 };
 
 struct L20 {
   KEEL_RULE_TEXT("L20", "PyTorch",
-                 "milestones are 1 to 8 rising updates of the run, the first after the warm-up. Fix: "
-                 "keel::schedule::milestones<1000_steps, 2000_steps>.");
+                  "milestones are 1 to 8 rising updates of the run, the first after the warm-up. Fix: "
+                  "keel::schedule::milestones<A, B> above the warmup, below the end.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     if (s.kind != schedule::kind::multi_step) return false;
     if (s.milestone_count < 1 || s.milestone_count > schedule::max_milestones) return true;
     bool rises = s.milestones[0] >= 1;
     for (int i = 1; i < s.milestone_count; ++i) rises = rises && s.milestones[i] > s.milestones[i - 1];
+    bool const ends_first = c.run.updates > 0 && s.milestones[s.milestone_count - 1] >= c.run.updates;
     // A warm-up below nothing is L02's.
-    return !rises || schedule::warmup_of(s, schedule_total(c)) >= static_cast<double>(s.milestones[0]);
+    return !rises || ends_first || schedule::warmup_of(s, schedule_total(c)) >= static_cast<double>(s.milestones[0]);
   }
 };
 
@@ -183,9 +188,9 @@ struct L21 {
 };
 
 struct L22 {
-  KEEL_RULE_TEXT(
-      "L22", "none known",
-      "inverse_root falls with the length of its warm-up, which is not set. Fix: keel::schedule::warmup<4000_steps>.");
+  KEEL_RULE_TEXT("L22", "none known",
+                  "inverse_root falls with the length of its warm-up, which is not set. Fix: "
+                  "keel::schedule::warmup<D> shorter than the run, such as warmup<4000_steps>.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::inverse_root && c.schedule.warmup == 0 && c.schedule.warmup_ratio == 0.0;
   }
@@ -204,8 +209,8 @@ struct L23 {
 /// May be accepted, because a program that owns its loop evaluates where no recipe sees it.
 struct L24 {
   KEEL_RULE_TEXT("L24", "LibTorch, PyTorch",
-                 "a plateau of evaluations never lowers the rate without any. Fix: keel::evaluation::every<500_steps>, "
-                 "patience<1000_steps>, or keel::accept<\"L24\">.");
+                  "a plateau of evaluations never falls without any. Fix: keel::evaluation::every<500_steps>, "
+                  "patience in place of evaluations, or keel::accept<\"L24\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) {
     return schedule::judges_evaluations(c.schedule) && c.evaluation.kind == evaluation::kind::none;
@@ -214,8 +219,8 @@ struct L24 {
 
 struct L25 {
   KEEL_RULE_TEXT("L25", "",
-                 "this schedule does not depend on the length of the run, so its total would be ignored. Fix: remove "
-                 "keel::schedule::total, or use keel::schedule::cosine.");
+                  "this schedule ignores its total. Fix: remove keel::schedule::total, or use "
+                  "keel::schedule::cosine with warmup, total and minimum alone.");
   static constexpr bool broken(config const& c) {
     return c.schedule.total != 0 && c.schedule.kind != schedule::kind::custom && !schedule::depends_on_length(c.schedule);
   }

@@ -23,9 +23,9 @@ struct D21 {
 };
 
 struct D22 {
-  KEEL_RULE_TEXT(
-      "D22", "",
-      "keel::accept names no rule that applies here, or is used more than 8 times. Fix: use an id from keel/rule/README.md.");
+  KEEL_RULE_TEXT("D22", "",
+                  "keel::accept names no rule that applies here, or is used more than 8 times. Fix: remove it, or "
+                  "name a warning that this recipe breaks, 8 at most.");
   static constexpr bool broken(config const& /*value*/) { return false; }
 };
 
@@ -44,8 +44,8 @@ struct D24 {
 
 struct D25 {
   KEEL_RULE_TEXT("D25", "",
-                 "a rule of your own is malformed, or its id is taken. Fix: give it the id, text and broken that "
-                 "keel/rule/rule.hpp describes.");
+                  "a rule of your own is malformed, given twice, or its id is taken. Fix: one type with the id, "
+                  "text and broken that keel/rule/rule.hpp describes.");
   static constexpr bool broken(config const& c) { return c.malformed_rules > 0; }
 };
 
@@ -70,16 +70,15 @@ constexpr int slot_with_unread_option(config const& c) {
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
     return index_of<slot::checkpoint>;
   }
-  // A count of nothing is B21's.
-  bool const sums = c.accumulate.count != 1 || halves(c);
+  bool const sums = c.accumulate.count > 1 || halves(c);
   bool const unread = (c.accumulate.reduce_once && !(several_ranks(c) && sums)) || (c.accumulate.sum && !sums);
   return unread ? index_of<slot::accumulate> : -1;
 }
 
 struct P20 {
   KEEL_RULE_TEXT("P20", "Lightning",
-                 "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy reads; "
-                 "reduce_once needs keel::shard, accumulate<2>.");
+                  "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy "
+                  "reads; reduce_once needs keel::shard::replicate, accumulate<2>.");
   static constexpr bool broken(config const& c) { return slot_with_unread_option(c) >= 0; }
 };
 

@@ -158,7 +158,7 @@ class step {
   step(Model& model, Optimizer& optimizer, numbers const&, std::int64_t updates = 0, Observer observe = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
       : step(model, optimizer, updates, observe) {
-    detail::reject_call<rule::U48, Recipe>();
+    detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   step(step const&) = delete;  // the update may be run again by functions that know this object
   /// Rejected (U51) where it is called, which for a member is where its class is moved.

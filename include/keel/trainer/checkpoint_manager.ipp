@@ -75,7 +75,7 @@ void checkpoint_manager<Seams>::part_added(std::string const& name, checkpointed
   if (!saves_) return;
   require_saveable(alone);
   if (!resumed_) return;
-  bool const may_roll_back = step_.may_roll_back(recipe_);
+  bool const may_roll_back = step_.rollback_distance(recipe_) > 0;
   std::vector<state_part> const parts{state_part::of("step", alone)};
   snapshot beginning;
   if (may_roll_back) {
@@ -198,7 +198,7 @@ void checkpoint_manager<Seams>::begin() {
   if (saves_) {
     ranks_may_be_gone_ = false;
     if (saver_) saver_->cadence().restart();
-    if (step_.may_roll_back(recipe_)) {
+    if (step_.rollback_distance(recipe_) > 0) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
     }
   }
@@ -445,6 +445,7 @@ retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
   return {.newest = recipe_.checkpoint.keep,
           .every = recipe_.checkpoint.keep_every,
           .best = best_.keeps(),
+          .rollback_distance = step_.rollback_distance(recipe_),
           .requested = reason == save_reason::requested,
           .replaces = reason == save_reason::scheduled};
 }

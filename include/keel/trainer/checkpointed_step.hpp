@@ -13,9 +13,9 @@
 #include <keel/config/config.hpp>
 #include <keel/core/parameters.hpp>
 #include <keel/ema/moving_average.hpp>
-#include <keel/rule/nonfinite.hpp>
 #include <keel/schedule/lr_schedule.hpp>
 #include <keel/step/update_guards.hpp>
+#include <keel/trainer/rollback.hpp>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -41,7 +41,8 @@ class checkpointed_step {
   virtual bool refreeze_last_group(std::string const& part) = 0;
   /// A guard wants the run back at a checkpoint, by the recipe that `by` is then.
   virtual std::optional<rollback_request> take_rollback_request(config& by) = 0;
-  virtual bool may_roll_back(config const& recipe) = 0;
+  /// How many updates old a fault may be that it rolls back from; 0: it does not roll back.
+  virtual std::int64_t rollback_distance(config const& recipe) = 0;
   // The learning rates.
   virtual double highest_rate() = 0;
   virtual double lowered() = 0;
@@ -84,7 +85,7 @@ class checkpointed final : public checkpointed_step {
     by = step_.recipe_value();
     return step_.guards().take_rollback_request();
   }
-  bool may_roll_back(config const& recipe) override { return rule::rolls_back(recipe); }
+  std::int64_t rollback_distance(config const& recipe) override { return keel::rollback_distance(recipe); }
   double highest_rate() override { return step_.schedule().highest(0); }
   double lowered() override { return step_.schedule().lowered(); }
   void lower(double factor) override { step_.schedule().lower(factor); }

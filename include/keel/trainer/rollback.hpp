@@ -7,6 +7,7 @@
 #include <keel/config/config.hpp>
 #include <keel/core/error.hpp>
 #include <keel/policy/nonfinite.hpp>
+#include <keel/rule/rule.hpp>
 #include <keel/step/update_guards.hpp>
 #include <keel/trainer/rollback_history.hpp>
 #include <optional>
@@ -38,8 +39,15 @@ struct rollback_plan {
 };
 
 constexpr rollback_plan plan_of(config const& recipe, bool spike) {
-  if (spike) return {nonfinite::change::skip_data, recipe.spike.attempts, recipe.spike.window + recipe.spike.limit};
+  if (spike) return {nonfinite::change::skip_data, recipe.spike.attempts, rule::sum(recipe.spike.window, recipe.spike.limit)};
   return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
+}
+
+/// How many updates old a fault may be that this recipe rolls back from; 0: it does not roll back.
+constexpr std::int64_t rollback_distance(config const& recipe) {
+  std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_of(recipe, false).behind : 0;
+  std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_of(recipe, true).behind : 0;
+  return nonfinite > spike ? nonfinite : spike;
 }
 
 /// Throws the error that ends a run which cannot roll back again: nonfinite_error (E08) or diverged_error (E14), with all that was tried.

@@ -150,7 +150,7 @@ class run_parts final : public checkpointed_step {
   }
   bool refreeze_last_group(std::string const& part) override { return named(part).refreeze_last_group(); }
   std::optional<rollback_request> take_rollback_request(config& by) override;
-  bool may_roll_back(config const& recipe) override;
+  std::int64_t rollback_distance(config const& recipe) override;
   double highest_rate() override { return first().highest_rate(); }
   double lowered() override { return first().lowered(); }
   void lower(double factor) override {

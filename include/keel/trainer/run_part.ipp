@@ -145,8 +145,10 @@ KEEL_BODY std::optional<rollback_request> run_parts::take_rollback_request(confi
   return first;
 }
 
-KEEL_BODY bool run_parts::may_roll_back(config const& /*recipe*/) {
-  return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return rule::rolls_back(one->recipe_value()); });
+KEEL_BODY std::int64_t run_parts::rollback_distance(config const& /*recipe*/) {
+  std::int64_t longest = 0;
+  for (run_part const* const one : all_) longest = std::max(longest, keel::rollback_distance(one->recipe_value()));
+  return longest;
 }
 
 template <class Archive>

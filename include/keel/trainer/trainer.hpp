@@ -122,7 +122,7 @@ class trainer {
   trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {}, files const& = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
-    detail::reject_call<rule::U48, Recipe>();
+    detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
   /// Rejected (U40). By its references to const it comes second where both constructors take the braces.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
@@ -364,7 +364,7 @@ class trainer {
     if constexpr (step_type::averages) {
       return step_.average().swap_in();
     } else {
-      return detail::reject_call<rule::U31, Recipe>(), nullptr;
+      return detail::reject_call_of<rule::U31, Recipe, recipe>(), nullptr;
     }
   }
 

@@ -24,9 +24,9 @@ inline constexpr auto fixes<rule::G06> =
          FIX("keel::shard::replicate", clip::global_norm<1.0, clip::order<1>>, keel::shard::replicate));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::clip>> =
-    said(FIX("keep one of keel::clip::global_norm, value, adaptive, zscore", keel::clip::global_norm<1.0>),
-         FIX("keep one of keel::clip::", keel::clip::value<1.0>), FIX("keep one of keel::clip::", keel::clip::adaptive<0.01>),
-         FIX("keep one of keel::clip::", keel::clip::zscore<3.0>));
+    said(FIX("keep one of keel::clip::{none, global_norm, value, adaptive, zscore}", keel::clip::none),
+         FIX("keep one of keel::clip::", keel::clip::global_norm<1.0>), FIX("keep one of keel::clip::", keel::clip::value<1.0>),
+         FIX("keep one of keel::clip::", keel::clip::adaptive<0.01>), FIX("keep one of keel::clip::", keel::clip::zscore<3.0>));
 template <>
 inline constexpr auto fixes<rule::G11> =
     said(FIX("keel::clip::global_norm<1.0>", keel::clip::global_norm<1.0>), FIX("keel::clip::none", keel::clip::none));
@@ -48,5 +48,7 @@ inline constexpr auto fixes<rule::G15> =
          FIX("no order, which is 2", clip::global_norm<1.0>));
 
 template struct each_followed<rule::clip_rules>;
+
+template struct each_followed<rule::list<rule::given_twice<keel::slot::clip>>>;
 
 }  // namespace fixed

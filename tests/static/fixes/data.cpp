@@ -13,7 +13,12 @@ inline constexpr auto fixes<rule::T01> =
 template <>
 inline constexpr auto fixes<rule::T03> =
     said(FIX("data that is not keel::data::packed", groups),
-         FIX("keel::objective::supervised", packed, keel::model::has<keel::model::sequence_boundaries>, keel::objective::supervised));
+         FIX("keel::model::has<keel::model::sequence_boundaries>", packed, groups, keel::model::has<keel::model::sequence_boundaries>));
+template <>
+inline constexpr auto fixes<rule::T08> =
+    said(FIX("keel::batch_guard::vocabulary<N>, classes<N> and longest<N> from 1 on",
+             keel::batch_guard::check<keel::batch_guard::vocabulary<1>, keel::batch_guard::classes<1>, keel::batch_guard::longest<1>>),
+         FIX("remove that option", keel::batch_guard::check<>));
 
 template struct each_followed<rule::data_rules>;
 

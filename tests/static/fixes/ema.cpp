@@ -4,7 +4,7 @@
 namespace fixed {
 
 template <>
-inline constexpr auto fixes<rule::M10> = said(FIX("keel::ema<0.999>", keel::ema<0.999>), FIX("keel::no_ema", keel::no_ema));
+inline constexpr auto fixes<rule::M10> = said(FIX("keel::ema<0.999>", keel::ema<0.999>), FIX("keel::no_ema and no averaged evaluation", keel::no_ema));
 
 template struct each_followed<rule::ema_rules>;
 

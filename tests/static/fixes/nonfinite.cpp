@@ -11,6 +11,8 @@ using read_once = keel::data::is<keel::data::single_pass>;
 
 namespace fixed {
 
+inline constexpr keel::run_facts in_2000_updates{.updates = 2000};
+
 template <>
 inline constexpr auto fixes<rule::N01> = said(FIX("remove keel::nonfinite::rank_local", replicate, nonfinite::skip<10>));
 template <>
@@ -22,8 +24,9 @@ inline constexpr auto fixes<rule::N06> =
          FIX("a limit of at least 1", nonfinite::skip<1>));
 template <>
 inline constexpr auto fixes<rule::N09> =
-    said(FIX("add keel::checkpoint::every<500_steps>", nonfinite::rollback<10>, keel::checkpoint::every<500_steps>),
-         FIX("add keel::checkpoint::every<500_steps>", spike::rollback<>, keel::checkpoint::every<500_steps>),
+    said(FIX("add keel::checkpoint::every<10_min>", nonfinite::rollback<10>, keel::checkpoint::every<10_min>),
+         FIX("add keel::checkpoint::every<10_min>", nonfinite::rollback<600>, keel::checkpoint::every<10_min>),
+         FIX("add keel::checkpoint::every<10_min>", spike::rollback<spike::window<1000>>, keel::checkpoint::every<10_min>),
          FIX("skip instead of rolling back", nonfinite::skip<10>), FIX("skip instead of rolling back", spike::skip<>));
 template <>
 inline constexpr auto fixes<rule::N10> =
@@ -32,15 +35,21 @@ inline constexpr auto fixes<rule::N10> =
          FIX("reseed", saves, nonfinite::rollback<10, keel::nonfinite::reseed>));
 template <>
 inline constexpr auto fixes<rule::N11> =
-    said(FIX("keel::nonfinite::attempts<3>", saves, nonfinite::rollback<10, keel::nonfinite::attempts<3>>),
-         FIX("keel::spike::attempts<3>", saves, spike::rollback<keel::spike::attempts<3>>));
+    said(FIX("keel::nonfinite::attempts<3> in nonfinite::rollback", saves, nonfinite::rollback<10, keel::nonfinite::attempts<3>>),
+         FIX("keel::spike::attempts<3> in spike::rollback", saves, spike::rollback<keel::spike::attempts<3>>),
+         FIX("keel::nonfinite::attempts<3> in nonfinite::rollback, keel::spike::attempts<3> in spike::rollback", saves,
+             nonfinite::rollback<10, keel::nonfinite::attempts<3>>, spike::rollback<keel::spike::attempts<3>>));
 template <>
 inline constexpr auto fixes<rule::N12> =
-    said(FIX("a larger keel::checkpoint::keep<N>", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>,
-             nonfinite::rollback<600>),
-         FIX("keep_every<5000_steps>", keel::checkpoint::every<500_steps, keel::checkpoint::keep_every<5000_steps>>,
-             nonfinite::rollback<600>),
-         FIX("a shorter patience", saves, nonfinite::rollback<500>));
+    said(FIX("a larger keel::checkpoint::keep<N>", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>, nonfinite::rollback<600>),
+         FIX("a larger keel::checkpoint::keep<N>", keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, nonfinite::rollback<10>),
+         FIX("a larger keel::checkpoint::keep<N>", keel::checkpoint::every<100_steps, keel::checkpoint::keep<3>>, spike::rollback<>),
+         FIX("a larger keel::checkpoint::keep<N>", keel::checkpoint::every<100_steps, keel::checkpoint::keep<3>>, nonfinite::rollback<10>,
+             spike::rollback<spike::window<128>, spike::in_a_row<10>>),
+         FIX("keep_every<D> of whole intervals, shorter than the run",
+             keel::checkpoint::every<300_steps, keel::checkpoint::keep_every<1500_steps>>, nonfinite::rollback<600>),
+         FIX_IN_RUN("keep_every<D> of whole intervals, shorter than the run", in_2000_updates,
+                    keel::checkpoint::every<500_steps, keel::checkpoint::keep_every<1500_steps>>, nonfinite::rollback<600>));
 template <>
 inline constexpr auto fixes<rule::N15> =
     said(FIX("nonfinite::raise with spike::ignore", asserts, keel::nonfinite::raise, keel::spike::ignore),
@@ -50,10 +59,15 @@ inline constexpr auto fixes<rule::N18> =
     said(FIX("remove keel::spike::rank_local, so the reduced loss decides", replicate, spike::skip<>));
 template <>
 inline constexpr auto fixes<rule::N27> =
-    said(FIX("keel::spike::zscore<6.0>, ratio<4.0>, window<128>",
-             spike::skip<keel::spike::zscore<6.0>, keel::spike::ratio<4.0>, keel::spike::window<128>>));
+    said(FIX("finite ones: keel::spike::zscore<6.0>, window<2> and up, ratio<4.0>, loss_above and gradient_norm_above over 0",
+             spike::skip<keel::spike::zscore<6.0>, spike::window<2>, spike::ratio<4.0>, spike::loss_above<20.0>, spike::gradient_norm_above<100.0>>),
+         FIX("window<2> and up", spike::skip<spike::window<128>>),
+         FIX("window<2> and up", spike::rollback<spike::window<2>>, keel::checkpoint::every<100_steps>),
+         FIX("loss_above and gradient_norm_above over 0", spike::skip<spike::loss_above<5.0>, spike::gradient_norm_above<5.0>>));
 template <>
-inline constexpr auto fixes<rule::N29> = said(FIX("keel::spike::in_a_row<10>", spike::skip<keel::spike::in_a_row<10>>));
+inline constexpr auto fixes<rule::N29> =
+    said(FIX("keel::spike::in_a_row<10> in spike::skip", spike::skip<keel::spike::in_a_row<10>>),
+         FIX("in_a_row<1> in spike::rollback", spike::rollback<spike::in_a_row<1>>, keel::checkpoint::every<130_steps>));
 template <>
 inline constexpr auto fixes<rule::N30> =
     said(FIX("keel::incident::trace<3>", keel::incident::trace<3>), FIX("keel::incident::off", keel::incident::off));

@@ -11,9 +11,14 @@ namespace fixed {
 template <>
 inline constexpr auto fixes<rule::U04> = said(FIX("keel::shard::zero<1>", keel::shard::zero<1>), FIX("keel::shard::replicate", keel::shard::replicate));
 template <>
-inline constexpr auto fixes<rule::U08> = said(FIX("keel::health::sft", keel::health::sft), FIX("off", keel::health::off));
+inline constexpr auto fixes<rule::U08> =
+    said(FIX("keel::health::off", keel::health::off, keel::objective::grpo<8>),
+         FIX("sft with keel::objective::supervised", keel::health::sft, keel::objective::supervised));
 template <>
-inline constexpr auto fixes<rule::U09> = said(FIX("keel::objective::supervised", keel::objective::supervised));
+inline constexpr auto fixes<rule::U09> =
+    said(FIX("keel::objective::supervised", keel::objective::supervised),
+         FIX("keel::objective::supervised, with keel::health::sft", keel::objective::supervised, keel::health::sft),
+         FIX("off", keel::objective::supervised, keel::health::off));
 template <>
 inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
 template <>
@@ -34,7 +39,9 @@ inline constexpr auto fixes<rule::U36> =
 template <>
 inline constexpr auto fixes<rule::U37> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::evaluation::every<500_steps>),
-         FIX_BESIDE("keel::evaluation::none and keel::evaluate", "keel::evaluate", keel::evaluation::none));
+         FIX_BESIDE("keel::evaluation::none and keel::evaluate", "keel::evaluate", keel::evaluation::none),
+         FIX_BESIDE("keel::evaluation::none and keel::evaluate, for a plateau with keel::accept<\"L24\">", "keel::evaluate", keel::evaluation::none,
+                    keel::schedule::plateau<keel::schedule::evaluations<3>>, keel::accept<"L24">));
 template <>
 inline constexpr auto fixes<rule::U38> =
     said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>, timeout::set<timeout::grace<60_s>>),

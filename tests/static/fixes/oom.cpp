@@ -22,7 +22,10 @@ inline constexpr auto fixes<rule::O01> =
     said(FIX("take it on all ranks and set rung.agreed", keel::shard::replicate, oom::ladder<on_all_ranks, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O02> =
-    said(FIX("keel::oom::halve_micro_batch, which keeps the batch", oom::ladder<keel::oom::halve_micro_batch, oom::give_up>));
+    said(FIX("remove it", oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("keel::oom::halve_micro_batch first, which keeps the batch", oom::ladder<keel::oom::halve_micro_batch, oom::give_up>),
+         FIX("keel::oom::halve_micro_batch first, which keeps the batch", keel::attention::math,
+             oom::ladder<keel::oom::halve_micro_batch, oom::fused_attention, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O05> =
     said(FIX("make keel::oom::give_up its last rung", oom::ladder<oom::halve_micro_batch, keel::oom::give_up>));
@@ -34,7 +37,9 @@ inline constexpr auto fixes<rule::O06> =
 template <>
 inline constexpr auto fixes<rule::O08> =
     said(FIX("remove that rung", keel::recompute::non_reentrant, oom::ladder<oom::halve_micro_batch, oom::give_up>),
-         FIX("its policy from the recipe", oom::ladder<oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>));
+         FIX("remove that rung", keel::accumulate<1, keel::micro_batch<1>>, oom::ladder<oom::offload_optimizer, oom::give_up>),
+         FIX("the policy", oom::ladder<oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
+         FIX("earlier rung that does the same", oom::ladder<oom::halve_micro_batch, oom::offload_optimizer, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O10> =
     said(FIX("layer norm", oom::ladder<oom::halve_micro_batch, oom::give_up>),
@@ -46,10 +51,11 @@ inline constexpr auto fixes<rule::O13> =
          FIX("keel::device::cuda without capture", keel::device::cuda, oom::ladder<oom::offload_optimizer, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O15> =
-    said(FIX("keel::micro_batch<N> of two groups", groups, keel::accumulate<1, keel::micro_batch<16>>,
+    said(FIX("keel::micro_batch<N> of an even number of groups", groups, keel::accumulate<1, keel::micro_batch<16>>,
              oom::ladder<oom::halve_micro_batch, oom::give_up>),
-         FIX("more", groups, keel::accumulate<1, keel::micro_batch<32>>, oom::ladder<oom::halve_micro_batch, oom::give_up>),
-         FIX("no halve_micro_batch", groups, keel::accumulate<1, keel::micro_batch<8>>, oom::ladder<oom::offload_optimizer, oom::give_up>));
+         FIX("keel::micro_batch<N> of an even number of groups", groups, keel::accumulate<1, keel::micro_batch<48>>,
+             oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("no halve_micro_batch", groups, keel::accumulate<1, keel::micro_batch<24>>, oom::ladder<oom::offload_optimizer, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O11> =
     said(FIX("keel::profile::off", keel::profile::off, oom::ladder<oom::halve_micro_batch, oom::give_up>),
@@ -57,16 +63,18 @@ inline constexpr auto fixes<rule::O11> =
          FIX("keel::accept<\"O11\">", profiled, oom::ladder<oom::halve_micro_batch, oom::give_up>, keel::accept<"O11">));
 template <>
 inline constexpr auto fixes<rule::O21> =
-    said(FIX("keel::oom::shorten_sequence<512>, at least 1 token", oom::ladder<keel::oom::shorten_sequence<512>, oom::give_up>));
+    said(FIX("keel::oom::shorten_sequence<512>, at least 1 token", oom::ladder<keel::oom::shorten_sequence<512>, oom::give_up>),
+         FIX("at least 1 token and fewer than a rung before it", oom::ladder<oom::shorten_sequence<256>, oom::shorten_sequence<1>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O22> =
     said(FIX("keel::oom::release_after<500_steps> with such a rung", oom::ladder<oom::offload_optimizer, oom::give_up, keel::oom::release_after<500_steps>>),
          FIX("remove it", oom::ladder<oom::shorten_sequence<512>, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O23> =
-    said(FIX("keel::oom::enable_recompute<keel::recompute::non_reentrant>",
-             oom::ladder<keel::oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
-         FIX("another of keel/policy/oom.hpp", oom::ladder<oom::fused_attention, oom::give_up>, keel::attention::math));
+    said(FIX("remove it", oom::ladder<oom::halve_micro_batch, oom::give_up>),
+         FIX("make it one of 16 rungs of keel/policy/oom.hpp, in their order; give_up last",
+             oom::ladder<oom::halve_micro_batch, oom::enable_recompute<keel::recompute::non_reentrant>, oom::give_up>),
+         FIX("in their order; give_up last", keel::attention::math, oom::ladder<oom::offload_optimizer, oom::fused_attention, oom::give_up>));
 
 template <>
 inline constexpr auto fixes<rule::M06> = said(FIX("keel::model::has<keel::model::adapters>", quantising, keel::model::has<keel::model::adapters>),

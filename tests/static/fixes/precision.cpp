@@ -22,8 +22,10 @@ inline constexpr auto fixes<rule::P02> =
     said(FIX("keel::loss_scale::none", bf16, keel::loss_scale::none),
          FIX("keel::precision::fp16", keel::precision::fp16, keel::loss_scale::dynamic<>));
 template <>
-inline constexpr auto fixes<rule::given_twice<keel::slot::precision>> = said(FIX("keep one of keel::precision::fp32, bf16, fp16", keel::precision::fp32),
-                                              FIX("keep one of keel::precision::fp32, bf16, fp16", keel::precision::fp32, keel::loss_scale::none));
+inline constexpr auto fixes<rule::given_twice<keel::slot::precision>> =
+    said(FIX("keep one of keel::precision::{fp32, bf16, fp16}", keel::precision::fp32),
+         FIX("keep one of keel::precision::", keel::precision::bf16),
+         FIX("keep one of keel::precision::", keel::precision::fp16, keel::loss_scale::dynamic<>));
 template <>
 inline constexpr auto fixes<rule::P04> =
     said(FIX("fp32 parameters; keel::precision casts", keel::precision::fp16, keel::loss_scale::dynamic<>));
@@ -35,14 +37,16 @@ template <>
 inline constexpr auto fixes<rule::P08> = said(FIX("keel::loss_scale::fixed<1024.0>", fp16, keel::loss_scale::fixed<1024.0>),
                                               FIX("dynamic<>", fp16, keel::loss_scale::dynamic<>));
 template <>
-inline constexpr auto fixes<rule::P09> = said(FIX(
-    "growth above 1, backoff between 0 and 1, floor up to initial, intervals at least 1", fp16,
-    keel::loss_scale::dynamic<keel::loss_scale::growth<1.5>, keel::loss_scale::backoff<0.9>, keel::loss_scale::initial<8.0>,
-                              keel::loss_scale::floor<8.0>, keel::loss_scale::growth_interval<1>, keel::loss_scale::hysteresis<1>>));
+inline constexpr auto fixes<rule::P09> = said(FIX("growth in (1, 1e38), backoff in (0, 1), floor up to initial, growth_interval and hysteresis at least 1", fp16,
+         keel::loss_scale::dynamic<keel::loss_scale::growth<1.5>, keel::loss_scale::backoff<0.9>, keel::loss_scale::initial<8.0>,
+                                   keel::loss_scale::floor<8.0>, keel::loss_scale::growth_interval<1>, keel::loss_scale::hysteresis<1>>),
+         FIX("floor up to initial", fp16, keel::loss_scale::dynamic<keel::loss_scale::initial<0.5>, keel::loss_scale::floor<0.25>>));
 template <>
 inline constexpr auto fixes<rule::P10> =
-    said(FIX("keel::loss_scale::floor<1.0> with keel::loss_scale::at_floor_raise", fp16,
-             keel::loss_scale::dynamic<keel::loss_scale::floor<1.0>, keel::loss_scale::at_floor_raise>));
+    said(FIX("keel::loss_scale::at_floor_raise, with a floor above 0 and up to initial", fp16,
+             keel::loss_scale::dynamic<keel::loss_scale::floor<1.0>, keel::loss_scale::at_floor_raise>),
+         FIX("a floor above 0 and up to initial", fp16,
+             keel::loss_scale::dynamic<keel::loss_scale::initial<0.5>, keel::loss_scale::floor<0.25>, keel::loss_scale::at_floor_raise>));
 template <>
 inline constexpr auto fixes<rule::P11> = said(FIX("keel::precision::bf16 without a loss scale", keel::precision::bf16, closure),
                                               FIX("AdamW", fp16, keel::loss_scale::dynamic<>),
@@ -62,5 +66,7 @@ template <>
 inline constexpr auto fixes<rule::P19> =
     said(FIX("remove keel::nonfinite::rank_local", fp16, keel::loss_scale::dynamic<>, keel::nonfinite::skip<10>, keel::shard::replicate));
 template struct each_followed<rule::precision_rules>;
+
+template struct each_followed<rule::list<rule::given_twice<keel::slot::precision>>>;
 
 }  // namespace fixed

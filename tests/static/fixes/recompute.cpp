@@ -20,8 +20,12 @@ inline constexpr auto fixes<rule::A03> =
              model::has<model::adapters, keel::model::inputs_require_grad>));
 template <>
 inline constexpr auto fixes<rule::A04> =
-    said(FIX("keel::recompute::non_reentrant", keel::recompute::non_reentrant, model::has<model::inner_gradients>),
-         FIX("none", keel::recompute::none, model::has<model::inner_gradients>));
+    said(FIX("recompute::none, no such rung", keel::recompute::none, keel::shard::zero<3>, model::has<model::inner_gradients>),
+         FIX("recompute::none, no such rung", keel::recompute::none, model::has<model::inner_gradients>,
+             keel::oom::ladder<keel::oom::offload_optimizer, keel::oom::give_up>),
+         FIX("non_reentrant below ZeRO-3", non_reentrant, keel::shard::zero<2>, model::has<model::inner_gradients>),
+         FIX("non_reentrant below ZeRO-3", model::has<model::inner_gradients>,
+             keel::oom::ladder<keel::oom::enable_recompute<non_reentrant>, keel::oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::A16> =
     said(FIX("recompute::none, no such rung", keel::recompute::none, model::has<model::routing>),

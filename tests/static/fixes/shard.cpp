@@ -19,7 +19,8 @@ inline constexpr auto fixes<rule::Z06> =
          FIX("keel::shard::replicate", keel::shard::replicate, optimizer::is<optimizer::whole_tensors>));
 template <>
 inline constexpr auto fixes<rule::Z09> = said(FIX("AdamW", keel::shard::replicate), FIX("SGD", keel::shard::replicate),
-                                              FIX("keel::shard::none", keel::shard::none, optimizer::is<optimizer::closure>));
+         FIX("keel::shard::none on one rank", keel::shard::none, optimizer::is<optimizer::closure>),
+         FIX("keel::shard::none on one rank", keel::shard::none, keel::world::size<1>, optimizer::is<optimizer::closure>));
 template <>
 inline constexpr auto fixes<rule::Z11> =
     said(FIX("untie them", keel::shard::zero<3>), FIX("keel::shard::zero<2>", keel::shard::zero<2>, tied));
@@ -27,9 +28,13 @@ template <>
 inline constexpr auto fixes<rule::Z23> = said(FIX("keel::offload::none, no offload rung", keel::offload::none, optimizer::is<optimizer::state_on_host>,
              keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>));
 template <>
-inline constexpr auto fixes<rule::W01> = said(FIX_IN_RUN("as many processes as keel::world::size", four, keel::world::size<4>, keel::shard::replicate),
-                                              FIX_IN_RUN("size<1> and no WORLD_SIZE", alone, keel::world::size<1>));
+inline constexpr auto fixes<rule::W01> =
+    said(FIX("keel::shard::replicate with keel::world::size<N>", keel::shard::replicate, keel::world::size<8>),
+         FIX_IN_RUN("keel::shard::replicate with keel::world::size<N> for N processes", four, keel::shard::replicate, keel::world::size<4>),
+         FIX("size<1>", keel::world::size<1>), FIX_IN_RUN("size<1>, no WORLD_SIZE", alone, keel::world::size<1>));
 
 template struct each_followed<rule::shard_rules>;
+
+template struct each_followed<rule::list<rule::given_twice<keel::slot::shard>>>;
 
 }  // namespace fixed

@@ -44,9 +44,8 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::spike>> =
          FIX("keep one of keel::spike::", keel::spike::rollback<>, keel::checkpoint::every<500_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::schedule>> =
-    said(FIX("keep one of keel::schedule::{constant, linear, cosine, ..}", keel::schedule::constant),
-         FIX("keep one of keel::schedule::", keel::schedule::linear<>),
-         FIX("keep one of keel::schedule::", keel::schedule::cosine<>));
+    said(FIX("keep one of keel::schedule::{constant, linear, cosine, warmup_stable_decay", keel::schedule::constant),
+         FIX("keep one of keel::schedule::", keel::schedule::linear<>), FIX("keep one of keel::schedule::", keel::schedule::cosine<>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::recompute>> =
     said(FIX("keep one of keel::recompute::{none, reentrant, non_reentrant}", keel::recompute::none),
@@ -62,7 +61,8 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::attention>> = said(
     FIX("keep one of keel::attention::", keel::attention::math), FIX("keep one of keel::attention::", keel::attention::fused));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::oom>> =
-    said(FIX("keep keel::oom::raise", keel::oom::raise), FIX("one keel::oom::ladder", keel::oom::ladder<keel::oom::give_up>));
+    said(FIX("keep one of keel::oom::{raise, ladder}", keel::oom::raise),
+         FIX("keep one of keel::oom::", keel::oom::ladder<keel::oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::health>> =
     said(FIX("keep one of keel::health::{off, sft, grpo, ebft, watch}", keel::health::off),
@@ -90,16 +90,16 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::evaluation>> =
          FIX("keep one of keel::evaluation::", keel::evaluation::every<500_steps>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::profile>> =
-    said(FIX("keep one of keel::profile::{off, every}", keel::profile::off),
-         FIX("keep one of keel::profile::", keel::profile::every<1000_steps>));
+    said(FIX("keep one of keel::profile::{off, every, on_symptom}", keel::profile::off),
+         FIX("keep one of keel::profile::", keel::profile::every<1000_steps>),
+         FIX("keep one of keel::profile::", keel::profile::on_symptom<>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::incident>> =
     said(FIX("keep one of keel::incident::{trace, keep, off}", keel::incident::off),
          FIX("keep one of keel::incident::", keel::incident::keep<>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::timeout>> =
-    said(FIX("keep one of keel::timeout::{none, set}", keel::timeout::none),
-         FIX("keep one of keel::timeout::", keel::timeout::set<keel::timeout::soft<1_min>>));
+    said(FIX("list all in one keel::timeout::set<..>", keel::timeout::set<keel::timeout::soft<1_min>, keel::timeout::hard<5_min>>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::optimizer>> =
     said(FIX("list all facts in one keel::optimizer::is<..>",
@@ -109,9 +109,8 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::data>> =
     said(FIX("list all facts in one keel::data::is<..>", keel::data::is<keel::data::finite, keel::data::drops_last>));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::device>> =
-    said(FIX("keep one of keel::device::{any, cpu, cuda, cuda_with}", keel::device::any),
-         FIX("keep one of keel::device::", keel::device::cpu), FIX("keep one of keel::device::", keel::device::cuda),
-         FIX("keep one of keel::device::", keel::device::cuda_with<keel::device::device_assert>));
+    said(FIX("keep one of keel::device::{any, cpu, cuda}", keel::device::any), FIX("keep one of keel::device::", keel::device::cpu),
+         FIX("keep one of keel::device::", keel::device::cuda));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::batch_guard>> =
     said(FIX("keep one of keel::batch_guard::{on, check, off}", keel::batch_guard::on),
@@ -124,8 +123,8 @@ template <>
 inline constexpr auto fixes<rule::D20> =
     said(FIX("keep one of them", keel::checkpoint::every<500_steps, keel::checkpoint::keep<3>>));
 template <>
-inline constexpr auto fixes<rule::D25> = said(FIX("give it the id, text and broken that keel/rule/rule.hpp describes",
-                                                  keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
+inline constexpr auto fixes<rule::D25> = said(FIX("one type with the id, text and broken that keel/rule/rule.hpp describes",
+             keel::checkpoint::every<500_steps, keel::checkpoint::keep<2>>, own_rule));
 template <>
 inline constexpr auto fixes<rule::D26> =
     said(FIX("500_steps", keel::checkpoint::every<500_steps>), FIX("500_steps", keel::evaluation::every<500_steps>),
@@ -134,7 +133,8 @@ inline constexpr auto fixes<rule::D26> =
                     keel::checkpoint::every<10_min>));
 template <>
 inline constexpr auto fixes<rule::D22> = said(
-    FIX("use an id from keel/rule/README.md", keel::accumulate<2>, keel::data::is<keel::data::ragged>, keel::accept<"B06">));
+    FIX("remove it", keel::accumulate<2>),
+    FIX("name a warning that this recipe breaks, 8 at most", keel::accumulate<2>, keel::data::is<keel::data::ragged>, keel::accept<"B06">));
 template <>
 inline constexpr auto fixes<rule::D23> =
     said(FIX("remove the accept and follow that rule's fix", keel::recompute::reentrant, keel::shard::zero<3>));
@@ -143,10 +143,12 @@ inline constexpr auto fixes<rule::D24> = said(FIX("remove it", keel::accumulate<
 
 template <>
 inline constexpr auto fixes<rule::P20> =
-    said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>),
-         FIX("reduce_once needs keel::shard, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
+    said(FIX("remove it", keel::nonfinite::skip<10>), FIX("remove it", keel::accumulate<2>), FIX("remove it", keel::accumulate<1>, keel::shard::zero<2>),
+         FIX("reduce_once needs keel::shard::replicate, accumulate<2>", keel::accumulate<2, keel::reduce_once>, keel::shard::replicate));
 
 template struct each_followed<rule::slot_rules>;
 template struct each_followed<rule::accept_rules>;
+
+template struct each_followed<rule::list<rule::given_twice<keel::slot::loss_scale>, rule::given_twice<keel::slot::accumulate>, rule::given_twice<keel::slot::nonfinite>, rule::given_twice<keel::slot::spike>, rule::given_twice<keel::slot::schedule>, rule::given_twice<keel::slot::recompute>, rule::given_twice<keel::slot::offload>, rule::given_twice<keel::slot::attention>, rule::given_twice<keel::slot::oom>, rule::given_twice<keel::slot::health>, rule::given_twice<keel::slot::determinism>, rule::given_twice<keel::slot::objective>, rule::given_twice<keel::slot::ema>, rule::given_twice<keel::slot::model>, rule::given_twice<keel::slot::evaluation>, rule::given_twice<keel::slot::profile>, rule::given_twice<keel::slot::incident>, rule::given_twice<keel::slot::timeout>, rule::given_twice<keel::slot::optimizer>, rule::given_twice<keel::slot::data>, rule::given_twice<keel::slot::device>, rule::given_twice<keel::slot::batch_guard>, rule::given_twice<keel::slot::world>>>;
 
 }  // namespace fixed

@@ -60,8 +60,9 @@ struct example<rule::S12> : recipes<recipe<judged_by_evaluation, evaluation::eve
 static_assert(keeps(of<judged_by_evaluation, evaluation::every<250_steps>>));
 static_assert(breaks<rule::S12>(of<judged_by_evaluation, evaluation::every<1000_steps>>));
 static_assert(keeps(of<judged_by_evaluation, evaluation::every<1_steps>>));
-static_assert(breaks<rule::S12>(of<judged_by_evaluation>));
-static_assert(breaks<rule::S12>({.checkpoint = judged_by_evaluation::configured, .evaluation = {.interval = 500}}));
+static_assert(breaks<rule::S11>(of<judged_by_evaluation>));
+static_assert(breaks<rule::S11>({.checkpoint = judged_by_evaluation::configured, .evaluation = {.interval = 500}}));
+static_assert(breaks<rule::S24>(of<checkpoint::every<500_steps, checkpoint::keep_k_best<0>, checkpoint::by_training_loss>>));
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<0_steps>>));
 static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<keel::steps{-300}>>));
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_s, keep_best, by_evaluation_loss>, evaluation::every<500_steps>>));

@@ -14,7 +14,16 @@ static_assert(breaks<rule::E02>(of<evaluation::every<1_steps, batches<-1>>>) &&
               keeps(of<evaluation::every<1_steps, batches<0>>>));
 static_assert(breaks<rule::E02>(of<evaluation::every<1_steps, evaluation::early_stop<-1>>>) &&
               keeps(of<evaluation::every<1_steps, evaluation::early_stop<0>>>));
+static_assert(breaks<rule::E02>(of<evaluation::every<1_steps, evaluation::stop_at<std::numeric_limits<double>::quiet_NaN()>>>) &&
+              breaks<rule::E02>(of<evaluation::every<1_steps, evaluation::stop_at<-std::numeric_limits<double>::infinity()>>>) &&
+              keeps(of<evaluation::every<1_steps, evaluation::stop_at<-1e300>>>));
 static_assert(keeps(in_run(of<evaluation::every<1_steps>>, {})));
+// An interval beyond the run, whose length is the schedule's or, at construction, the options'.
+static_assert(breaks<rule::E02>(of<evaluation::every<61_steps>, keel::schedule::cosine<keel::schedule::total<60_steps>>>) &&
+              keeps(of<evaluation::every<60_steps>, keel::schedule::cosine<keel::schedule::total<60_steps>>>));
+static_assert(breaks<rule::E02>(in_run(of<evaluation::every<61_steps>>, {.updates = 60})) &&
+              keeps(in_run(of<evaluation::every<60_steps>>, {.updates = 60})));
+static_assert(breaks<rule::E02>(of<evaluation::every<1_epochs>, data::is<data::endless>>));
 // Training data without an end says nothing of the data of an evaluation.
 static_assert(keeps(of<evaluation::every<1_steps>, data::is<data::endless>>));
 static_assert(keeps({.evaluation = {.interval = 0, .batches = -1, .early_stop = -1}}));

@@ -93,6 +93,9 @@ static_assert(keeps(of<ladder<shorten_sequence<512>, shorten_sequence<511>, give
 static_assert(keeps(of<ladder<shorten_sequence<512>, shorten_sequence<256>, shorten_sequence<128>, give_up>>));
 static_assert(breaks<rule::O08>(of<ladder<shorten_sequence<512>, shorten_sequence<256>, shorten_sequence<300>, give_up>>));
 static_assert(breaks<rule::O08>(of<ladder<shorten_sequence<256>, shorten_sequence<512>, give_up>>));
+// .. or no shorter than the data says that its rows are.
+static_assert(breaks<rule::O08>(of<ladder<shorten_sequence<512>, give_up>, keel::batch_guard::check<keel::batch_guard::longest<512>>>) &&
+              keeps(of<ladder<shorten_sequence<512>, give_up>, keel::batch_guard::check<keel::batch_guard::longest<513>>>));
 // .. or that changes nothing.
 static_assert(breaks<rule::O08>(of<accumulate<1, micro_batch<1>>, ladder<halve_micro_batch, give_up>>) &&
               keeps(of<accumulate<1, micro_batch<2>>, ladder<halve_micro_batch, give_up>>));

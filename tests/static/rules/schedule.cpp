@@ -63,17 +63,17 @@ template <>
 struct example<rule::L02>
     : recipes<recipe<cosine<warmup<100_steps>, total<100_steps>>>, recipe<cosine<warmup<99_steps>, total<100_steps>>>> {};
 static_assert(keeps(of<cosine<warmup<100_steps>>>));
-static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup<40_steps>, decay<60_steps>, total<100_steps>>>) &&
-              keeps(of<warmup_stable_decay<warmup<40_steps>, decay<59_steps>, total<100_steps>>>));
-static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup_ratio<0.25>, decay<75_steps>, total<100_steps>>>) &&
-              keeps(of<warmup_stable_decay<warmup_ratio<0.25>, decay<74_steps>, total<100_steps>>>));
+static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup<40_steps>, decay<61_steps>, total<100_steps>>>) &&
+              keeps(of<warmup_stable_decay<warmup<40_steps>, decay<60_steps>, total<100_steps>>>));
+static_assert(breaks<rule::L02>(of<warmup_stable_decay<warmup_ratio<0.25>, decay<76_steps>, total<100_steps>>>) &&
+              keeps(of<warmup_stable_decay<warmup_ratio<0.25>, decay<75_steps>, total<100_steps>>>));
 static_assert(breaks<rule::L02, rule::L25>(of<constant_with<warmup<100_steps>, total<100_steps>>>));
 // The length of the run counts where the schedule says none.
 static_assert(breaks<rule::L02>(over<cosine<warmup<100_steps>>>(100)) && keeps(over<cosine<warmup<100_steps>>>(101)));
 static_assert(keeps(over<cosine<warmup<60_steps>, total<100_steps>>>(50)));
 static_assert(breaks<rule::L02>(over<cosine<warmup<1_steps>, total<1_steps>, min_ratio<0.1>>>(50)));
-static_assert(breaks<rule::L02>(over<warmup_stable_decay<warmup_ratio<0.25>, decay<75_steps>>>(100)) &&
-              keeps(over<warmup_stable_decay<warmup_ratio<0.25>, decay<74_steps>>>(100)));
+static_assert(breaks<rule::L02>(over<warmup_stable_decay<warmup_ratio<0.25>, decay<76_steps>>>(100)) &&
+              keeps(over<warmup_stable_decay<warmup_ratio<0.25>, decay<75_steps>>>(100)));
 static_assert(breaks<rule::L02>(of<cosine<warmup<steps{-1}>>>) && breaks<rule::L02>(of<cosine<total<steps{-1}>>>));
 static_assert(breaks<rule::L02>(of<warmup_stable_decay<decay<steps{-1}>>>));
 
@@ -270,7 +270,7 @@ static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<above(1.0)>>>) && keeps
 static_assert(breaks<rule::L03>(of<one_cycle<start_ratio<-0.1>>>) && breaks<rule::L03>(of<one_cycle<start_ratio<nan>>>));
 static_assert(breaks<rule::L04>(over<one_cycle<>>(0)) && keeps(over<plateau<>>(0)));
 static_assert(breaks<rule::L04>(over<plateau<warmup_ratio<0.1>>>(0)));
-static_assert(breaks<rule::L14>(over<one_cycle<total<100_steps>>>(101)) && breaks<rule::L25>(over<plateau<total<100_steps>>>(101)));
+static_assert(breaks<rule::L14>(over<one_cycle<total<100_steps>>>(101)) && breaks<rule::L25>(over<plateau<patience<10_steps>, total<100_steps>>>(101)));
 static_assert(breaks<rule::L11>(of<one_cycle<decay<10_steps>>>) && breaks<rule::L11>(of<plateau<decay<10_steps>>>));
 // The warm-up of one_cycle is there without being asked for.
 static_assert(schedule::warmup_of(one_cycle<>::configured, 100) == 30.0);
@@ -285,6 +285,13 @@ struct example<rule::L25> : recipes<recipe<constant_with<warmup<10_steps>, total
 static_assert(breaks<rule::L25>(of<plateau<total<100_steps>>>) && keeps(of<plateau<warmup_ratio<0.1>, total<100_steps>>>));
 static_assert(breaks<rule::L25>(of<step_decay<interval<10_steps>, total<100_steps>>>));
 static_assert(keeps(of<own<cosine<total<100_steps>>>>) && keeps(of<linear<total<100_steps>>>));
+
+// What never comes due in a run of a known length.
+static_assert(breaks<rule::L17>(over<plateau<patience<100_steps>>>(100)) && keeps(over<plateau<patience<99_steps>>>(100)));
+static_assert(breaks<rule::L19>(over<step_decay<lowered_by<0.5>, interval<100_steps>>>(100)) && keeps(over<step_decay<lowered_by<0.5>, interval<99_steps>>>(100)));
+static_assert(keeps(over<exponential<lowered_by<0.5>, interval<200_steps>>>(100)));
+static_assert(breaks<rule::L20>(over<multi_step<lowered_by<0.5>, milestones<50_steps, 100_steps>>>(100)) &&
+              keeps(over<multi_step<lowered_by<0.5>, milestones<50_steps, 99_steps>>>(100)));
 
 template struct each_shown<rule::schedule_rules>;
 
