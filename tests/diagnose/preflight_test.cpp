@@ -518,6 +518,21 @@ TEST_CASE("of updates that are too slow for it a preflight says so, and looks at
   CHECK(found.find("gradients")->verdict == preflight_verdict::passed);
 }
 
+TEST_CASE("a check that is cut short by its time says so and fails nothing, and one that has its updates fails") {
+  auto constant = classifier();
+  auto const loss = constant.loss;
+  constant.loss = [loss](pair_batch const& batch) { return loss(batch) * 0.0 + 1.0; };
+  auto const cut = preflight_of(constant, {.updates = 1'000'000'000, .seconds = 0.01});
+  INFO(cut.table());
+  REQUIRE(cut.find("overfit one batch") != nullptr);
+  CHECK(cut.find("overfit one batch")->verdict == preflight_verdict::not_applicable);
+  CHECK(cut.find("overfit one batch")->words.find("not enough time") == 0);
+  CHECK(cut.find("labels belong to inputs")->verdict == preflight_verdict::not_applicable);
+  CHECK(cut.seconds < 60.0);
+  auto const whole = preflight_of(constant, {.updates = 30});
+  CHECK(whole.find("overfit one batch")->verdict == preflight_verdict::failed);
+}
+
 TEST_CASE("a recipe without checkpoints may have an optimizer that none holds") {
   struct own_optimizer : torch::optim::Optimizer {
     explicit own_optimizer(std::vector<at::Tensor> parameters)

@@ -118,6 +118,7 @@ class preflight_program_of final : public preflight_program {
   std::int64_t updates_of_run() const override { return subject_.length; }
   std::int64_t updates_so_far() const override { return subject_.step.updates(); }
   double highest_rate() const override { return subject_.step.schedule().highest(0); }
+  std::FILE* console() const override { return subject_.options.console; }
   std::string run_directory() const override { return subject_.options.run_directory.string(); }
   bool begins_with_weights() const override { return !subject_.options.weights_from.empty(); }
 

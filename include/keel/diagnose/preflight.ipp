@@ -20,6 +20,8 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void preflight_table::run(char const* check, std::function<void()> const& look) {
+  if (is_over()) return not_enough_time(check, "");
+  show_progress(check);
   try {
     look();
   } catch (std::exception const& thrown) {
@@ -31,6 +33,13 @@ KEEL_BODY void preflight_table::run(char const* check, std::function<void()> con
     // What the program throws when it is tried out is what the check is about.
     failed(check, first_line(thrown), "what the message says, or what makes the loss function throw it");
   }
+}
+
+KEEL_BODY void preflight_table::show_progress(char const* check) {
+  if (console_ == nullptr || seconds() - shown_at_ < between_lines) return;
+  shown_at_ = seconds();
+  std::fprintf(console_, "preflight, %.0f s: %s\n", shown_at_, check);
+  std::fflush(console_);
 }
 
 KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::int64_t update,
@@ -47,20 +56,17 @@ KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<state_part
 }
 
 KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {
-  using clock = std::chrono::steady_clock;
-  auto const began = clock::now();
-  auto const seconds_since = [](clock::time_point from) { return std::chrono::duration<double>(clock::now() - from).count(); };
   preflight_result result;
-  preflight_table table(result);
+  preflight_table table(result, options.seconds, program.console());
 
   double of_an_update = 0.0;
   bool updates = false;
   table.run("an update", [&] {
     program.with_step([&](tried_step& step) {
-      auto const from = clock::now();
+      double const from = table.seconds();
       std::vector<tried_batch> const batches{{0}};
       tried_update const update = step.update(batches);
-      of_an_update = seconds_since(from);
+      of_an_update = table.seconds() - from;
       updates = update.is_applied || update.is_overflow;
       if (updates) return;
       table.failed("an update", update.words, "the operation and row that an error of the run's first update would name");
@@ -96,13 +102,15 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     table.run("out of memory", [&] { check_out_of_memory(program, table); });
     table.run("resume", [&] { check_resume(program, table); });
     // Two to ten experiments.
-    double const room = std::max(1.0, options.seconds - seconds_since(began)) / 8.0;
+    double const room = std::max(1.0, options.seconds - table.seconds()) / 8.0;
     constexpr double fewest = 20.0;
     preflight_training training;
     training.has_labels = has_labels;
+    training.wanted = options.updates;
     training.updates =
         std::min(options.updates, static_cast<std::int64_t>(std::max(fewest, room / std::max(of_an_update, 1e-5))));
     training.is_slow = fewest * of_an_update > room;
+    table.begin_training();
     table.run("overfit one batch", [&] { check_overfit(program, training, table); });
     table.run("learning rate", [&] { check_rate(program, training, table); });
     table.run("labels belong to inputs", [&] { check_labels_belong(program, training, table); });
@@ -110,7 +118,7 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
     table.not_applicable("what trains", "no update can be made");
   }
   table.run("advice", [&] { advise(program, table); });
-  result.seconds = seconds_since(began);
+  result.seconds = table.seconds();
   return result;
 }
 

@@ -7,8 +7,11 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <functional>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/checkpoint/state_part.hpp>
@@ -88,7 +91,9 @@ class preflight_program {
   virtual parameter_list const& parameters() = 0;
   virtual std::int64_t updates_of_run() const = 0;  ///< 0: not known
   virtual std::int64_t updates_so_far() const = 0;
-  virtual double highest_rate() const = 0;        ///< of the first group
+  virtual double highest_rate() const = 0;  ///< of the first group
+  /// Null: nowhere.
+  virtual std::FILE* console() const = 0;
   virtual std::string run_directory() const = 0;  ///< empty: none
   virtual bool begins_with_weights() const = 0;   ///< options.weights_from: a fine-tuning
 
@@ -123,7 +128,10 @@ void load_rehearsal(preflight_program& program, std::vector<state_part> const& p
 /// The table in the making.
 class preflight_table {
  public:
-  explicit preflight_table(preflight_result& result) : result_(result) {}
+  using clock = std::chrono::steady_clock;
+  /// `seconds`: that all checks together aim at. Says on `console`, where there is one, what takes longer than two seconds.
+  preflight_table(preflight_result& result, double seconds, std::FILE* console)
+      : result_(result), seconds_(seconds), console_(console) {}
   void passed(char const* check, std::string words) { add(check, preflight_verdict::passed, std::move(words), ""); }
   void failed(char const* check, std::string words, std::string fix) {
     add(check, preflight_verdict::failed, std::move(words), std::move(fix));
@@ -132,14 +140,30 @@ class preflight_table {
     add(check, preflight_verdict::not_applicable, std::move(words), "");
   }
   void advise(std::string words) { result_.advice.push_back(std::move(words)); }
-  /// Runs a check that may throw: then it failed, in the words of the exception.
+  /// Runs a check that may throw: then it failed, in the words of the exception. Without one where the time is over.
   void run(char const* check, std::function<void()> const& look);
+  double seconds() const { return std::chrono::duration<double>(clock::now() - began_).count(); }
+  /// What trains may take so long from now on.
+  void begin_training() { training_ends_ = std::max(seconds_, seconds() + fewest_of_training); }
+  bool is_over() const { return seconds() > training_ends_; }
+  /// A check that was cut short: what was seen until then.
+  void not_enough_time(char const* check, std::string const& words) {
+    not_applicable(check, "not enough time within options.seconds" + (words.empty() ? "" : ": " + words));
+  }
+  void show_progress(char const* check);
 
  private:
+  // Seconds. The looks at the wiring take a few updates each, and training checks say little of fewer than they get.
+  static constexpr double fewest_of_looks = 10.0, fewest_of_training = 5.0, between_lines = 2.0;
   void add(char const* check, preflight_verdict verdict, std::string words, std::string fix) {
     result_.rows.push_back({check, verdict, std::move(words), std::move(fix)});
   }
   preflight_result& result_;
+  double seconds_;
+  double training_ends_ = std::max(seconds_, fewest_of_looks);
+  std::FILE* console_;
+  clock::time_point began_ = clock::now();
+  double shown_at_ = 0.0;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -10,6 +10,7 @@ namespace keel::detail::inline KEEL_MODE {
 /// What the training checks find out for each other.
 struct preflight_training {
   std::int64_t updates = 0;              ///< of each experiment
+  std::int64_t wanted = 0;               ///< updates that each should have
   bool is_slow = false;                  ///< so few updates take longer than there is time for
   bool has_labels = true;                ///< the last tensor of a batch does not go into the model
   std::optional<double> factor_of_rate;  ///< of the run's own rate, at which one batch was learned

@@ -30,13 +30,14 @@ KEEL_BODY double median_of_last(std::vector<double> const& values, std::size_t c
   return last[last.size() / 2];
 }
 
-/// Losses of updates on one batch; shorter where an update was skipped or the loss rose far above its start.
-KEEL_BODY std::vector<double> losses_on(preflight_program& program, std::size_t batch, double factor, std::int64_t updates) {
+/// Losses of updates on one batch; shorter where an update was skipped, the loss rose far above its start, or the time is over.
+KEEL_BODY std::vector<double> losses_on(preflight_program& program, preflight_table const& table, std::size_t batch,
+                                        double factor, std::int64_t updates) {
   std::vector<double> losses;
   program.with_step([&](tried_step& step) {
     step.use_rate(factor);
     std::vector<tried_batch> const again{{batch}};
-    for (std::int64_t i = 0; i < updates; ++i) {
+    for (std::int64_t i = 0; i < updates && !table.is_over(); ++i) {
       tried_update const update = step.update(again);
       if (update.is_overflow) continue;
       if (!update.is_applied || !std::isfinite(update.loss)) return;
@@ -53,7 +54,8 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
   double lowest_share = 2.0;
   // The wiring is asked about here, and not the rate.
   for (double const factor : {1.0, 10.0, 0.1, 100.0, 1000.0}) {
-    std::vector<double> const losses = losses_on(program, 0, factor, found.updates);
+    table.show_progress(check);
+    std::vector<double> const losses = losses_on(program, table, 0, factor, found.updates);
     if (losses.size() < 2) continue;
     double const first = losses.front();
     double const last = median_of_last(losses, 5);
@@ -66,13 +68,15 @@ KEEL_BODY void check_overfit(preflight_program& program, preflight_training& fou
       best = words;
     }
     constexpr double enough = 0.5;
-    if (found.is_slow && share >= enough) break;
     if (share < enough) {
       found.factor_of_rate = factor;
       table.passed(check, words);
       return;
     }
+    if (found.is_slow || table.is_over()) break;
   }
+  // So few updates show what can be learned, and not what cannot.
+  if (found.is_slow || table.is_over() || found.updates < found.wanted) return table.not_enough_time(check, best);
   table.failed(
       check, best.empty() ? "no update on one batch was applied at any learning rate" : best + ", and no better at others",
       "what cannot be learned by heart is a bug and no tuning: look at masks, targets, detach(), evaluation mode, the output's "
@@ -90,10 +94,7 @@ KEEL_BODY void check_rate(preflight_program& program, preflight_training const& 
     table.not_applicable(check, "the run has begun");
     return;
   }
-  if (found.is_slow) {
-    table.not_applicable(check, "updates take too long for a range test within options.seconds");
-    return;
-  }
+  if (found.is_slow) return table.not_enough_time(check, "updates take too long for a range test");
   if (found.factor_of_rate && *found.factor_of_rate >= 100.0) {
     table.failed(
         check,
@@ -153,10 +154,7 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     table.not_applicable(check, "the batch has no tensor that is labels alone");
     return;
   }
-  if (found.is_slow) {
-    table.not_applicable(check, "updates take too long for it within options.seconds");
-    return;
-  }
+  if (found.is_slow) return table.not_enough_time(check, "updates take too long for it");
   if (!found.factor_of_rate || all < 24) {
     table.not_applicable(check,
                          found.factor_of_rate ? "fewer than 24 batches say too little" : "not even one batch can be learned");
@@ -186,7 +184,8 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
     std::vector<double> losses;
     program.with_step([&](tried_step& step) {
       step.use_rate(factor);
-      for (std::int64_t i = 0; i < count; ++i) {
+      table.show_progress(check);
+      for (std::int64_t i = 0; i < count && !table.is_over(); ++i) {
         std::size_t const at = static_cast<std::size_t>(i) % trains_on;
         std::vector<tried_batch> const batches{{at, order ? other_labels[*order][at] : std::vector<at::Tensor>()}};
         tried_update const update = step.update(batches);
@@ -222,6 +221,7 @@ KEEL_BODY void check_labels_belong(preflight_program& program, preflight_trainin
       for (std::size_t i = 0; i < own.size(); ++i) mean += (other[i] - own[i]) / count;
       for (std::size_t i = 0; i < own.size(); ++i) square += std::pow(other[i] - own[i] - mean, 2);
       double const error = std::sqrt(square / (count - 1.0) / count);
+      if (table.is_over()) return table.not_enough_time(check, "");
       belongs = belongs && mean > 3.0 * error;
       closest = std::min(closest.value_or(mean), mean);
     }
