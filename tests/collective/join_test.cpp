@@ -140,7 +140,7 @@ std::string scenario_of(std::string const& name) {
   std::set<std::string> threads;
   int const before = threads_without_mask(threads, SIGPIPE);
   // Less would be too little for a process to start on a machine that is busy.
-  auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "first_stopped" || name == "port" || name == "other_call" ? 4s : 30s});
+  auto const world = keel::join(how, {.timeout = name == "absent" || name == "stopped" || name == "first_stopped" || name == "port" || name == "other_call" ? 4s : name == "waits" ? 7s : 30s});
   if (name == "threads") {
     keel::barrier(world);
     std::size_t const known = threads.size();
@@ -533,6 +533,18 @@ TEST_CASE("ranks that do not come, come twice, are of another world or look in t
   CHECK(has(nowhere[0], "does not say where they meet"));
   auto const unknown = run_ranks("port", {{{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "no-such-machine.invalid"}}});
   CHECK(has(unknown[0], "[E24] rank 1 of 2 cannot meet the others at no-such-machine.invalid:"));
+}
+
+TEST_CASE("a rank that waits for others says for whom, and who is here, after five seconds") {
+  auto const waiting = run_ranks("waits", {{{"WORLD_SIZE", "4"}}, {{"WORLD_SIZE", "4"}}});
+  for (std::size_t const rank : {0u, 1u}) {
+    INFO(waiting[rank].said);
+    CHECK(waiting[rank].said.find("keel: rank " + std::to_string(rank) + " of 4 has waited 5 s at 127.0.0.1:") != std::string::npos);
+    CHECK(waiting[rank].said.find("for the ranks 2, 3; here are 0, 1.") != std::string::npos);
+    CHECK(has(waiting[rank], "for the ranks 2, 3, which did not come"));
+  }
+  auto const alone = run_ranks("waits", {{{"RANK", "1"}, {"WORLD_SIZE", "2"}}});
+  CHECK(alone[0].said.find("for rank 0, or the launcher, which does not listen there yet.") != std::string::npos);
 }
 
 TEST_CASE("a rank that meets a process which is stopped, and answers nothing, says so within the timeout") {

@@ -40,6 +40,7 @@ inline int free_port() {
 struct ended_rank {
   int status = 0;
   std::string words;
+  std::string said;  ///< on stderr
   double seconds = 0.0;
 };
 
@@ -73,7 +74,8 @@ inline std::vector<ended_rank> run_ranks(std::string const& scenario, std::vecto
     posix_spawn_file_actions_t actions;
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
-    ::posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0);
+    std::string const said = directory / ("said-" + std::to_string(rank));
+    ::posix_spawn_file_actions_addopen(&actions, 2, said.c_str(), O_WRONLY | O_CREAT, 0600);
     pid_t process = 0;
     REQUIRE(::posix_spawn(&process, program.c_str(), &actions, nullptr, words, environment.data()) == 0);
     ::posix_spawn_file_actions_destroy(&actions);
@@ -84,6 +86,7 @@ inline std::vector<ended_rank> run_ranks(std::string const& scenario, std::vecto
     ::waitpid(processes[rank], &all[rank].status, 0);
     all[rank].seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
     all[rank].words = read_file(directory / std::to_string(rank));
+    all[rank].said = read_file(directory / ("said-" + std::to_string(rank)));
   };
   // A hang is a failure of the test and not its end.
   std::atomic<bool> is_over{false};

@@ -45,8 +45,7 @@ TEST_CASE("a resume within an epoch rejects batches in memory of another number,
       run.fit(batches, mean_squared_error(model));
       return run.updates();
     };
-    std::int64_t const first = between ? 6 : 4;
-    train(6, first, false);
+    train(6, between ? 6 : 4, false);
     if (between) {
       CHECK(train(8, 10, false) == 10);
       continue;
@@ -63,4 +62,31 @@ TEST_CASE("a resume within an epoch rejects batches in memory of another number,
     }
     CHECK(train(8, 10, true) == 10);
   }
+}
+
+TEST_CASE("an epoch whose end is that of the run is evaluated and saved, where the source knows its length") {
+  using namespace keel::literals;
+  struct by_epochs : keel::recipe<keel::checkpoint::every<1_epochs>, keel::evaluation::every<1_epochs>> {};
+  auto const model = make_small();
+  std::vector<pair_batch> batches;
+  for (std::uint64_t i = 0; i < 5; ++i) batches.push_back(make_pair_batch(i));
+  auto const by_function = [&](std::int64_t) { return std::ref(batches).get(); };
+  auto const train = [&](auto& source, std::int64_t batches_per_epoch) {
+    scratch_directory const directory;
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::trainer<by_epochs> run{
+        model, optimizer,
+        quiet({.run_directory = directory.path(), .updates = 10, .batches_per_epoch = batches_per_epoch})};
+    run.evaluate_on("held_out", batches, mean_squared_error(model));
+    int evaluations = 0;
+    run.on([&](keel::event::evaluated const&) { ++evaluations; });
+    run.fit(source, mean_squared_error(model));
+    CHECK(run.updates() == 10);
+    CHECK(run.cursor().epoch == (evaluations == 2 ? 2 : 1));
+    return evaluations;
+  };
+  CHECK(train(batches, 0) == 2);
+  CHECK(train(by_function, 5) == 2);
+  // Nobody knows it.
+  CHECK(train(by_function, 0) == 1);
 }

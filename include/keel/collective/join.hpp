@@ -15,7 +15,7 @@ struct join_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< until all have come, and for each collective
 };
 
-/// All ranks call it. Throws world_error (E24) within the timeout: for an address where no rank listens, ranks that do not come, by their
+/// All ranks call it. Says on stderr what it waits for, after five seconds and then each minute. Throws world_error (E24) within the timeout: for an address where no rank listens, ranks that do not come, by their
 /// numbers, and ranks of another size of the world, LibTorch or keel, with both values.
 world_of_ranks join(launch const& how = launched(), join_options const& options = {});
 

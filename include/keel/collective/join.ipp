@@ -32,7 +32,9 @@
 #include <signal.h>
 #include <time.h>
 
+#include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 #include <functional>
@@ -44,7 +46,9 @@
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <keel/core/detail/body_begin.inc>
@@ -74,6 +78,43 @@ inline void leave_last(c10d::Store& store, launch const& how) {
   }
 }
 
+/// Says on stderr what a rank waits for: after five seconds, and then each minute.
+class waiting_notice {
+ public:
+  explicit waiting_notice(launch const& how) : how_(how) {}
+  template <class Describe>
+  void poll(Describe const& describe) {
+    auto const now = clock::now();
+    if (now < next_) return;
+    next_ = now + std::chrono::minutes(1);
+    auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(now - began_).count();
+    std::string const words = describe();
+    std::fprintf(stderr, "keel: rank %d of %d has waited %lld s at %s:%d %s\n", how_.rank, how_.size,
+                 static_cast<long long>(seconds), how_.address.c_str(), how_.port, words.c_str());
+  }
+
+ private:
+  using clock = std::chrono::steady_clock;
+  launch const& how_;
+  clock::time_point began_ = clock::now();
+  clock::time_point next_ = began_ + std::chrono::seconds(5);
+};
+
+/// The ranks that are at the store, or those that are not, as "1, 2"; of a store that is gone none is.
+inline std::string ranks_at(c10d::Store& store, launch const& how, bool are_here) {
+  std::string all;
+  for (int rank = 0; rank < how.size; ++rank) {
+    bool is_here = false;
+    try {
+      is_here = store.check({"here/" + std::to_string(rank)});
+    } catch (std::exception const&) {
+      // It is gone.
+    }
+    if (is_here == are_here) all += (all.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return all;
+}
+
 /// Until every rank has said that it is here. Throws world_error (E24).
 inline void meet(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
@@ -83,27 +124,23 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
                                  how.address + ":" + std::to_string(how.port) +
                                  ". Start each rank once, or give the second run another MASTER_PORT.");
   store.set(key(how.rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
-  auto const began = std::chrono::steady_clock::now();
+  auto const last = std::chrono::steady_clock::now() + timeout;
+  waiting_notice notice(how);
   for (int rank = 0; rank < how.size; ++rank) {
-    auto const left = timeout - std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
     std::vector<std::uint8_t> bytes;
     try {
-      store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
+      // A wait of the store that ends by a timeout leaves its connection with an answer that nobody reads.
+      while (!store.check({key(rank)})) {
+        if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
+        notice.poll(
+            [&] { return "for the ranks " + ranks_at(store, how, false) + "; here are " + ranks_at(store, how, true) + "."; });
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      }
       bytes = store.get(key(rank));
     } catch (std::exception const&) {
-      std::string missing;
-      for (int one = rank; one < how.size; ++one) {
-        bool is_here = false;
-        try {
-          is_here = store.check({key(one)});
-        } catch (std::exception const&) {
-          // The store is gone, and with it who had come.
-        }
-        if (!is_here) missing += (missing.empty() ? "" : ", ") + std::to_string(one);
-      }
       throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
                                    std::to_string(timeout.count() / 1000) + " s at " + how.address + ":" +
-                                   std::to_string(how.port) + " for the ranks " + missing +
+                                   std::to_string(how.port) + " for the ranks " + ranks_at(store, how, false) +
                                    ", which did not come. Look at what they said, and start all of them again.");
     }
     std::string const theirs(bytes.begin(), bytes.end());
@@ -185,8 +222,14 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
       at.numWorkers = how.size;
       at.waitWorkers = false;
       at.timeout = options.timeout;
-      if (!at.isServer && !detail::is_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout))
-        detail::fail_without_answer(how, options.timeout);
+      if (!at.isServer) {
+        detail::waiting_notice notice(how);
+        auto const on_retry = [&notice] {
+          notice.poll([] { return "for rank 0, or the launcher, which does not listen there yet."; });
+        };
+        if (!detail::is_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout, on_retry))
+          detail::fail_without_answer(how, options.timeout);
+      }
       // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
       [](auto& later) {
         if constexpr (requires { later.useLibUV; }) later.useLibUV = false;

@@ -37,8 +37,9 @@ struct freed_addresses {
 };
 
 /// Waits for a process to listen at the address, and to answer. False: one listens, and does not answer in time. Throws std::runtime_error
-/// with the system's words where the address is wrong, or no process listens there by then.
-inline bool is_served(std::string const& host, int port, socket_deadline last) {
+/// with the system's words where the address is wrong, or no process listens there by then. `on_retry` is called before each further try.
+template <class OnRetry>
+bool is_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
   auto const last_of_name = std::min(last, now() + longest_without_name);
   // Of several addresses each gets its turn, and a longer one after a round in which one was silent.
@@ -69,6 +70,7 @@ inline bool is_served(std::string const& host, int port, socket_deadline last) {
     if (is_silent && now() >= last) return false;
     if (is_silent) turn = 2 * turn;
     if (unknown == 0 && (!may_listen_later || now() >= last)) throw std::runtime_error(std::generic_category().message(why));
+    on_retry();
     std::this_thread::sleep_for(std::chrono::milliseconds(unknown != 0 ? 500 : 20));
   }
 }

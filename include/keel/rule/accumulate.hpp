@@ -50,8 +50,8 @@ struct B08 {
 
 struct B10 {
   KEEL_RULE_TEXT("B10", "PyTorch",
-                  "the data has fewer rows than ranks, so some rank gets none. Fix: the correct keel::data::rows<N> "
-                  "from 1 on, and no more ranks than rows.");
+                 "the data has fewer rows than ranks, so some rank gets none. Fix: the correct keel::data::rows<N> "
+                 "from 1 on, and no more ranks than rows.");
   static constexpr bool broken(config const& c) {
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;
     return c.data.rows < 0 || (c.data.rows > 0 && c.data.rows < ranks);
@@ -60,8 +60,8 @@ struct B10 {
 
 struct B11 {
   KEEL_RULE_TEXT("B11", "none known",
-                  "a group of one has no relative advantage. Fix: at least 2 completions per prompt that divide the "
-                  "batch, as in keel::objective::grpo<8>, ebft<8>.");
+                 "a group of one has no relative advantage. Fix: at least 2 completions per prompt that divide the "
+                 "batch, as in keel::objective::grpo<8>, ebft<8>.");
   static constexpr bool broken(config const& c) {
     return c.objective.kind != objective::kind::supervised && c.objective.group < 2;
   }
@@ -69,8 +69,8 @@ struct B11 {
 
 struct B12 {
   KEEL_RULE_TEXT("B12", "none known",
-                  "generation batches that are not a multiple of the group split prompts. Fix: micro_batch x "
-                  "accumulate x ranks, and keel::global_batch<N>, divisible by it.");
+                 "generation batches that are not a multiple of the group split prompts. Fix: micro_batch x "
+                 "accumulate x ranks, and keel::global_batch<N>, divisible by it.");
   static constexpr bool broken(config const& c) {
     long long const group = c.objective.group;
     if (c.objective.kind == objective::kind::supervised || group < 2) return false;
@@ -86,8 +86,8 @@ struct B12 {
 
 struct B15 {
   KEEL_RULE_TEXT("B15", "none known",
-                  "halving a micro-batch of unknown size may split a group. Fix: keel::micro_batch<N> of an even "
-                  "number of groups, or keel::data::is<keel::data::grouped>.");
+                 "halving a micro-batch of unknown size may split a group. Fix: keel::micro_batch<N> of an even "
+                 "number of groups, or keel::data::is<keel::data::grouped>.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1;
     return groups && halves(c) && c.accumulate.micro_batch == 0 && !c.data.grouped;
@@ -96,8 +96,8 @@ struct B15 {
 
 struct B21 {
   KEEL_RULE_TEXT("B21", "",
-                  "batch sizes and accumulation must be at least 1. Fix: keel::accumulate<1>, with a positive "
-                  "micro_batch and their product as global_batch, or without both.");
+                 "batch sizes and accumulation must be at least 1. Fix: keel::accumulate<1>, with a positive "
+                 "micro_batch and their product as global_batch, or without both.");
   static constexpr bool broken(config const& c) {
     return c.accumulate.count < 1 || c.accumulate.micro_batch < 0 || c.accumulate.global_batch < 0;
   }
@@ -119,8 +119,8 @@ struct B23 {
 
 struct B24 {
   KEEL_RULE_TEXT("B24", "",
-                  "keel::sum adds whole micro-batches, and a piece of one does not say its share. Fix: remove "
-                  "keel::sum, or above accumulate<1> the rung halve_micro_batch.");
+                 "keel::sum adds whole micro-batches, and a piece of one does not say its share. Fix: remove "
+                 "keel::sum, or above accumulate<1> the rung halve_micro_batch.");
   static constexpr bool broken(config const& c) { return c.accumulate.sum && halves(c); }
 };
 

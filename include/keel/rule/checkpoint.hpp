@@ -23,8 +23,8 @@ struct S05 {
 
 struct S24 {
   KEEL_RULE_TEXT("S24", "",
-                  "checkpoint interval, keep, failures and keep_k_best must be at least 1. Fix: such numbers, as in "
-                  "keel::checkpoint::every<500_steps, keep<2>, failures<3>>.");
+                 "checkpoint interval, keep, failures and keep_k_best must be at least 1. Fix: such numbers, as in "
+                 "keel::checkpoint::every<500_steps, keep<2>, failures<3>>.");
   static constexpr bool broken(config const& c) {
     bool const timed = c.checkpoint.kind != checkpoint::kind::never && c.checkpoint.kind != checkpoint::kind::young_daly;
     bool const kept = c.checkpoint.keep >= 1 && c.checkpoint.failures >= 1 && c.checkpoint.best_count >= 0;
@@ -43,8 +43,8 @@ struct S25 {
 
 struct S11 {
   KEEL_RULE_TEXT("S11", "Lightning (save_top_k=1)",
-                  "the best checkpoint has no metric or no evaluation. Fix: on_best and by_evaluation_loss with "
-                  "keel::evaluation::every, or keep_best with by_training_loss.");
+                 "the best checkpoint has no metric or no evaluation. Fix: on_best and by_evaluation_loss with "
+                 "keel::evaluation::every, or keep_best with by_training_loss.");
   static constexpr bool broken(config const& c) {
     bool const evaluates = c.checkpoint.metric == checkpoint::metric::evaluation_loss;
     bool const evaluation_is_there = c.evaluation.kind != evaluation::kind::none;
@@ -55,8 +55,8 @@ struct S11 {
 
 struct S13 {
   KEEL_RULE_TEXT("S13", "",
-                  "keep_every asks for checkpoints that are never saved. Fix: remove keep_every, or make it a "
-                  "multiple of a keel::checkpoint::every<D> in steps.");
+                 "keep_every asks for checkpoints that are never saved. Fix: remove keep_every, or make it a "
+                 "multiple of a keel::checkpoint::every<D> in steps.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.checkpoint;
     if (s.kind == checkpoint::kind::never || s.keep_every == 0) return false;
@@ -68,8 +68,8 @@ struct S13 {
 
 struct S12 {
   KEEL_RULE_TEXT("S12", "Lightning (warns)",
-                  "a save has no fresh evaluation. Fix: checkpoint::every a multiple of evaluation::every, both in "
-                  "steps or in epochs, or on_best with by_evaluation_loss.");
+                 "a save has no fresh evaluation. Fix: checkpoint::every a multiple of evaluation::every, both in "
+                 "steps or in epochs, or on_best with by_evaluation_loss.");
   static constexpr bool broken(config const& c) {
     bool const keeps_best = c.checkpoint.best && c.checkpoint.metric == checkpoint::metric::evaluation_loss;
     // Saves by the clock are there to go on from, and an early stop saves as it ends.
@@ -92,8 +92,8 @@ struct S12 {
 
 struct S26 {
   KEEL_RULE_TEXT("S26", "",
-                  "a metric without keep_best has no effect. Fix: remove it, or keep_best by_training_loss, or "
-                  "on_best by_evaluation_loss with keel::evaluation::every.");
+                 "a metric without keep_best has no effect. Fix: remove it, or keep_best by_training_loss, or "
+                 "on_best by_evaluation_loss with keel::evaluation::every.");
   static constexpr bool broken(config const& c) {
     return !c.checkpoint.best && c.checkpoint.metric != checkpoint::metric::none;
   }

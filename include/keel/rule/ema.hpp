@@ -22,8 +22,8 @@ struct M04 {
 
 struct M10 {
   KEEL_RULE_TEXT("M10", "",
-                  "the decay of a moving average must lie between 0 and 1. Fix: keel::ema<0.999>, or keel::no_ema "
-                  "and no averaged evaluation.");
+                 "the decay of a moving average must lie between 0 and 1. Fix: keel::ema<0.999>, or keel::no_ema "
+                 "and no averaged evaluation.");
   static constexpr bool broken(config const& c) {
     return c.ema.kept ? !(c.ema.decay > 0.0 && c.ema.decay < 1.0) : c.ema.decay != 0.0;
   }

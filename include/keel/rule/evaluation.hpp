@@ -20,7 +20,8 @@ struct E02 {
     bool const never = (e.kind == evaluation::kind::every && length > 0 && e.interval > length) ||
                        (e.kind == evaluation::kind::every_epochs && c.data.endless);
     return never || e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 ||
-           !(e.min_delta >= 0.0 && e.min_delta <= largest) || (e.has_stop_at && !(e.stop_at >= -largest && e.stop_at <= largest));
+           !(e.min_delta >= 0.0 && e.min_delta <= largest) ||
+           (e.has_stop_at && !(e.stop_at >= -largest && e.stop_at <= largest));
   }
 };
 
@@ -49,8 +50,8 @@ struct E20 {
 
 struct E21 {
   KEEL_RULE_TEXT("E21", "",
-                  "min_delta, not_before, monitor and larger_is_better judge nothing here. Fix: remove them, or "
-                  "keel::evaluation::early_stop<5>, with saves at evaluations.");
+                 "min_delta, not_before, monitor and larger_is_better judge nothing here. Fix: remove them, or "
+                 "keel::evaluation::early_stop<5>, with saves at evaluations.");
   static constexpr bool broken(config const& c) {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;

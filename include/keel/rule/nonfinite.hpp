@@ -39,8 +39,8 @@ struct N06 {
 
 struct N09 {
   KEEL_RULE_TEXT("N09", "LibTorch",
-                  "a rollback needs a checkpoint to load. Fix: add keel::checkpoint::every<10_min>, or skip instead "
-                  "of rolling back.");
+                 "a rollback needs a checkpoint to load. Fix: add keel::checkpoint::every<10_min>, or skip instead "
+                 "of rolling back.");
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.checkpoint.kind == checkpoint::kind::never; }
 };
 
@@ -55,8 +55,8 @@ struct N10 {
 
 struct N11 {
   KEEL_RULE_TEXT("N11", "LibTorch",
-                  "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3> in "
-                  "nonfinite::rollback, keel::spike::attempts<3> in spike::rollback.");
+                 "rolling back without a limit never ends. Fix: keel::nonfinite::attempts<3> in "
+                 "nonfinite::rollback, keel::spike::attempts<3> in spike::rollback.");
   static constexpr bool broken(config const& c) {
     return (c.nonfinite.kind == nonfinite::kind::rollback && c.nonfinite.attempts < 1) ||
            (c.spike.kind == spike::kind::rollback && c.spike.attempts < 1);
@@ -65,8 +65,8 @@ struct N11 {
 
 struct N12 {
   KEEL_RULE_TEXT("N12", "LibTorch, Lightning, Axolotl, KempnerForge",
-                  "every kept checkpoint may be newer than the fault. Fix: a larger keel::checkpoint::keep<N>, or "
-                  "keep_every<D> of whole intervals, shorter than the run.");
+                 "every kept checkpoint may be newer than the fault. Fix: a larger keel::checkpoint::keep<N>, or "
+                 "keep_every<D> of whole intervals, shorter than the run.");
   static constexpr bool broken(config const& c) {
     // A limit of nothing is N06's and N29's, whose fix is at least 1.
     auto const counted = [](long long limit) { return limit > 1 ? limit : 1; };
@@ -120,8 +120,8 @@ struct N26 {
 
 struct N27 {
   KEEL_RULE_TEXT("N27", "",
-                  "these numbers cannot find a spike. Fix: finite ones: keel::spike::zscore<6.0>, window<2> and up, "
-                  "ratio<4.0>, loss_above and gradient_norm_above over 0.");
+                 "these numbers cannot find a spike. Fix: finite ones: keel::spike::zscore<6.0>, window<2> and up, "
+                 "ratio<4.0>, loss_above and gradient_norm_above over 0.");
   static constexpr bool broken(config const& c) {
     constexpr double largest = 1.7e308;
     auto const& s = c.spike;
@@ -135,8 +135,8 @@ struct N27 {
 
 struct N29 {
   KEEL_RULE_TEXT("N29", "",
-                  "skipping spikes without a limit keeps a diverging run alive. Fix: keel::spike::in_a_row<10> in "
-                  "spike::skip, in_a_row<1> in spike::rollback.");
+                 "skipping spikes without a limit keeps a diverging run alive. Fix: keel::spike::in_a_row<10> in "
+                 "spike::skip, in_a_row<1> in spike::rollback.");
   static constexpr bool broken(config const& c) { return c.spike.kind != spike::kind::ignore && c.spike.limit < 1; }
 };
 

@@ -16,16 +16,16 @@ struct U04 {
 };
 struct U08 {
   KEEL_RULE_TEXT("U08", "",
-                  "the alarms of GRPO and EBFT are not implemented in this version of keel. Fix: keel::health::off, "
-                  "or sft with keel::objective::supervised.");
+                 "the alarms of GRPO and EBFT are not implemented in this version of keel. Fix: keel::health::off, "
+                 "or sft with keel::objective::supervised.");
   static constexpr bool broken(config const& c) {
     return c.health.kind == health::kind::grpo || c.health.kind == health::kind::ebft;
   }
 };
 struct U09 {
   KEEL_RULE_TEXT("U09", "",
-                  "GRPO and EBFT are not implemented in this version of keel. Fix: keel::objective::supervised, "
-                  "with keel::health::sft or off.");
+                 "GRPO and EBFT are not implemented in this version of keel. Fix: keel::objective::supervised, "
+                 "with keel::health::sft or off.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
 struct U27 {
@@ -60,8 +60,8 @@ struct U36 {
 };
 struct U37 {
   KEEL_RULE_TEXT("U37", "",
-                  "a bare step does not evaluate by itself. Fix: keel::trainer, or keel::evaluation::none and "
-                  "keel::evaluate, for a plateau with keel::accept<\"L24\">.");
+                 "a bare step does not evaluate by itself. Fix: keel::trainer, or keel::evaluation::none and "
+                 "keel::evaluate, for a plateau with keel::accept<\"L24\">.");
   static constexpr bool broken(config const& c) { return c.evaluation.kind != evaluation::kind::none; }
 };
 struct U38 {
@@ -134,8 +134,8 @@ struct U53 {
 /// Of a run of several parts, what is not there yet.
 struct U54 {
   KEEL_RULE_TEXT("U54", "",
-                  "a run of several parts has no alarms, profiles, kept incidents, averaged evaluations, saves on "
-                  "an exception. Fix: keel::trainer, or remove that policy.");
+                 "a run of several parts has no alarms, profiles, kept incidents, averaged evaluations, saves on "
+                 "an exception. Fix: keel::trainer, or remove that policy.");
   static constexpr bool broken(config const& c) {
     return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off ||
            c.incident.kind == incident::kind::keep || c.batch_guard.kind == batch_guard::kind::check ||

@@ -40,8 +40,8 @@ struct O01 {
 
 struct O02 {
   KEEL_RULE_TEXT("O02", "LibTorch, Accelerate, Transformers, Axolotl",
-                  "a rung that shrinks the batch silently changes the experiment. Fix: remove it, or "
-                  "keel::oom::halve_micro_batch first, which keeps the batch.");
+                 "a rung that shrinks the batch silently changes the experiment. Fix: remove it, or "
+                 "keel::oom::halve_micro_batch first, which keeps the batch.");
   static constexpr bool broken(config const& c) {
     for (int i = 0; i < c.oom.count; ++i) {
       if (!c.oom.rungs[i].keeps_effective_batch) return true;
@@ -97,8 +97,8 @@ constexpr int dead_rung(config const& c) {
 
 struct O08 {
   KEEL_RULE_TEXT("O08", "LibTorch",
-                  "a rung is repeated or already in effect, so it frees nothing. Fix: remove that rung, or the "
-                  "policy or earlier rung that does the same.");
+                 "a rung is repeated or already in effect, so it frees nothing. Fix: remove that rung, or the "
+                 "policy or earlier rung that does the same.");
   static constexpr bool broken(config const& c) { return dead_rung(c) >= 0; }
 };
 
@@ -112,8 +112,8 @@ struct O11 {
 
 struct O21 {
   KEEL_RULE_TEXT("O21", "",
-                  "a sequence cannot be shortened to nothing. Fix: keel::oom::shorten_sequence<512>, at least 1 "
-                  "token and fewer than a rung before it.");
+                 "a sequence cannot be shortened to nothing. Fix: keel::oom::shorten_sequence<512>, at least 1 "
+                 "token and fewer than a rung before it.");
   static constexpr bool broken(config const& c) {
     for (int i = 0; i < c.oom.count; ++i) {
       if (c.oom.rungs[i].kind == oom::rung_kind::shorten_sequence && c.oom.rungs[i].length < 1) return true;
@@ -136,8 +136,8 @@ struct O22 {
 
 struct O23 {
   KEEL_RULE_TEXT("O23", "",
-                  "an entry is not a rung, or this ladder's 17th. Fix: remove it, or make it one of 16 rungs of "
-                  "keel/policy/oom.hpp, in their order; give_up last.");
+                 "an entry is not a rung, or this ladder's 17th. Fix: remove it, or make it one of 16 rungs of "
+                 "keel/policy/oom.hpp, in their order; give_up last.");
   static constexpr bool broken(config const& c) { return c.oom.misfits > 0; }
 };
 
@@ -166,8 +166,8 @@ struct O13 {
 
 struct O15 {
   KEEL_RULE_TEXT("O15", "none known",
-                  "half of this micro-batch is not a whole number of groups. Fix: keel::micro_batch<N> of an even "
-                  "number of groups, or no halve_micro_batch.");
+                 "half of this micro-batch is not a whole number of groups. Fix: keel::micro_batch<N> of an even "
+                 "number of groups, or no halve_micro_batch.");
   static constexpr bool broken(config const& c) {
     bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
     // A micro-batch that cuts groups already keeps none whole.

@@ -53,8 +53,8 @@ struct P08 {
 
 struct P09 {
   KEEL_RULE_TEXT("P09", "LibTorch, PyTorch (setters)",
-                  "this loss scale cannot both grow and shrink. Fix: growth in (1, 1e38), backoff in (0, 1), floor "
-                  "up to initial, growth_interval and hysteresis at least 1.");
+                 "this loss scale cannot both grow and shrink. Fix: growth in (1, 1e38), backoff in (0, 1), floor "
+                 "up to initial, growth_interval and hysteresis at least 1.");
   static constexpr bool broken(config const& c) {
     auto const& scale = c.loss_scale;
     bool const factors = scale.growth > 1.0 && scale.growth < 3.4e38 && scale.backoff > 0.0 && scale.backoff < 1.0;
@@ -66,8 +66,8 @@ struct P09 {
 
 struct P10 {
   KEEL_RULE_TEXT("P10", "LibTorch, PyTorch, Lightning, Accelerate",
-                  "without a floor that raises, every step may be skipped forever. Fix: "
-                  "keel::loss_scale::at_floor_raise, with a floor above 0 and up to initial.");
+                 "without a floor that raises, every step may be skipped forever. Fix: "
+                 "keel::loss_scale::at_floor_raise, with a floor above 0 and up to initial.");
   static constexpr bool broken(config const& c) {
     return c.loss_scale.kind == loss_scale::kind::dynamic && !(c.loss_scale.floor > 0.0 && c.loss_scale.raise_at_floor);
   }

@@ -37,8 +37,8 @@ struct A03 {
 
 struct A04 {
   KEEL_RUNG_RULE_TEXT("A04", "none known",
-                  "reentrant recompute fails under autograd::grad. Fix: recompute::none, no such rung, or "
-                  "non_reentrant below ZeRO-3.");
+                      "reentrant recompute fails under autograd::grad. Fix: recompute::none, no such rung, or "
+                      "non_reentrant below ZeRO-3.");
   static constexpr bool broken(config const& c) {
     return c.recompute.kind == recompute_kind::reentrant && c.model.inner_gradients;
   }

@@ -19,8 +19,8 @@ struct L01 {
 
 struct L02 {
   KEEL_RULE_TEXT("L02", "Transformers, KempnerForge, torchtitan",
-                  "warm-up and decay leave no update at the full rate. Fix: keel::schedule::warmup plus decay "
-                  "shorter than the run and its total, and none below 0.");
+                 "warm-up and decay leave no update at the full rate. Fix: keel::schedule::warmup plus decay "
+                 "shorter than the run and its total, and none below 0.");
   static constexpr bool broken(config const& c) {
     long long const total = schedule_total(c);
     bool const lasts = c.schedule.decay >= 0 && c.schedule.warmup >= 0 && c.schedule.total >= 0;
@@ -33,16 +33,15 @@ struct L02 {
 
 struct L03 {
   KEEL_ROLLBACK_RULE_TEXT("L03", "LibTorch, PyTorch",
-                  "a ratio or min_lr is out of range. Fix: min_ratio, start_ratio in [0, 1], warmup_ratio in [0, "
-                  "1), min_lr in [0, rate].");
+                          "a ratio or min_lr is out of range. Fix: min_ratio, start_ratio in [0, 1], warmup_ratio in [0, "
+                          "1), min_lr in [0, rate].");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const ratios = s.min_ratio >= 0.0 && s.min_ratio <= 1.0 && s.warmup_ratio >= 0.0 && s.warmup_ratio < 1.0 &&
                         s.start_ratio >= 0.0 && s.start_ratio <= 1.0;
-    bool const rate =
-        s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() &&
-        // A negative rate is learning_rate_error E18's.
-        !(c.run.known && c.run.learning_rate >= 0.0 && s.min_lr > c.run.learning_rate);
+    bool const rate = s.min_lr >= 0.0 && s.min_lr <= std::numeric_limits<double>::max() &&
+                      // A negative rate is learning_rate_error E18's.
+                      !(c.run.known && c.run.learning_rate >= 0.0 && s.min_lr > c.run.learning_rate);
     return !ratios || !rate;
   }
 };
@@ -56,8 +55,8 @@ struct L15 {
 
 struct L04 {
   KEEL_RULE_TEXT("L04", "none known",
-                  "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<D>, or "
-                  "options.updates, longer than warm-up and decay.");
+                 "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<D>, or "
+                 "options.updates, longer than warm-up and decay.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
     return c.run.known && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
@@ -85,8 +84,8 @@ struct L12 {
 
 struct L13 {
   KEEL_RULE_TEXT("L13", "",
-                  "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<D> that leaves "
-                  "warmup room, or keel::schedule::constant_with warmup alone.");
+                 "warmup_stable_decay without a decay never falls. Fix: keel::schedule::decay<D> that leaves "
+                 "warmup room, or keel::schedule::constant_with warmup alone.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::warmup_stable_decay && c.schedule.decay == 0;
   }
@@ -106,8 +105,8 @@ struct L14 {
 
 struct L16 {
   KEEL_RULE_TEXT("L16", "",
-                  "start_ratio belongs to one_cycle, patience, evaluations and threshold to plateau, lowered_by to "
-                  "falls by a factor. Fix: remove it.");
+                 "start_ratio belongs to one_cycle, patience, evaluations and threshold to plateau, lowered_by to "
+                 "falls by a factor. Fix: remove it.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -122,8 +121,8 @@ struct L16 {
 
 struct L17 {
   KEEL_RULE_TEXT("L17", "",
-                  "this plateau never lowers the rate. Fix: schedule::patience<D> within the run, or evaluations<3> "
-                  "with evaluation::every; lowered_by<0.5>, threshold<0.01>.");
+                 "this plateau never lowers the rate. Fix: schedule::patience<D> within the run, or evaluations<3> "
+                 "with evaluation::every; lowered_by<0.5>, threshold<0.01>.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     bool const judged = (s.patience >= 1 && s.evaluations == 0) || (s.evaluations >= 1 && s.patience == 0);
@@ -135,8 +134,8 @@ struct L17 {
 
 struct L18 {
   KEEL_RULE_TEXT("L18", "",
-                  "interval is for step_decay or exponential, milestones multi_step, power polynomial, cycle "
-                  "warm_restarts. Fix: remove it.");
+                 "interval is for step_decay or exponential, milestones multi_step, power polynomial, cycle "
+                 "warm_restarts. Fix: remove it.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -150,8 +149,8 @@ struct L18 {
 
 struct L19 {
   KEEL_RULE_TEXT("L19", "LibTorch, PyTorch",
-                  "a fall needs a factor in (0, 1) and an interval. Fix: lowered_by<0.1>; in step_decay and "
-                  "exponential also keel::schedule::interval<D> within the run.");
+                 "a fall needs a factor in (0, 1) and an interval. Fix: lowered_by<0.1>; in step_decay and "
+                 "exponential also keel::schedule::interval<D> within the run.");
   static constexpr bool broken(config const& c) {
     using schedule::kind;
     auto const& s = c.schedule;
@@ -164,8 +163,8 @@ struct L19 {
 
 struct L20 {
   KEEL_RULE_TEXT("L20", "PyTorch",
-                  "milestones are 1 to 8 rising updates of the run, the first after the warm-up. Fix: "
-                  "keel::schedule::milestones<A, B> above the warmup, below the end.");
+                 "milestones are 1 to 8 rising updates of the run, the first after the warm-up. Fix: "
+                 "keel::schedule::milestones<A, B> above the warmup, below the end.");
   static constexpr bool broken(config const& c) {
     auto const& s = c.schedule;
     if (s.kind != schedule::kind::multi_step) return false;
@@ -189,8 +188,8 @@ struct L21 {
 
 struct L22 {
   KEEL_RULE_TEXT("L22", "none known",
-                  "inverse_root falls with the length of its warm-up, which is not set. Fix: "
-                  "keel::schedule::warmup<D> shorter than the run, such as warmup<4000_steps>.");
+                 "inverse_root falls with the length of its warm-up, which is not set. Fix: "
+                 "keel::schedule::warmup<D> shorter than the run, such as warmup<4000_steps>.");
   static constexpr bool broken(config const& c) {
     return c.schedule.kind == schedule::kind::inverse_root && c.schedule.warmup == 0 && c.schedule.warmup_ratio == 0.0;
   }
@@ -209,8 +208,8 @@ struct L23 {
 /// May be accepted, because a program that owns its loop evaluates where no recipe sees it.
 struct L24 {
   KEEL_RULE_TEXT("L24", "LibTorch, PyTorch",
-                  "a plateau of evaluations never falls without any. Fix: keel::evaluation::every<500_steps>, "
-                  "patience in place of evaluations, or keel::accept<\"L24\">.");
+                 "a plateau of evaluations never falls without any. Fix: keel::evaluation::every<500_steps>, "
+                 "patience in place of evaluations, or keel::accept<\"L24\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) {
     return schedule::judges_evaluations(c.schedule) && c.evaluation.kind == evaluation::kind::none;
@@ -219,8 +218,8 @@ struct L24 {
 
 struct L25 {
   KEEL_RULE_TEXT("L25", "",
-                  "this schedule ignores its total. Fix: remove keel::schedule::total, or use "
-                  "keel::schedule::cosine with warmup, total and minimum alone.");
+                 "this schedule ignores its total. Fix: remove keel::schedule::total, or use "
+                 "keel::schedule::cosine with warmup, total and minimum alone.");
   static constexpr bool broken(config const& c) {
     return c.schedule.total != 0 && c.schedule.kind != schedule::kind::custom && !schedule::depends_on_length(c.schedule);
   }

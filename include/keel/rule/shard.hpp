@@ -22,8 +22,8 @@ struct Z08 {
 
 struct Z09 {
   KEEL_RULE_TEXT("Z09", "none known",
-                  "an optimizer with a closure runs backward passes that ranks do not agree on. Fix: AdamW or SGD, "
-                  "or keel::shard::none on one rank.");
+                 "an optimizer with a closure runs backward passes that ranks do not agree on. Fix: AdamW or SGD, "
+                 "or keel::shard::none on one rank.");
   static constexpr bool broken(config const& c) { return c.optimizer.closure && c.shard.kind != shard::kind::none; }
 };
 
@@ -50,8 +50,8 @@ struct Z23 {
 
 struct W01 {
   KEEL_RULE_TEXT("W01", "none known",
-                  "the recipe's ranks are not those it shards or runs on. Fix: keel::shard::replicate with "
-                  "keel::world::size<N> for N processes, or size<1>, no WORLD_SIZE.");
+                 "the recipe's ranks are not those it shards or runs on. Fix: keel::shard::replicate with "
+                 "keel::world::size<N> for N processes, or size<1>, no WORLD_SIZE.");
   static constexpr bool broken(config const& c) {
     if (c.world.declared && c.world.ranks < 1) return true;
     long long const ranks = c.run.known ? c.run.world_size : c.world.ranks;

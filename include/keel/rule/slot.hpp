@@ -24,8 +24,8 @@ struct D21 {
 
 struct D22 {
   KEEL_RULE_TEXT("D22", "",
-                  "keel::accept names no rule that applies here, or is used more than 8 times. Fix: remove it, or "
-                  "name a warning that this recipe breaks, 8 at most.");
+                 "keel::accept names no rule that applies here, or is used more than 8 times. Fix: remove it, or "
+                 "name a warning that this recipe breaks, 8 at most.");
   static constexpr bool broken(config const& /*value*/) { return false; }
 };
 
@@ -44,8 +44,8 @@ struct D24 {
 
 struct D25 {
   KEEL_RULE_TEXT("D25", "",
-                  "a rule of your own is malformed, given twice, or its id is taken. Fix: one type with the id, "
-                  "text and broken that keel/rule/rule.hpp describes.");
+                 "a rule of your own is malformed, given twice, or its id is taken. Fix: one type with the id, "
+                 "text and broken that keel/rule/rule.hpp describes.");
   static constexpr bool broken(config const& c) { return c.malformed_rules > 0; }
 };
 
@@ -77,8 +77,8 @@ constexpr int slot_with_unread_option(config const& c) {
 
 struct P20 {
   KEEL_RULE_TEXT("P20", "Lightning",
-                  "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy "
-                  "reads; reduce_once needs keel::shard::replicate, accumulate<2>.");
+                 "an option in this recipe has no effect. Fix: remove it; keel/policy lists what each policy "
+                 "reads; reduce_once needs keel::shard::replicate, accumulate<2>.");
   static constexpr bool broken(config const& c) { return slot_with_unread_option(c) >= 0; }
 };
 

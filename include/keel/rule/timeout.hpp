@@ -11,8 +11,8 @@ constexpr bool in_order(long long shorter, long long longer) { return shorter ==
 
 struct H01 {
   KEEL_RULE_TEXT("H01", "none known",
-                  "timeouts must grow from soft to hard to collective, or a rank is killed before it is reported. "
-                  "Fix: keel::timeout::hard above soft, collective above both.");
+                 "timeouts must grow from soft to hard to collective, or a rank is killed before it is reported. "
+                 "Fix: keel::timeout::hard above soft, collective above both.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
     return !in_order(t.soft, t.hard) || !in_order(t.hard, t.collective) || !in_order(t.soft, t.collective);
@@ -32,15 +32,15 @@ struct H02 {
 
 struct H03 {
   KEEL_RULE_TEXT("H03", "LibTorch, KempnerForge",
-                  "the scheduler kills the run before keel can exit by itself. Fix: keel::timeout::force_exit below "
-                  "grace and above longest_update plus longest_save.");
+                 "the scheduler kills the run before keel can exit by itself. Fix: keel::timeout::force_exit below "
+                 "grace and above longest_update plus longest_save.");
   static constexpr bool broken(config const& c) { return !in_order(c.timeout.force_exit, c.timeout.grace); }
 };
 
 struct H04 {
   KEEL_RULE_TEXT("H04", "LibTorch, PyTorch, Lightning, KempnerForge",
-                  "the run is killed before it can finish an update and save. Fix: keel::timeout::grace above "
-                  "longest_update plus longest_save, force_exit between them.");
+                 "the run is killed before it can finish an update and save. Fix: keel::timeout::grace above "
+                 "longest_update plus longest_save, force_exit between them.");
   static constexpr bool broken(config const& c) {
     auto const& t = c.timeout;
     long long const end = t.force_exit > 0 && t.force_exit < t.grace ? t.force_exit : t.grace;
@@ -69,8 +69,8 @@ struct E06 {
 
 struct H10 {
   KEEL_RULE_TEXT("H10", "none known",
-                  "an update may take longer than soft or hard allows, and is not a hang. Fix: keel::timeout::soft "
-                  "over longest_update, hard over soft, collective over hard.");
+                 "an update may take longer than soft or hard allows, and is not a hang. Fix: keel::timeout::soft "
+                 "over longest_update, hard over soft, collective over hard.");
   static constexpr bool broken(config const& c) {
     return !in_order(c.timeout.longest_update, c.timeout.soft) || !in_order(c.timeout.longest_update, c.timeout.hard);
   }
@@ -78,8 +78,8 @@ struct H10 {
 
 struct S23 {
   KEEL_RULE_TEXT("S23", "LibTorch, PyTorch, torchtitan",
-                  "a run that is stopped within its grace saves nothing to go on from. Fix: "
-                  "keel::checkpoint::every<10_min>, or remove keel::timeout::grace.");
+                 "a run that is stopped within its grace saves nothing to go on from. Fix: "
+                 "keel::checkpoint::every<10_min>, or remove keel::timeout::grace.");
   static constexpr bool broken(config const& c) { return c.timeout.grace > 0 && c.checkpoint.kind == checkpoint::kind::never; }
 };
 

@@ -22,8 +22,8 @@ constexpr bool has_state_outside_clip(slot_list<Slots...>) {
 /// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
 /// with_names.
 struct probable_names {
-  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite, should_skip,
-      should_rollback;
+  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
+      should_skip, should_rollback;
   int operator()();
 };
 template <class Policy>

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
@@ -30,6 +31,22 @@ void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unuse
   }
 }
 
+/// Batches of an epoch, by the options or as the source knows it; -1: neither. Of several ranks the options alone have it alike for all.
+template <class Batches>
+std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batches_per_epoch, bool is_alone) {
+  if (batches_per_epoch > 0 || !is_alone) return batches_per_epoch > 0 ? batches_per_epoch : -1;
+  if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
+    return static_cast<std::int64_t>(ranges::size(batches));
+  } else if constexpr (
+      requires {
+        { batches.size() } -> std::convertible_to<std::int64_t>;
+      } && !requires { batches.begin(); }) {
+    return static_cast<std::int64_t>(batches.size());
+  } else {
+    return -1;
+  }
+}
+
 /// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
 inline void take_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
@@ -44,7 +61,8 @@ void take_order_of(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool 
   if constexpr (requires { std::string(batches.describe()); }) {
     take_order(cursor, batches.describe(), accept_another);
   } else if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
-    if (is_alone) take_order(cursor, std::to_string(ranges::size(batches)) + " batches", accept_another || cursor.position == 0);
+    if (is_alone)
+      take_order(cursor, std::to_string(ranges::size(batches)) + " batches", accept_another || cursor.position == 0);
   }
 }
 

@@ -135,9 +135,10 @@ class registered_states final : public program_state {
     for (auto const& one : states_) {
       for (std::string const& field : one.unsound()) {
         if (one.unsound_from_the_start.count(field) == 0)
-          throw nonfinite_error("N13", "the registered " + one.name + "." + field +
-                                           " is not finite, and a checkpoint with it would replace a good one. Store what "
-                                           "keel::as_finite(value) returns, where it returns one.");
+          throw nonfinite_error("N13",
+                                one.name + "." + field +
+                                    " is not finite, and a checkpoint with it would replace a good one. Keep NaN out of "
+                                    "this registered state: store what keel::as_finite(value) returns, where it returns one.");
       }
     }
   }

@@ -345,7 +345,12 @@ class run {
       run_.leaving_if_it_throws([this] {
         batch_.reset();
         bool const goes_on = run_.end_iteration(true, signals_.received());
-        if (!goes_on) return leave();
+        if (!goes_on) {
+          // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+          std::int64_t const end = detail::epoch_length(batches_, run_.options_.batches_per_epoch, !run_.ranks_.is_shared());
+          if (run_.is_at_end() && run_.progress_.cursor.position == end) static_cast<void>(run_.end_epoch(0));
+          return leave();
+        }
         if (std::exchange(run_.data_moved_, false)) {
           opened_ = false;
         } else {

@@ -561,11 +561,9 @@ class trainer {
       // Back in the data: the walk ends here and begins again at the cursor.
       if (data_moved_) return finished();
       // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
-      if (length_reached() && options_.batches_per_epoch > 0 && cursor.position == options_.batches_per_epoch) {
-        close_epoch();
-        if (data_moved_) return finished();
-      }
-      if (length_reached() || ended_early()) return finished();
+      std::int64_t const end = detail::epoch_length(batches, options_.batches_per_epoch, !step_.ranks().is_shared());
+      if (length_reached() && cursor.position == end) close_epoch();
+      if (data_moved_ || length_reached() || ended_early()) return finished();
       int signal = 0;
       if constexpr (step_type::replicates) {
         signal = step_.ranks().asked().signal;
@@ -929,8 +927,8 @@ class trainer {
   bool data_moved_ = false;  ///< by a rollback
   bool end_is_said_ = false;
   std::optional<result::gave_up> gave_up_;  ///< the last update of a program's own loop
-  mutable int signal_ = 0;  ///< that this rank has, of several
-  bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
+  mutable int signal_ = 0;                  ///< that this rank has, of several
+  bool is_trying_ = false;                  ///< a dry run or a replay, of which nothing stays
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
   typename clock::time_point started_ = clock::now();
