@@ -96,6 +96,27 @@ TEST_CASE("numbers that JSON lacks are read back") {
   CHECK(history.curves.at("clipped").kept[0].value == 1.0);
 }
 
+TEST_CASE("codes for a terminal in the texts of a record are shown as question marks, and other letters as they are") {
+  written_run run;
+  run.line(1, "1.0");
+  run.event("failed", 1, R"(,"message":"a \u001b[31mred\u0007 \u009b31m \u00e9\u4e2d text")");
+  std::string const words = keel::verdict_of(run.history());
+  CHECK(words == "Failed at update 1: a ?[31mred? ?31m \xc3\xa9\xe4\xb8\xad text");
+}
+
+TEST_CASE("an alarm that comes again is one line, and its causes stand where it came first") {
+  written_run run;
+  run.line(1, "1.0");
+  for (int update = 1; update <= 3; ++update)
+    run.event("alarm", update, R"(,"alarm":"loss_is_constant","severity":"high","message":"it is","causes":["the only cause"],"fixes":["a fix"])");
+  std::string const page = keel::report_page({run.history()});
+  require_sound_page(page);
+  std::size_t count = 0;
+  for (std::size_t at = page.find("the only cause"); at != std::string::npos; at = page.find("the only cause", at + 1)) ++count;
+  CHECK(count == 1);
+  CHECK(page.find("update 3: loss_is_constant") != std::string::npos);
+}
+
 TEST_CASE("a verdict says how the run stands") {
   written_run run;
   run.line(1, "1.0");

@@ -334,6 +334,44 @@ TEST_CASE("what is not an incident of this run is refused in words, and the run 
   refuses(incident, "is not what was saved");
 }
 
+TEST_CASE("an incident whose numbers no run has is refused in words before anything is done with them") {
+  auto const sound = nlohmann::json{{"incident",
+                                     {{"batches_are_written", true},
+                                      {"batches", {{{"device", "cpu"}}}},
+                                      {"loss_scale", 1.0},
+                                      {"pieces", 1},
+                                      {"length", 0},
+                                      {"threads", 2},
+                                      {"losses", {1.0}},
+                                      {"gradients", "0"},
+                                      {"origin", {{"rows", {0, 3}}}}}}};
+  CHECK(keel::detail::facts_of_incident(sound, "here").threads == 2);
+  auto const refuses = [&](char const* pointer, nlohmann::json const& value) {
+    nlohmann::json spoiled = sound;
+    spoiled["incident"][nlohmann::json::json_pointer(pointer)] = value;
+    CAPTURE(pointer, value.dump());
+    try {
+      keel::detail::facts_of_incident(spoiled, "here");
+      FAIL("nothing was thrown");
+    } catch (keel::checkpoint_error const& thrown) {
+      CHECK(thrown.id() == "E05");
+      CHECK(std::string(thrown.what()).find("here: its incident is not what keel writes") != std::string::npos);
+    }
+  };
+  for (nlohmann::json const& bad : {nlohmann::json(2147483647), nlohmann::json(100000), nlohmann::json(-1), nlohmann::json(1e300), nlohmann::json("2"), nlohmann::json()})
+    refuses("/threads", bad);
+  for (nlohmann::json const& bad : {nlohmann::json(0), nlohmann::json(-3), nlohmann::json(1.5), nlohmann::json(std::int64_t{1} << 40)})
+    refuses("/pieces", bad);
+  refuses("/length", -1);
+  for (nlohmann::json const& bad : {nlohmann::json(0.0), nlohmann::json(-2.0), nlohmann::json("nan")}) refuses("/loss_scale", bad);
+  for (nlohmann::json const& bad : {nlohmann::json("no device"), nlohmann::json(7), nlohmann::json("cuda:-4")}) refuses("/batches/0/device", bad);
+  refuses("/batches/0", "no object");
+  refuses("/origin", 5);
+  refuses("/origin/rows", {-1});
+  refuses("/origin/rows", {"first"});
+  refuses("/gradients", 5);
+}
+
 TEST_CASE("an incident of a recipe that keeps them needs a directory") {
   auto const model = make_small();
   keel::adamw optimizer(model->parameters(), 1e-2);

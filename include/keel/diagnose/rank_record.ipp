@@ -67,7 +67,8 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
     for (std::size_t begin = 0; begin < content.size();) {
       std::size_t const end_of_line = std::min(content.find('\n', begin), content.size());
       try {
-        nlohmann::json const line = detail::parse_json(std::string_view(content).substr(begin, end_of_line - begin));
+        nlohmann::json line = detail::parse_json(std::string_view(content).substr(begin, end_of_line - begin));
+        detail::replace_control_characters(line);
         if (line.is_object()) detail::add_line(record, line);
       } catch (detail::json_text_error const&) {
         // The last line of a rank that was killed.

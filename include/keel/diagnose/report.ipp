@@ -225,6 +225,7 @@ KEEL_BODY std::string alarms_of(run_history const& run) {
     return std::string(title) + "<ol>" + items + "</ol>";
   };
   constexpr std::size_t most_of_a_kind = 100;
+  std::set<std::string> shown;
   for (run_event const* const event : chosen_events(run, most_of_a_kind)) {
     if (event->name != "alarm") continue;
     auto const text = [&](char const* key) {
@@ -240,9 +241,14 @@ KEEL_BODY std::string alarms_of(run_history const& run) {
       }
       if (!values.empty()) values += ")";
     }
-    page += "<details class=\"alarm\" open><summary>update " + std::to_string(event->update) + ": " + escaped(text("alarm")) +
-            ", " + escaped(text("severity")) + "</summary><p>" + escaped(text("message") + values) + ".</p>" +
-            list(*event, "causes", "<p>Likely:</p>") + list(*event, "fixes", "<p>Try, in this order:</p>") + "</details>";
+    // Once it comes again, its causes are those above.
+    bool const is_first = shown.insert(text("alarm")).second;
+    page += std::string("<details class=\"alarm\"") + (is_first ? " open" : "") + "><summary>update " +
+            std::to_string(event->update) + ": " + escaped(text("alarm")) + ", " + escaped(text("severity")) + "</summary><p>" +
+            escaped(text("message") + values) + ".</p>" +
+            (is_first ? list(*event, "causes", "<p>Likely:</p>") + list(*event, "fixes", "<p>Try, in this order:</p>")
+                      : std::string()) +
+            "</details>";
   }
   return page;
 }

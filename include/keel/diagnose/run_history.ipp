@@ -30,6 +30,7 @@ std::int64_t for_each_object(std::string_view content, Use const& use) {
     try {
       nlohmann::json read = parse_json(line);
       if (read.is_object()) {
+        replace_control_characters(read);
         use(std::move(read));
         continue;
       }

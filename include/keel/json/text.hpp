@@ -29,6 +29,22 @@ inline std::string printable(std::string_view text, std::size_t longest) {
   return text.size() > longest ? shown + ".." : shown;
 }
 
+/// Replaces what a terminal would act on in each string: control characters but for the end of a line and a tab, in ASCII and in UTF-8.
+inline void replace_control_characters(nlohmann::json& value) {
+  if (value.is_structured()) {
+    for (nlohmann::json& one : value) replace_control_characters(one);
+  } else if (value.is_string()) {
+    auto& text = value.get_ref<std::string&>();
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      auto const byte = static_cast<unsigned char>(text[i]);
+      bool const is_control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f;
+      bool const is_wide = byte == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0;
+      if (is_control) text[i] = '?';
+      if (is_wide) text.replace(i, 2, "?");
+    }
+  }
+}
+
 /// Takes the parser's events.
 class json_tree_builder final : public nlohmann::json_sax<nlohmann::json> {
  public:

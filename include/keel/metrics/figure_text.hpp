@@ -1,20 +1,32 @@
 // Figures as a person reads them. Without LibTorch.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdio>
 #include <keel/libtorch/mode.hpp>
+#include <limits>
 #include <optional>
 #include <string>
+#include <type_traits>
 
 namespace keel::detail::inline KEEL_MODE {
+
+/// NaN has no sign that anybody asks for.
+template <class Value>
+Value without_sign_of_nan(Value value) {
+  if constexpr (std::is_floating_point_v<Value>) {
+    if (std::isnan(value)) return std::numeric_limits<Value>::quiet_NaN();
+  }
+  return value;
+}
 
 /// As std::snprintf writes it.
 template <class... Values>
 std::string formatted(char const* format, Values... values) {
-  int const size = std::snprintf(nullptr, 0, format, values...);
+  int const size = std::snprintf(nullptr, 0, format, without_sign_of_nan(values)...);
   std::string text(static_cast<std::size_t>(size > 0 ? size : 0), '\0');
-  std::snprintf(text.data(), text.size() + 1, format, values...);
+  std::snprintf(text.data(), text.size() + 1, format, without_sign_of_nan(values)...);
   return text;
 }
 

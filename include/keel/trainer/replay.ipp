@@ -7,10 +7,15 @@
 #include <torch/csrc/autograd/anomaly_mode.h>
 
 #include <algorithm>
+#include <cmath>
+#include <exception>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/json/text.hpp>
 #include <keel/trainer/replay.hpp>
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -56,18 +61,38 @@ KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::str
                                         " has no batches, because their type does not say how it is written. List its fields "
                                         "with `void visit(auto& archive)`, and wait for the next incident.");
     }
+    auto const require = [](bool holds, char const* what) {
+      if (!holds) throw std::invalid_argument(std::string(what) + " cannot be right");
+    };
+    // Of another number nlohmann makes an integer without a look at its range.
+    auto const integer = [&](nlohmann::json const& value, char const* name, std::int64_t least, std::int64_t most) {
+      require(value.is_number_integer() && value >= least && value <= most, name);
+      return value.get<std::int64_t>();
+    };
+    constexpr std::int64_t any = std::numeric_limits<std::int64_t>::max();
     incident_facts facts{};
     facts.description = &incident;
     facts.micro_batches = incident.at("batches").size();
     facts.loss_scale = incident.at("loss_scale").get<double>();
-    facts.pieces = incident.at("pieces").get<std::int64_t>();
-    facts.length = incident.at("length").get<std::int64_t>();
-    facts.threads = incident.at("threads").get<int>();
+    require(facts.loss_scale > 0.0 && std::isfinite(facts.loss_scale), "loss_scale");
+    facts.pieces = integer(incident.at("pieces"), "pieces", 1, 1 << 30);
+    facts.length = integer(incident.at("length"), "length", 0, any);
+    // Of more of them libgomp ends the process, or takes minutes.
+    facts.threads = static_cast<int>(integer(incident.at("threads"), "threads", 0, 1024));
     for (nlohmann::json const& loss : incident.at("losses")) facts.losses.push_back(loss.dump());
     facts.gradients = incident.at("gradients").get<std::string>();
+    for (nlohmann::json const& batch : incident.at("batches")) static_cast<void>(device_of_batch(batch));
+    auto const origin = incident.find("origin");
+    require(origin == incident.end() || origin->is_object(), "origin");
+    if (origin != incident.end() && origin->contains("rows")) {
+      for (nlohmann::json const& row : origin->at("rows")) integer(row, "a row of origin", 0, any);
+    }
     return facts;
-  } catch (nlohmann::json::exception const& thrown) {
-    throw checkpoint_error("E05", source + ": its incident is not what keel writes (" + thrown.what() + "). Take another one.");
+  } catch (checkpoint_error const&) {
+    throw;
+  } catch (std::exception const& thrown) {
+    throw checkpoint_error("E05", source + ": its incident is not what keel writes (" + printable(first_line(thrown), 200) +
+                                      "). Take another one.");
   }
 }
 
