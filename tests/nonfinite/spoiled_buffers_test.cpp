@@ -128,3 +128,26 @@ TEST_CASE("a buffer that was infinite before the update, or grows, is not judged
     CHECK(outcome.updated() != nullptr);
   }
 }
+
+TEST_CASE("a finite gradient whose square is infinite is skipped, so that no moment stands still for good; a clipped one trains") {
+  struct clips : keel::recipe<keel::nonfinite::skip<10>, keel::clip::global_norm<1.0>> {};
+  auto const train = [](auto* of, double factor) {
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<std::remove_pointer_t<decltype(of)>> step{model, optimizer};
+    auto const outcome =
+        step(make_pair_batch(1), [&](pair_batch const& batch) { return mean_squared_error(model)(batch) * factor; });
+    auto const before = copies_of(model->parameters());
+    auto const next = step(make_pair_batch(2), mean_squared_error(model));
+    CHECK(next.updated() != nullptr);
+    auto const after = copies_of(model->parameters());
+    for (std::size_t i = 0; i < after.size(); ++i) CHECK_FALSE(at::equal(after[i], before[i]));
+    return outcome;
+  };
+  auto const large = train(static_cast<skips*>(nullptr), 1e22);
+  REQUIRE(large.skipped() != nullptr);
+  CHECK(large.skipped()->why == keel::reason::nonfinite_gradient);
+  CHECK(large.skipped()->origin.find("the square of a float32 above 1.8e19 is infinite") != std::string::npos);
+  CHECK(train(static_cast<skips*>(nullptr), 1e10).updated() != nullptr);
+  CHECK(train(static_cast<clips*>(nullptr), 1e22).updated() != nullptr);
+}

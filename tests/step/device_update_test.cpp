@@ -337,3 +337,24 @@ TEST_CASE("the average of buffers is that of the update, where updates are decid
   for (std::size_t i = 0; i < found.size(); ++i) CHECK(at::allclose(found[i], expected[i], 1e-6, 1e-9));
   for (at::Tensor const& one : found) CHECK(one.isfinite().all().item<bool>());
 }
+
+TEST_CASE("a gradient whose square is infinite is skipped on a device as on the host, in the same words") {
+  struct skipping : keel::recipe<keel::nonfinite::skip<10>> {};
+  auto const train = [](auto of_device) {
+    auto const model = make_small();
+    keel::adamw optimizer(model->parameters(), 0.01);
+    keel::step<skipping, decltype(of_device)> step{model, optimizer};
+    auto const launched =
+        step(make_pair_batch(1), [&](pair_batch const& batch) { return mean_squared_error(model)(batch) * 1e22; });
+    auto const outcome = step.settle().value_or(launched);
+    REQUIRE(outcome.skipped() != nullptr);
+    CHECK(outcome.skipped()->why == keel::reason::nonfinite_gradient);
+    step(make_pair_batch(2), mean_squared_error(model));
+    step.settle();
+    CHECK(step.updates() == 1);
+    return std::make_pair(outcome.skipped()->origin, copies_of(model->parameters()));
+  };
+  auto const on_host = train(keel::environment()), on_device = train(on_a_device());
+  CHECK(on_device.first == on_host.first);
+  for (std::size_t i = 0; i < on_host.second.size(); ++i) CHECK(at::allclose(on_device.second[i], on_host.second[i], 1e-5, 1e-7));
+}

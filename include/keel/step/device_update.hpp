@@ -8,14 +8,18 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <keel/core/outcome.hpp>
+#include <keel/core/parameters.hpp>
 #include <keel/gradients/gradient_norm.hpp>
 #include <keel/libtorch/device_reading.hpp>
 #include <keel/step/gradients.hpp>
+#include <limits>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -25,8 +29,17 @@ namespace keel::inline KEEL_MODE {
 struct update_limits {
   double loss;
   double gradient_norm;
-  double clip;  ///< larger norms are scaled to it
+  double clip;                                                 ///< larger norms are scaled to it
+  double squarable = std::numeric_limits<double>::infinity();  ///< of a norm that no clip bounds: see squarable_norm()
 };
+
+/// The square of a larger float32 is infinite. A second moment of Adam's that once is so holds its parameter where it is, for good.
+inline double squarable_norm(parameter_list const& parameters) {
+  bool const are_double = std::all_of(parameters.tensors.begin(), parameters.tensors.end(),
+                                      [](at::Tensor const& one) { return one.scalar_type() == at::kDouble; });
+  return are_double ? std::numeric_limits<double>::infinity() : 1.8e19;
+}
+std::string squarable_words(double norm);
 
 /// What became of an update on a device.
 class device_result {

@@ -10,7 +10,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
 
+#include <algorithm>
 #include <keel/step/device_update.hpp>
+#include <sstream>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -33,9 +35,17 @@ KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
   return std::nullopt;
 }
 
+KEEL_BODY std::string squarable_words(double norm) {
+  std::ostringstream words;
+  words << "the gradient's norm is " << norm
+        << ", and the square of a float32 above 1.8e19 is infinite in the optimizer's state";
+  return words.str();
+}
+
 KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
   if (!std::isfinite(loss)) return reason::nonfinite_loss;
   if (!std::isfinite(norm)) return bad_gradient;
+  if (norm > limits.squarable) return reason::nonfinite_gradient;
   return loss > limits.loss ? reason::loss_spike : reason::gradient_spike;
 }
 
@@ -59,7 +69,7 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
   at::Tensor const norm = squares.sum().sqrt() * factor;
   at::Tensor const loss_is_finite = at::isfinite(loss);
   at::Tensor const norm_is_finite = at::isfinite(norm);
-  at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(limits.gradient_norm));
+  at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(std::min(limits.gradient_norm, limits.squarable)));
   at::Tensor happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
   if (spoiled.defined()) happens = happens.logical_and(spoiled.logical_not());
   at::Tensor const is_spoiled = spoiled.defined() ? spoiled.to(at::kDouble) : at::zeros({}, loss.options());

@@ -739,8 +739,15 @@ class step {
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
+    if (!found.clipped->clipped() && overflows_squared(found)) return found.clipped.reset();
     replication_.inside_with_gradients([&] { found.clipped->prepare(optimizer_); });
     replication_.prepare_update();
+  }
+  bool overflows_squared(detail::update_decision& found) const {
+    if (!(found.norm > squarable_norm(parameters_))) return false;
+    found.skip_reason = reason::nonfinite_gradient;
+    found.facts.origin = squarable_words(found.norm);
+    return true;
   }
 
   /// A batch whose values are finite may still have made statistics infinite, with which every later evaluation is lost.
