@@ -103,6 +103,10 @@ batch_contents contents_of(Batch const& batch) {
   return found;
 }
 
+/// Numbers of the rows in which no floating-point value is NaN or infinite, int64; undefined where all rows are such, or none. Later inputs
+/// than the first may hold infinities, of which masks are made. Waits for tensors on a device.
+at::Tensor finite_rows(batch_contents const& batch, std::int64_t rows);
+
 class batch_watch {
  public:
   explicit batch_watch(batch_guard::settings const& settings) : settings_(settings) {}
@@ -130,6 +134,13 @@ class batch_watch {
   /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
   std::optional<double> padding() const { return padding_; }
   std::optional<double> ignored_labels() const { return ignored_; }
+
+  /// What is said of rows that were left out of the last batch.
+  batch_finding dropped(std::int64_t count, std::int64_t rows) const {
+    return {batch_problem::not_finite, epoch_, position_, -1,
+            place(-1) + std::to_string(count) + " of " + std::to_string(rows) +
+                " rows have a value that is not finite, and are left out"};
+  }
 
   /// Once, of the first 40 batches with labels that it looked at.
   std::optional<label_guess> take_guess();

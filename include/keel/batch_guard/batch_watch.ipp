@@ -7,6 +7,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/isnan.h>
+#include <ATen/ops/ones.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -54,6 +55,21 @@ void visit_integers(at::Tensor const& tensor, Visit const& visit) {
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
+
+KEEL_BODY at::Tensor finite_rows(batch_contents const& batch, std::int64_t rows) {
+  at::NoGradGuard const no_grad;
+  at::Tensor sound = at::ones({rows}, at::kBool);
+  auto const look = [&](at::Tensor const& one, bool allows_infinity) {
+    bool const has_rows = one.dim() > 0 && one.size(0) == rows && one.numel() > 0 && one.layout() == at::kStrided;
+    if (!has_rows || !at::isFloatingType(one.scalar_type())) return;
+    at::Tensor const values = allows_infinity ? at::isnan(one).logical_not() : at::isfinite(one);
+    sound = sound.logical_and((values.dim() > 1 ? values.flatten(1).all(1) : values).to(at::kCPU));
+  };
+  for (at::Tensor const& one : batch.inputs) look(one, &one != &batch.inputs.front());
+  for (at::Tensor const& one : batch.labels) look(one, false);
+  at::Tensor const numbers = sound.nonzero().squeeze(1);
+  return numbers.numel() == 0 || numbers.numel() == rows ? at::Tensor() : numbers;
+}
 
 KEEL_BODY char const* to_string(batch_problem which) {
   constexpr char const* names[] = {"nothing_in_it",      "not_finite",    "rows_differ",   "id_below_zero",
@@ -120,7 +136,7 @@ KEEL_BODY void batch_watch::look_at_ids(at::Tensor const& ids, std::vector<batch
     throw data_error("E06", place(detail::row_of(ids, outside)) + "token " + std::to_string(value_outside) +
                                 " is outside the vocabulary of " + std::to_string(vocabulary) +
                                 ". Tokenise the data with the model's own vocabulary.");
-  bool const checks = settings_.kind == batch_guard::kind::check;
+  bool const checks = batch_guard::is_extended(settings_);
   if (checks && below >= 0)
     add(found, batch_problem::id_below_zero, detail::row_of(ids, below),
         "an id is below 0, and an embedding has no row for it. Replace it where the data is prepared.");
@@ -160,7 +176,7 @@ KEEL_BODY void batch_watch::look_at_labels(at::Tensor const& labels, std::vector
     add(found, batch_problem::all_labels_ignored, -1,
         "all of its labels are " + std::to_string(settings_.ignored) +
             ", so that its mean loss is 0 / 0. Look at how prompts are masked, and leave such batches out.");
-  else if (settings_.kind == batch_guard::kind::check && below >= 0)
+  else if (batch_guard::is_extended(settings_) && below >= 0)
     add(found, batch_problem::id_below_zero, detail::row_of(labels, below),
         "a label is below 0 and is not " + std::to_string(settings_.ignored) +
             ". Name it with keel::batch_guard::ignored if it counts for nothing.");

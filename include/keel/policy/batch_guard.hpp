@@ -3,9 +3,11 @@
 //                 and batches that repeat, labels equal to the inputs.
 //   check<O..>    that, ids and labels below 0, and what its options say of the data: vocabulary<N> and classes<N> (ids and labels outside end the run, before a
 //                 device sees them), padding<ID> (its share is a metric), longest<N> tokens of a row, ignored<ID> of labels (-100).
+//   drop<O..>     check, and rows with a value that is not finite are left out of their batch, whose loss is then that of the others. Also
+//                 of a batch on a device, for which the host then waits. For data of which a few windows are known to be bad.
 //   off           for batches whose every look costs, or that are odd on purpose.
 // A batch is looked at where it is in the host's memory; one that is on a device already is not, because the host would wait for it.
-// Left out: repairing a batch, which would hide what is wrong with the data.
+// Left out: repairing values, which would hide what is wrong with the data.
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -16,7 +18,7 @@ struct batch_guard;
 
 namespace keel::batch_guard {
 
-enum class kind : unsigned char { on, check, off };
+enum class kind : unsigned char { on, check, off, drop };
 
 struct settings {
   batch_guard::kind kind = kind::on;
@@ -27,6 +29,9 @@ struct settings {
   long long ignored = -100;  ///< the label that counts for nothing, as LibTorch's cross_entropy has it
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
+
+/// Looks at more than the default does.
+constexpr bool is_extended(settings const& s) { return s.kind == kind::check || s.kind == kind::drop; }
 
 template <class Option>
 concept option = option_of<Option, settings>;
@@ -50,6 +55,8 @@ struct off : fills<slot::batch_guard> {
 };
 template <option... Options>
 struct check : configures<slot::batch_guard, settings{.kind = kind::check}, Options...> {};
+template <option... Options>
+struct drop : configures<slot::batch_guard, settings{.kind = kind::drop}, Options...> {};
 
 }  // namespace keel::batch_guard
 
@@ -60,9 +67,10 @@ struct slot::batch_guard : slot_description {
   using default_policy = keel::batch_guard::on;
   static constexpr char const* name = "batch_guard";
   static constexpr char const* given_twice = "D29";
-  static constexpr policy_list<settings, 3> policies() {
+  static constexpr policy_list<settings, 4> policies() {
     using keel::batch_guard::kind;
-    return {{{"on", {}}, {"check", {.kind = kind::check}, "*"}, {"off", {.kind = kind::off}}}};
+    return {
+        {{"on", {}}, {"check", {.kind = kind::check}, "*"}, {"drop", {.kind = kind::drop}, "*"}, {"off", {.kind = kind::off}}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.number("vocabulary", s.vocabulary);

@@ -80,7 +80,7 @@ struct U43 {
   KEEL_RULE_TEXT(
       "U43", "",
       "a bare step does not look at its batches. Fix: keel::trainer, or keel::batch_guard::on and keel::batch_watch.");
-  static constexpr bool broken(config const& c) { return c.batch_guard.kind == batch_guard::kind::check; }
+  static constexpr bool broken(config const& c) { return batch_guard::is_extended(c.batch_guard); }
 };
 
 struct U44 {
@@ -113,7 +113,7 @@ struct U52 {
     return c.checkpoint.kind != checkpoint::kind::never || c.evaluation.kind != evaluation::kind::none ||
            c.determinism.kind != determinism::kind::off || c.health.kind != health::kind::off ||
            c.profile.kind != profile::kind::off || c.incident.kind == incident::kind::keep ||
-           !(c.timeout == timeout::settings{}) || c.batch_guard.kind == batch_guard::kind::check;
+           !(c.timeout == timeout::settings{}) || batch_guard::is_extended(c.batch_guard);
   }
 };
 using run_only_rules = list<U52>;
@@ -138,8 +138,8 @@ struct U54 {
                  "an exception. Fix: keel::trainer, or remove that policy.");
   static constexpr bool broken(config const& c) {
     return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off ||
-           c.incident.kind == incident::kind::keep || c.batch_guard.kind == batch_guard::kind::check ||
-           c.checkpoint.on_exception || (c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged);
+           c.incident.kind == incident::kind::keep || batch_guard::is_extended(c.batch_guard) || c.checkpoint.on_exception ||
+           (c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged);
   }
 };
 using part_only_rules = list<U53, U54>;
@@ -293,8 +293,15 @@ struct U59 {
       "or in neither.");
 };
 
+/// batch_guard::drop, for a type of batch.
+struct U60 {
+  KEEL_RULE_TEXT("U60", "",
+                 "batch_guard::drop cannot leave rows out of this type of batch. Fix: list its tensors with `void visit(auto& "
+                 "archive)`, or keel::batch_guard::check.");
+};
+
 using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50,
-                        U51, U56, U57, U59>;
+                        U51, U56, U57, U59, U60>;
 
 }  // namespace keel::rule
 

@@ -190,12 +190,15 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"S21", decided::absent, "", "keel exports no weights without their moments as something to resume from", ""},
     {"Z03", decided::never, "", "a rank offloads what it has of the optimizer's state: its shares",
      "state that is offloaded is offloaded in shares"},
-    {"Z14", decided::later, "", "waits for sums of gradients that begin in the backward pass", ""},
+    {"Z14", decided::never, "", "a sum of gradients waits for no parameter that a rank does not use",
+     "layers that only some ranks use, and layers that are frozen between updates, are added up where any rank has a gradient"},
     {"Z20", decided::later, "", "waits for shares of parameters (U04): an export will gather", ""},
     {"Z22", decided::never, "",
      "replicas are compared bit by bit with every save: E26 names the parameter and the rank that drifted",
      "a replica that drifted is found with the next save, by parameter and rank, and the checkpoint before it stays"},
-    {"A06", decided::later, "", "no reducer is called in a backward pass: gradients are added up at the window's end", ""},
+    {"A06", decided::never, "", "a gradient that grows after its sum has begun is added up once more",
+     "a gradient that the backward pass adds to after its sum has begun is added up once more, on all ranks where one rank "
+     "sees it"},
     {"B09", decided::later, "", "waits for a look at the batches of all ranks: their rows are weighed, and may be uneven", ""},
     {"B13", decided::later, "", "waits for GRPO (U09): the generation batch is judged (B12), its steps are not", ""},
     {"B14", decided::later, "", "waits for GRPO (U09)", ""},
@@ -213,7 +216,7 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"Y04", decided::later, "", "waits for a figure of utilisation", ""},
     {"L10", decided::later, "", "waits for advice before a run: what a rate is good for depends on the method", ""},
     {"T06", decided::later, "", "waits for a look at the batches: lengths are not part of a recipe", ""},
-    {"X09", decided::later, "", "waits for profiles (U25); under a ladder that halves they are judged (O11)", ""},
+    {"X09", decided::later, "", "waits for profiles that see a restart; under a ladder that halves they are judged (O11)", ""},
 };
 
 }  // namespace keel::rule

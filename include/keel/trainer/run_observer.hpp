@@ -1,10 +1,15 @@
 // What a trainer looks at beside the update itself: each batch before it trains, what a token costs, and the profiles of updates.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
+#include <concepts>
 #include <cstdint>
 #include <exception>
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
+#include <keel/checkpoint/batch_fields.hpp>
+#include <keel/core/batch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/metrics/gpu_state.hpp>
@@ -17,6 +22,7 @@
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
+#include <keel/trainer/replay.hpp>
 #include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_incidents.hpp>
@@ -112,6 +118,27 @@ class run_observer {
       }
       log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
     }
+  }
+  /// Calls `use` with the batch, or with its finite rows where the recipe drops the others.
+  template <class Batch, class Use>
+  auto with_finite_rows(Batch const& batch, Use const& use) {
+    if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
+      if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || !countable_batch<Batch>) {
+        reject_call<rule::U60, Batch>();
+      } else {
+        std::int64_t const rows = batch_traits<Batch>::rows(batch);
+        if (at::Tensor const finite = finite_rows(contents_of(batch), rows); finite.defined()) {
+          log_.found(step_.updates(), batches_.dropped(rows - finite.numel(), rows));
+          Batch rest = batch;
+          change_batch(rest, [&](at::Tensor const& one) {
+            bool const has_rows = one.dim() > 0 && one.size(0) == rows;
+            return has_rows ? one.index_select(0, finite.to(one.device())) : one;
+          });
+          return use(rest);
+        }
+      }
+    }
+    return use(batch);
   }
   void end_epoch() {
     for (batch_finding const& found : batches_.end_epoch()) say(found);

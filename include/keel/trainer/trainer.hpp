@@ -602,7 +602,7 @@ class trainer {
     if constexpr (countable_batch<Batch>) begin_console(batch_traits<Batch>::rows(batch), batch_traits<Batch>::tokens(batch));
     return after_micro_batch(cursor_.taking([&] {
       look_at(batch);
-      return step_(batch, loss_of);
+      return observer_.with_finite_rows(batch, [&](Batch const& taken) { return step_(taken, loss_of); });
     }));
   }
   template <class Batch>

@@ -8,9 +8,9 @@
 using namespace keel::literals;
 
 #ifdef KEEL_TWIN
-struct mine : keel::recipe<keel::checkpoint::every<500_steps>> {};
+struct mine : keel::recipe<keel::checkpoint::every<500_steps>, keel::ema<0.999>> {};
 #else
-struct mine : keel::recipe<keel::recompute::non_reentrant, keel::shard::zero<3>, keel::checkpoint::every<500_steps>> {};
+struct mine : keel::recipe<keel::recompute::non_reentrant, keel::shard::zero<3>, keel::checkpoint::every<500_steps>, keel::ema<0.999>> {};
 #endif
 
 bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector<at::Tensor> const& batches) {
@@ -32,6 +32,8 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, std::vector
   result = run.fit([&](std::int64_t) { return batches; }, loss_of);
   auto const deduced = run.fit(batches, loss_of);
   double const loss = run.evaluate(batches, loss_of);
+  auto const averaged = run.averaged();
+  static_cast<void>(averaged);
   run.request_stop();
   run.request_save();
   run.save_if(keel::agree(keel::world_of_one{}, loss > 10.0));
