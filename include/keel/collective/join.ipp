@@ -100,13 +100,13 @@ class waiting_notice {
   clock::time_point next_ = began_ + std::chrono::seconds(5);
 };
 
-/// The ranks that are at the store, or those that are not, as "1, 2"; of a store that is gone none is.
-inline std::string ranks_at(c10d::Store& store, launch const& how, bool are_here) {
+/// The ranks that are at the store, or those that are not, as "1, 2". Those below `first` are known to be; of a store that is gone no other.
+inline std::string ranks_at(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
-    bool is_here = false;
+    bool is_here = rank < first;
     try {
-      is_here = store.check({"here/" + std::to_string(rank)});
+      is_here = is_here || store.check({"here/" + std::to_string(rank)});
     } catch (std::exception const&) {
       // It is gone.
     }
@@ -132,15 +132,16 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
       // A wait of the store that ends by a timeout leaves its connection with an answer that nobody reads.
       while (!store.check({key(rank)})) {
         if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
-        notice.poll(
-            [&] { return "for the ranks " + ranks_at(store, how, false) + "; here are " + ranks_at(store, how, true) + "."; });
+        notice.poll([&] {
+          return "for the ranks " + ranks_at(store, how, rank, false) + "; here are " + ranks_at(store, how, rank, true) + ".";
+        });
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
       bytes = store.get(key(rank));
     } catch (std::exception const&) {
       throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
                                    std::to_string(timeout.count() / 1000) + " s at " + how.address + ":" +
-                                   std::to_string(how.port) + " for the ranks " + ranks_at(store, how, false) +
+                                   std::to_string(how.port) + " for the ranks " + ranks_at(store, how, rank, false) +
                                    ", which did not come. Look at what they said, and start all of them again.");
     }
     std::string const theirs(bytes.begin(), bytes.end());

@@ -61,8 +61,10 @@ void take_order_of(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool 
   if constexpr (requires { std::string(batches.describe()); }) {
     take_order(cursor, batches.describe(), accept_another);
   } else if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
-    if (is_alone)
-      take_order(cursor, std::to_string(ranges::size(batches)) + " batches", accept_another || cursor.position == 0);
+    if (!is_alone) return;
+    auto const described = [](std::int64_t count) { return std::to_string(count) + " batches"; };
+    bool const is_between_epochs = cursor.position == 0 || cursor.order == described(cursor.position);
+    take_order(cursor, described(static_cast<std::int64_t>(ranges::size(batches))), accept_another || is_between_epochs);
   }
 }
 

@@ -49,6 +49,9 @@ inline constexpr auto fixes<rule::G15> =
 
 template struct each_followed<rule::clip_rules>;
 
+// Under sanitizers g++ 12 takes the text, which is put together, for no constant.
+#ifndef __SANITIZE_ADDRESS__
 template struct each_followed<rule::list<rule::given_twice<keel::slot::clip>>>;
+#endif
 
 }  // namespace fixed
