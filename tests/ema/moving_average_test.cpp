@@ -131,7 +131,7 @@ TEST_CASE("the average that is put into the model inside a window is rejected be
 TEST_CASE("a mechanism that an accepted change of the recipe brings begins anew, and the rest goes on") {
   struct before : keel::recipe<keel::clip::global_norm<1.0>, keel::checkpoint::every<5_steps>> {};
   struct after
-      : keel::recipe<keel::clip::zscore<3.0>, keel::ema<0.9>, keel::schedule::plateau<>, keel::checkpoint::every<5_steps>> {};
+      : keel::recipe<keel::clip::zscore<3.0>, keel::ema<0.9>, keel::schedule::plateau<keel::schedule::patience<10_steps>>, keel::checkpoint::every<5_steps>> {};
   scratch_directory const directory;
   auto const model = make_small();
   std::vector<pair_batch> batches;

@@ -164,7 +164,7 @@ struct seen {
 
 template <class Recipe>
 seen train(std::filesystem::path const& directory, double rate, std::int64_t updates, keel::trainer_options options = {},
-           std::function<void(keel::migration&)> const& change = {}, double step_lr_until = 0.0) {
+           std::function<void(keel::migration&)> const& change = {}, double step_lr_until = 0.0, std::int64_t stop_at = 0) {
   keel::seed<Recipe>();
   auto const model = std::make_shared<small_module>();
   torch::optim::AdamW optimizer(model->parameters(), rate);
@@ -176,6 +176,7 @@ seen train(std::filesystem::path const& directory, double rate, std::int64_t upd
   run.on([&](keel::event::update_end const& e) {
     found.rates.push_back(e.result.get<keel::result::updated>().learning_rate);
     if (step_lr_until > 0.0) set_rate(optimizer, std::max(step_lr_until, rate_of(optimizer) / 2));
+    if (e.update == stop_at) run.request_stop();
   });
   std::vector<pair_batch> batches;
   for (std::uint64_t i = 0; i < 40; ++i) batches.push_back(make_pair_batch(i));
@@ -414,7 +415,7 @@ TEST_CASE("milestones count applied updates, and a resumed run goes on between t
   auto const whole = train<falls>(one / "run", 0.1, 8);
   CHECK(whole.rates == std::vector<double>{0.1, 0.1, 0.05, 0.05, 0.025, 0.025, 0.0125, 0.0125});
   scratch_directory const two;
-  train<falls>(two / "run", 0.1, 5);
+  train<falls>(two / "run", 0.1, 8, {}, {}, 0.0, 5);
   auto const resumed = train<falls>(two / "run", 0.1, 8);
   CHECK(resumed.rates == std::vector<double>{0.025, 0.0125, 0.0125});
   CHECK(same_bits(resumed.parameters, whole.parameters));

@@ -129,7 +129,7 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
   for (int rank = 0; rank < how.size; ++rank) {
     std::vector<std::uint8_t> bytes;
     try {
-      // A wait of the store that ends by a timeout leaves its connection with an answer that nobody reads.
+      // A wait that times out leaves an unread answer in the store's connection.
       while (!store.check({key(rank)})) {
         if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
         notice.poll([&] {

@@ -12,7 +12,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// NaN has no sign that anybody asks for.
+/// Drops the sign of a NaN, which snprintf would print.
 template <class Value>
 Value without_sign_of_nan(Value value) {
   if constexpr (std::is_floating_point_v<Value>) {

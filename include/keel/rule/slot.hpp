@@ -70,7 +70,8 @@ constexpr int slot_with_unread_option(config const& c) {
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {
     return index_of<slot::checkpoint>;
   }
-  bool const sums = c.accumulate.count > 1 || halves(c);
+  // A count of nothing is B21's.
+  bool const sums = c.accumulate.count != 1 || halves(c);
   bool const unread = (c.accumulate.reduce_once && !(several_ranks(c) && sums)) || (c.accumulate.sum && !sums);
   return unread ? index_of<slot::accumulate> : -1;
 }

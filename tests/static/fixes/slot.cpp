@@ -113,8 +113,8 @@ inline constexpr auto fixes<rule::given_twice<keel::slot::device>> =
          FIX("keep one of keel::device::", keel::device::cuda));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::batch_guard>> =
-    said(FIX("keep one of keel::batch_guard::{on, check, off}", keel::batch_guard::on),
-         FIX("keep one of keel::batch_guard::", keel::batch_guard::check<>),
+    said(FIX("keep one of keel::batch_guard::{on, check, drop, off}", keel::batch_guard::on),
+         FIX("keep one of keel::batch_guard::", keel::batch_guard::check<>), FIX("keep one of keel::batch_guard::", keel::batch_guard::drop<>),
          FIX("keep one of keel::batch_guard::", keel::batch_guard::off));
 template <>
 inline constexpr auto fixes<rule::given_twice<keel::slot::world>> =
