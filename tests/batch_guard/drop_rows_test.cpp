@@ -46,6 +46,17 @@ std::vector<at::Tensor> train(std::vector<pair_batch> const& data, std::filesyst
   return copies_of(model->parameters());
 }
 
+/// A type of the program's own, which lists its fields and says nothing of inputs and labels.
+struct window {
+  at::Tensor values;
+  std::vector<std::int64_t> lengths;
+  std::int64_t rows() const { return values.size(0); }
+  void visit(auto& archive) {
+    archive("values", values);
+    archive("lengths", lengths);
+  }
+};
+
 }  // namespace
 
 TEST_CASE("a batch with rows that are not finite trains as one without them, also where micro-batches are weighed by their rows") {
@@ -68,6 +79,22 @@ TEST_CASE("a batch of which no row is finite is left whole, and its update is sk
   batch.first.fill_(NAN);
   CHECK(run.step(batch, mean_squared_error(model)).skipped() != nullptr);
   CHECK(run.step(make_pair_batch(2, 8), mean_squared_error(model)).updated() != nullptr);
+}
+
+TEST_CASE("rows leave every field of a batch that has them, lists of numbers too") {
+  auto const model = make_small();
+  keel::adamw optimizer(model->parameters(), 0.01);
+  keel::trainer<drops> run{model, optimizer, quiet()};
+  window batch{make_pair_batch(1, 4).first.clone(), {10, 11, 12, 13}};
+  batch.values[1][0] = NAN;
+  std::vector<std::int64_t> seen;
+  auto const outcome = run.step(batch, [&](window const& of) {
+    seen = of.lengths;
+    CHECK(of.values.size(0) == 3);
+    return model->forward(of.values).square().mean();
+  });
+  CHECK(outcome.updated() != nullptr);
+  CHECK(seen == std::vector<std::int64_t>{10, 12, 13});
 }
 
 TEST_CASE("infinities in a mask are no bad rows") {

@@ -43,6 +43,9 @@ struct scaled_ranks
                    keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>, keel::loss_scale::growth_interval<3>,
                                              keel::loss_scale::hysteresis<2>, keel::loss_scale::floor<1e-3>>> {};
 template <class Shard>
+struct scaled_sums : keel::recipe<Shard, keel::precision::fp16, keel::nonfinite::skip<20>, keel::accumulate<2, keel::sum>,
+                                  keel::clip::global_norm<1.0>, keel::loss_scale::fixed<1024.0>> {};
+template <class Shard>
 struct taking : keel::recipe<Shard, keel::nonfinite::skip<5, keel::nonfinite::exceptions>> {};
 template <class Shard>
 struct climbing : keel::recipe<Shard, keel::accumulate<2>, keel::incident::off, keel::accept<"O10">,
@@ -163,6 +166,7 @@ TEST_CASE(
   compare_ways<summing<replicate>>(30);
   compare_ways<scaled_ranks<replicate>, scaled_on_host, scaled_on_device>(50);
   compare_ways<scaled_ranks<zero<1>>, scaled_on_host, scaled_on_device>(50);
+  compare_ways<scaled_sums<replicate>, scaled_on_host, scaled_on_device>(40);
 }
 
 TEST_CASE("no host waits for its device in the steady state, whatever the number of ranks") {

@@ -104,7 +104,7 @@ class waiting_notice {
 inline std::string ranks_at(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
-    bool is_here = rank < first;
+    bool is_here = rank < first || rank == how.rank;
     try {
       is_here = is_here || store.check({"here/" + std::to_string(rank)});
     } catch (std::exception const&) {
@@ -124,7 +124,8 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
                                  how.address + ":" + std::to_string(how.port) +
                                  ". Start each rank once, or give the second run another MASTER_PORT.");
   store.set(key(how.rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
-  auto const last = std::chrono::steady_clock::now() + timeout;
+  auto const began = std::chrono::steady_clock::now();
+  auto const last = began + timeout;
   waiting_notice notice(how);
   for (int rank = 0; rank < how.size; ++rank) {
     std::vector<std::uint8_t> bytes;
@@ -139,10 +140,13 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
       }
       bytes = store.get(key(rank));
     } catch (std::exception const&) {
-      throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
-                                   std::to_string(timeout.count() / 1000) + " s at " + how.address + ":" +
-                                   std::to_string(how.port) + " for the ranks " + ranks_at(store, how, rank, false) +
-                                   ", which did not come. Look at what they said, and start all of them again.");
+      throw world_error(
+          "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
+                     std::to_string(
+                         std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count()) +
+                     " s at " + how.address + ":" + std::to_string(how.port) + " for the ranks " +
+                     ranks_at(store, how, rank, false) +
+                     ", which did not come. Look at what they said, and start all of them again.");
     }
     std::string const theirs(bytes.begin(), bytes.end());
     if (theirs != mine) {

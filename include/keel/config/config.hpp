@@ -56,6 +56,7 @@ struct run_facts {
   bool half_kernels = true;                             ///< the device computes in fp16
   bool bfloat16_kernels = true;                         ///< the device computes in bf16
   keel::device::kind device = keel::device::kind::any;  ///< that the parameters are on, if it is one of these
+  bool is_part = false;                                 ///< of a run of several models, whose length counts iterations
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };
 

@@ -129,7 +129,8 @@ void load_rehearsal(preflight_program& program, std::vector<state_part> const& p
 class preflight_table {
  public:
   using clock = std::chrono::steady_clock;
-  /// `seconds`: that all checks together aim at. Says on `console`, where there is one, what takes longer than two seconds.
+  /// `seconds`: that all checks together aim at. Names on `console`, where there is one, what begins more than two
+  /// seconds after the line before.
   preflight_table(preflight_result& result, double seconds, std::FILE* console)
       : result_(result), seconds_(seconds), console_(console) {}
   void passed(char const* check, std::string words) { add(check, preflight_verdict::passed, std::move(words), ""); }

@@ -4,6 +4,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -65,7 +66,7 @@ class state_place {
       move_all([this](at::Tensor const& tensor, at::Tensor const&) { return settled(tensor); });
     }
   }
-  /// Calls `work(index, piece)` for every piece. Of state that lives elsewhere one after the other: while one is worked on, the
+  /// Calls `work(index, piece)` for every piece. Of state that lives elsewhere a group after the other: while one is worked on, the
   /// next ones are read and the one before is written. `for_each_state(piece, visit)` visits the fp32 tensors of a piece.
   template <class Work, class ForEachState>
   void sweep(chunk_list const& chunks, Work const& work, ForEachState const& for_each_state) const {
@@ -80,14 +81,19 @@ class state_place {
         if (tensor.defined()) (*home_.*call)(tensor, begin, end);
       });
     };
-    for (std::size_t i = 0; i < read_ahead; ++i) apply(&state_storage::prefetch, i);
-    for (std::size_t i = 0; i < chunks.size(); ++i) {
-      apply(&state_storage::prefetch, i + read_ahead);
-      chunks.for_each(i, i + 1, work);
-      apply(&state_storage::write_back, i);
-      if (i > 0) apply(&state_storage::release, i - 1);
+    // As many pieces at once as there are threads.
+    auto const width = static_cast<std::size_t>(at::get_num_threads());
+    auto const apply_to_group = [&](auto call, std::size_t first) {
+      for (std::size_t i = first; i < first + width; ++i) apply(call, i);
+    };
+    for (std::size_t i = 0; i < read_ahead * width; ++i) apply(&state_storage::prefetch, i);
+    for (std::size_t first = 0; first < chunks.size(); first += width) {
+      apply_to_group(&state_storage::prefetch, first + read_ahead * width);
+      chunks.for_each(first, std::min(chunks.size(), first + width), work);
+      apply_to_group(&state_storage::write_back, first);
+      if (first > 0) apply_to_group(&state_storage::release, first - width);
     }
-    if (chunks.size() > 0) apply(&state_storage::release, chunks.size() - 1);
+    if (chunks.size() > 0) apply_to_group(&state_storage::release, (chunks.size() - 1) / width * width);
   }
 
   at::Tensor zeros(at::Tensor const& like) const;
@@ -101,7 +107,7 @@ class state_place {
 
  private:
   static constexpr std::int64_t bytes_of_fp32 = sizeof(float);
-  /// Pieces. With the one that is worked on and the one that is written, 1 MiB of Adam's moments is in memory.
+  /// Groups of pieces. With the one that is worked on and the one that is written, 1 MiB of Adam's moments a thread is in memory.
   static constexpr std::size_t read_ahead = 2;
 
   struct sweep_scope {

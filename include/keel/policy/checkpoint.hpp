@@ -68,7 +68,7 @@ template <long long Count>
 struct keep_k_best {
   static constexpr void apply(settings& to) {
     to.best = true;
-    to.best_count = Count > 0 ? Count : -1;  // that is S24's
+    to.best_count = Count == 0 ? -1 : Count;  // that is S24's, which takes 0 for no count
   }
 };
 struct on_exception : sets<&settings::on_exception, true> {};

@@ -48,6 +48,7 @@ constexpr config joined_with_run(config value, config const& run) {
   value.evaluation = run.evaluation;
   value.determinism = run.determinism;
   value.timeout = run.timeout;
+  value.run.is_part = true;
   return value;
 }
 constexpr config any_run() {

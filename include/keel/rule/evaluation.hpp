@@ -16,7 +16,10 @@ struct E02 {
     auto const& e = c.evaluation;
     if (e.kind == evaluation::kind::none) return false;
     constexpr double largest = std::numeric_limits<double>::max();
-    long long const length = c.schedule.total > 0 ? c.schedule.total : c.run.updates;
+    // A schedule that ends at zero has the run's length (L14). Of a part the evaluations are its run's.
+    bool const ends_with_schedule =
+        schedule::falls_to_its_end(c.schedule.kind) && c.schedule.min_ratio == 0.0 && c.schedule.min_lr == 0.0;
+    long long const length = c.run.is_part ? 0 : c.run.updates > 0 ? c.run.updates : ends_with_schedule ? c.schedule.total : 0;
     bool const never = (e.kind == evaluation::kind::every && length > 0 && e.interval > length) ||
                        (e.kind == evaluation::kind::every_epochs && c.data.endless);
     return never || e.interval < 1 || e.batches < 0 || e.early_stop < 0 || e.not_before < 0 ||

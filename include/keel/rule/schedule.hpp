@@ -10,6 +10,14 @@ namespace keel::rule {
 /// Updates that the schedule spreads over; 0: not known.
 constexpr long long schedule_total(config const& c) { return c.schedule.total > 0 ? c.schedule.total : c.run.updates; }
 
+/// Updates that a policy counts until the run ends; 0: not known, as of a part of a run, which may make several in an iteration.
+constexpr long long updates_until_the_end(config const& c) { return c.run.is_part ? 0 : c.run.updates; }
+/// True for an interval that is over only after the run.
+constexpr bool ends_after_run(config const& c, long long interval) {
+  long long const length = updates_until_the_end(c);
+  return length > 0 && interval >= length;
+}
+
 struct L01 {
   KEEL_RULE_TEXT(
       "L01", "Transformers",
@@ -127,7 +135,7 @@ struct L17 {
     auto const& s = c.schedule;
     bool const judged = (s.patience >= 1 && s.evaluations == 0) || (s.evaluations >= 1 && s.patience == 0);
     bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0 && s.threshold >= 0.0 && s.threshold < 1.0;
-    bool const ends_first = c.run.updates > 0 && s.patience >= c.run.updates;
+    bool const ends_first = ends_after_run(c, s.patience);
     return s.kind == schedule::kind::plateau && (!(judged && lowers) || ends_first);
   }
 };
@@ -156,7 +164,7 @@ struct L19 {
     auto const& s = c.schedule;
     bool const by_interval = s.kind == kind::step_decay || s.kind == kind::exponential;
     bool const lowers = s.lowered_by > 0.0 && s.lowered_by < 1.0;
-    bool const ends_first = s.kind == kind::step_decay && c.run.updates > 0 && s.interval >= c.run.updates;
+    bool const ends_first = s.kind == kind::step_decay && ends_after_run(c, s.interval);
     return (by_interval && (!(lowers && s.interval >= 1) || ends_first)) || (s.kind == kind::multi_step && !lowers);
   }
 };
@@ -171,7 +179,7 @@ struct L20 {
     if (s.milestone_count < 1 || s.milestone_count > schedule::max_milestones) return true;
     bool rises = s.milestones[0] >= 1;
     for (int i = 1; i < s.milestone_count; ++i) rises = rises && s.milestones[i] > s.milestones[i - 1];
-    bool const ends_first = c.run.updates > 0 && s.milestones[s.milestone_count - 1] >= c.run.updates;
+    bool const ends_first = ends_after_run(c, s.milestones[s.milestone_count - 1]);
     // A warm-up below nothing is L02's.
     return !rises || ends_first || schedule::warmup_of(s, schedule_total(c)) >= static_cast<double>(s.milestones[0]);
   }

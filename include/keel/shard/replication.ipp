@@ -301,7 +301,7 @@ KEEL_BODY window_of_ranks replication::finish_exchange(ending how, std::string c
     throw world_error("E26", replica_differs("the parameter", parameters_->names[looked_at], other));
   }
   factor_ = factor_in(all);
-  owes_sums_ = all.ended_on < 0 && all.is_finite();
+  owes_sums_ = all.ended_on < 0 && all.is_finite() && all.loss_weight > 0.0;
   return all;
 }
 

@@ -103,7 +103,6 @@ class closure_update {
     found_.loss = loss;
     found_.norm = checked.norm();
     if (!std::isfinite(found_.norm)) end(reason::nonfinite_gradient, "", loss, found_.norm);
-    if (step_.overflows_squared(found_)) end(reason::nonfinite_gradient, "", loss, found_.norm);
     if (step_.is_spoiled(found_)) end(reason::nonfinite_buffer, found_.where, loss, found_.norm);
     if (auto const why = step_.guards_.spike().judge(loss, found_.norm)) end(*why, "", loss, found_.norm);
     if (reads_gradients(step_.observe_)) step_.show_gradients(found_.norm, checked.unscaled());

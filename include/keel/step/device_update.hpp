@@ -7,8 +7,8 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/optim/optimizer.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstddef>
@@ -30,15 +30,12 @@ struct update_limits {
   double loss;
   double gradient_norm;
   double clip;                                                 ///< larger norms are scaled to it
-  double squarable = std::numeric_limits<double>::infinity();  ///< of a norm that no clip bounds: see squarable_norm()
+  double squarable = std::numeric_limits<double>::infinity();  ///< squarable_norm(), where the clip is no smaller
 };
 
-/// The square of a larger float32 is infinite. A second moment of Adam's that once is so holds its parameter where it is, for good.
-inline double squarable_norm(parameter_list const& parameters) {
-  bool const are_double = std::all_of(parameters.tensors.begin(), parameters.tensors.end(),
-                                      [](at::Tensor const& one) { return one.scalar_type() == at::kDouble; });
-  return are_double ? std::numeric_limits<double>::infinity() : 1.8e19;
-}
+/// The largest norm of gradients whose squares are finite. Adam's second moment that once is infinite holds its parameter where it is for
+/// good; infinity for an optimizer of LibTorch or keel that keeps no squares, and for parameters of float64.
+double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
 std::string squarable_words(double norm);
 
 /// What became of an update on a device.

@@ -9,6 +9,10 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
 
 #include <algorithm>
 #include <keel/step/device_update.hpp>
@@ -35,6 +39,16 @@ KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
   return std::nullopt;
 }
 
+KEEL_BODY double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters) {
+  bool const squares = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr ||
+                       dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr ||
+                       dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr ||
+                       dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr;
+  bool const are_double = std::all_of(parameters.tensors.begin(), parameters.tensors.end(),
+                                      [](at::Tensor const& one) { return one.scalar_type() == at::kDouble; });
+  return squares && !are_double ? 1.8e19 : std::numeric_limits<double>::infinity();
+}
+
 KEEL_BODY std::string squarable_words(double norm) {
   std::ostringstream words;
   words << "the gradient's norm is " << norm
@@ -45,8 +59,8 @@ KEEL_BODY std::string squarable_words(double norm) {
 KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
   if (!std::isfinite(loss)) return reason::nonfinite_loss;
   if (!std::isfinite(norm)) return bad_gradient;
-  if (norm > limits.squarable) return reason::nonfinite_gradient;
-  return loss > limits.loss ? reason::loss_spike : reason::gradient_spike;
+  if (loss > limits.loss) return reason::loss_spike;
+  return norm > limits.gradient_norm ? reason::gradient_spike : reason::nonfinite_gradient;
 }
 
 KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,

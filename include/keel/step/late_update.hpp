@@ -48,7 +48,7 @@ class late_update {
     step_.replication_.prepare_update();
     found.limits = {step_.guards_.spike().loss_limit(), step_.guards_.spike().gradient_norm_limit(),
                     norm_limit<typename Step::clip_policy>(step_.clip_state_, step_.present_value().clip)};
-    if (!std::isfinite(found.limits.clip)) found.limits.squarable = squarable_norm(step_.parameters_);
+    if (double const most = step_.squarable_norm(); found.limits.clip > most) found.limits.squarable = most;
     std::vector<at::Tensor> also;
     if (of_ranks.defined()) also.push_back(of_ranks);
     if (found.facts.parts.names() != 0) also.push_back(found.facts.parts.means_on_device());
@@ -91,7 +91,7 @@ class late_update {
     reason why = skip_reason_of(loss, norm, update.limits, Step::bad_gradient);
     if (spoiled && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
     std::string where;
-    if (std::isfinite(norm) && norm > update.limits.squarable) {
+    if (why == reason::nonfinite_gradient && std::isfinite(norm) && norm > update.limits.squarable) {
       update.facts.origin = squarable_words(norm);
     } else if (why == reason::nonfinite_loss) {
       where = update.facts.parts.first_nonfinite(Step::read);

@@ -41,8 +41,11 @@ constexpr bool has_uncalled_members() {
     using probe = with_names<Policy>;
     constexpr bool has_another = !requires {
       &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
-          &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback,
           &probe::operator();
+    };
+    // A policy whose function is called may have others of these names for itself.
+    constexpr bool has_action = !requires {
+      &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback;
     };
     constexpr bool calls_factor = std::is_same_v<typename Policy::in_slot, slot::schedule>;
     bool calls_clip = false;
@@ -50,7 +53,8 @@ constexpr bool has_uncalled_members() {
       calls_clip = Policy::configured.kind == clip::kind::custom;
     bool const has_factor = !requires { &probe::factor; };
     bool const has_clip = !requires { &probe::clip; };
-    return has_another || (has_factor && !calls_factor) || (has_clip && !calls_clip);
+    return has_another || (has_action && !calls_factor && !calls_clip) || (has_factor && !calls_factor) ||
+           (has_clip && !calls_clip);
   }
 }
 template <class Recipe, class... Slots>

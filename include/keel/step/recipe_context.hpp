@@ -23,7 +23,7 @@ inline constexpr char kind_of_batch = 0;
 
 template <class Autocast>
 run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates,
-                       precision::kind precision, std::int64_t ranks) {
+                       precision::kind precision, std::int64_t ranks, bool is_part) {
   double smallest = std::numeric_limits<double>::infinity();
   for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
   auto kind = device::kind::any;
@@ -35,7 +35,8 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
           .learning_rate = smallest,
           .half_kernels = Autocast::computes_in_half(parameters.device),
           .bfloat16_kernels = precision != precision::kind::bf16 || Autocast::computes_in_bfloat16(parameters.device),
-          .device = kind};
+          .device = kind,
+          .is_part = is_part};
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -49,10 +50,12 @@ class recipe_context {
   template <class Model, class Optimizer>
   recipe_context(Model const*, Optimizer& optimizer, parameter_list const& parameters, config const& recipe,
                  std::int64_t updates, std::int64_t ranks)
-      : value_(require_valid<Recipe>(
-            recipe, detail::facts_of_run<Autocast>(optimizer, parameters, updates, config_of<Recipe>.precision.kind, ranks),
-            parameters.seen | facts<slot::model, module_of<Model>>(),
-            seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
+      : value_(
+            require_valid<Recipe>(recipe,
+                                  detail::facts_of_run<Autocast>(optimizer, parameters, updates,
+                                                                 config_of<Recipe>.precision.kind, ranks, recipe.run.is_part),
+                                  parameters.seen | facts<slot::model, module_of<Model>>(),
+                                  seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
 
   run_facts const& run() const { return value_.run; }
   optimizer::settings const& optimizer() const { return value_.optimizer; }

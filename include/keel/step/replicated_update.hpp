@@ -22,6 +22,7 @@
 #include <keel/step/gradients.hpp>
 #include <keel/step/late_update.hpp>
 #include <keel/step/update_decision.hpp>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -62,7 +63,8 @@ class replicated_update {
     }
     told_if_not_of_ranks([&] { ranks().share_buffers(); });
     // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
-    if (!is_sum()) whole_->take_weight(all.weight);
+    // Of a sum each micro-batch is one term; a rank whose rows all count for nothing has none.
+    whole_->take_weight(is_sum() ? 1.0 : all.weight);
     if (on_device()) {
       notify_before_gather([&] {
         at::Tensor const loss = loss_on_device(found.facts, all);
@@ -146,6 +148,7 @@ class replicated_update {
     found.loss = found.norm = mean_of(all.loss, all);
     if (all.nonfinite_on < 0 && all.loss_weight == 0.0) {
       found.skip_reason = reason::zero_weight;
+      found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
       return;
     }
     found.skip_reason = reason::nonfinite_loss;

@@ -14,6 +14,7 @@
 #include <c10/util/FunctionRef.h>
 #include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <cmath>
 #include <concepts>
 #include <cstddef>
@@ -58,6 +59,7 @@
 #include <keel/step/update_replay.hpp>
 #include <keel/step/update_trace.hpp>
 #include <keel/step/world_for.hpp>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -696,6 +698,7 @@ class step {
     found.facts.origin = detail::origin_of(sums);
     if (pass_.has_zero_weight()) {
       found.skip_reason = reason::zero_weight;
+      found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
       return found;
     }
     if (decides_on_device_) {
@@ -734,17 +737,20 @@ class step {
     found.norm = checked.norm();
     found.skip_reason =
         std::isfinite(found.norm) ? guards_.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient);
-    if (found.skip_reason || is_spoiled(found)) return;
+    if (found.skip_reason || is_spoiled(found) || overflows_squared(found)) return;
     if (detail::reads_gradients(observe_)) show_gradients(found.norm, checked.unscaled());
     if (pass_.layers().is_on()) pass_.layers().gradients(checked.norms(), checked.factor());
     next_clip_state_ = clip_state_;
     found.clipped.emplace(std::move(checked).template clip<clip_policy>(next_clip_state_, numbers_.present().clip));
-    if (!found.clipped->clipped() && overflows_squared(found)) return found.clipped.reset();
     replication_.inside_with_gradients([&] { found.clipped->prepare(optimizer_); });
     replication_.prepare_update();
   }
+  double squarable_norm() const { return keel::squarable_norm(optimizer_, parameters_); }
+  /// The optimizer's state would be infinite for good. Clip policies that look at elements bound each of them.
   bool overflows_squared(detail::update_decision& found) const {
-    if (!(found.norm > squarable_norm(parameters_))) return false;
+    if constexpr (needs_whole_gradients<clip_policy>) return false;
+    double const limit = norm_limit<clip_policy>(clip_state_, numbers_.present().clip);
+    if (!(std::min(found.norm, limit) > squarable_norm())) return false;
     found.skip_reason = reason::nonfinite_gradient;
     found.facts.origin = squarable_words(found.norm);
     return true;

@@ -41,6 +41,7 @@ class update_guards {
                            " updates in a row counted no row, so nothing is trained. Look at the mask and at the weight of "
                            "keel::weighted_loss.");
     }
+    zero_weights_ = 0;
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
     auto const words = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
                              : nonfinite_.skipped(why, where, update, origin);

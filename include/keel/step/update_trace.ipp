@@ -276,13 +276,14 @@ KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forw
       weighted_loss loss;
       watch.look_at([&] {
         loss = forward(*one.batch, begin, end, watch.units());
-        // As in the update: a piece that is all padding has no graph.
-        if (settings.pieces > 1 && loss.weight == 0.0) return;
+        // As in the update: what is all padding may have no mean and no graph.
+        if (loss.weight == 0.0) return;
         double const value = host_value(loss.mean);
         sum.add(value, loss.weight);
         to.losses.push_back(value);
         if (std::isfinite(value)) gradients.add(loss.mean, loss.weight);
       });
+      if (loss.weight == 0.0) return;
       found = watch.origin_of(loss.mean);
       if (!found) found = watch.origin_of_gradients();
       if (!found) return;

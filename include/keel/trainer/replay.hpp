@@ -97,7 +97,7 @@ struct batch_of_loss<Result(Argument)> {
   using type = std::remove_cvref_t<Argument>;
 };
 
-/// Replaces each tensor of a batch by `change(tensor)`.
+/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` where there is that.
 template <class Change>
 struct change_tensors {
   Change change;
@@ -107,7 +107,7 @@ struct change_tensors {
     if constexpr (kind == field_kind::tensor) {
       if (value.defined()) value = change(value);
     } else if constexpr (holds_values<Field>) {
-      return;
+      if constexpr (requires { value = change.list(value); }) value = change.list(value);
     } else if constexpr (kind == field_kind::nested) {
       value.visit(*this);
     } else if constexpr (kind == field_kind::map) {

@@ -330,7 +330,6 @@ class run {
         run_.begin_run();
         run_.watch_.begin(run_.parts_.updates());
         if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
-        detail::take_order_of(run_.progress_.cursor, batches_, !run_.ranks_.is_shared(), run_.options_.accept_changed_recipe);
         walk_.emplace(batches_, run_.progress_.cursor, run_.device());
         over_ = run_.is_over();
         if (!over_) find();
@@ -368,6 +367,7 @@ class run {
         if (epochs_ > 0 && cursor.epoch >= epochs_) return leave();
         if (!detail::is_repeatable<source> && cursor.epoch > 0) return leave();
         if (!opened_) {
+          detail::take_order_of(cursor, batches_, !run_.ranks_.is_shared(), run_.options_.accept_changed_recipe);
           walk_->open([&](std::int64_t position) { run_.hooks_(event::epoch_begin{cursor.epoch, position}); });
           opened_ = true;
         }

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ScopeExit.h>
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <exception>
@@ -32,6 +34,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -97,10 +100,11 @@ class run_observer {
 
   // Batches.
 
-  /// Says what is odd about a batch. Throws data_error (E06) where it cannot train, and drops the update then.
+  /// Says what is odd about a batch. Returns its finite rows, where the recipe drops others and there are some. Throws data_error (E06)
+  /// where it cannot train, error (E12) for a batch without rows that could be dropped, and drops the update then.
   template <class Batch>
-  void look_at([[maybe_unused]] Batch const& batch, [[maybe_unused]] std::int64_t epoch,
-               [[maybe_unused]] std::int64_t position) {
+  std::optional<Batch> look_at([[maybe_unused]] Batch const& batch, [[maybe_unused]] std::int64_t epoch,
+                               [[maybe_unused]] std::int64_t position) {
     if constexpr (configured.batch_guard.kind != batch_guard::kind::off) {
       if (looks_) {
         try {
@@ -118,27 +122,13 @@ class run_observer {
       }
       log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
     }
-  }
-  /// Calls `use` with the batch, or with its finite rows where the recipe drops the others.
-  template <class Batch, class Use>
-  auto with_finite_rows(Batch const& batch, Use const& use) {
     if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
-      if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || !countable_batch<Batch>) {
-        reject_call<rule::U60, Batch>();
-      } else {
-        std::int64_t const rows = batch_traits<Batch>::rows(batch);
-        if (at::Tensor const finite = finite_rows(contents_of(batch), rows); finite.defined()) {
-          log_.found(step_.updates(), batches_.dropped(rows - finite.numel(), rows));
-          Batch rest = batch;
-          change_batch(rest, [&](at::Tensor const& one) {
-            bool const has_rows = one.dim() > 0 && one.size(0) == rows;
-            return has_rows ? one.index_select(0, finite.to(one.device())) : one;
-          });
-          return use(rest);
-        }
-      }
+      auto drops_update = c10::make_scope_exit([this] { step_.drop_update(); });
+      std::optional<Batch> finite = finite_part(batch);
+      drops_update.release();
+      return finite;
     }
-    return use(batch);
+    return std::nullopt;
   }
   void end_epoch() {
     for (batch_finding const& found : batches_.end_epoch()) say(found);
@@ -244,6 +234,47 @@ class run_observer {
   }
 
  private:
+  /// Leaves those rows in what has so many.
+  struct keep_rows {
+    at::Tensor numbers;  ///< int64, on the host
+    std::int64_t rows;
+    at::Tensor operator()(at::Tensor const& one) const {
+      return one.dim() > 0 && one.size(0) == rows ? one.index_select(0, numbers.to(one.device())) : one;
+    }
+    template <class Number>
+    std::vector<Number> list(std::vector<Number> const& all) const {
+      if (static_cast<std::int64_t>(all.size()) != rows) return all;
+      std::vector<Number> kept;
+      for (std::int64_t i = 0; i < numbers.numel(); ++i)
+        kept.push_back(all[static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[i])]);
+      return kept;
+    }
+  };
+  template <class Batch>
+  std::optional<Batch> finite_part(Batch const& batch) {
+    constexpr bool may_change = writable_batch<Batch> && std::copy_constructible<Batch> && countable_batch<Batch>;
+    if constexpr (!may_change || requires { batch.granularity(); }) {
+      reject_call<rule::U60, Batch>();
+    } else {
+      std::int64_t const rows = batch_traits<Batch>::rows(batch);
+      batch_contents contents = contents_of(batch);
+      Batch finite = batch;
+      if (contents.inputs.empty())
+        change_batch(finite, [&](at::Tensor const& one) { return contents.inputs.push_back(one), one; });
+      auto const has_rows = [&](at::Tensor const& one) { return one.dim() > 0 && one.size(0) == rows; };
+      if (std::none_of(contents.inputs.begin(), contents.inputs.end(), has_rows))
+        throw error(
+            "E12", "keel::batch_guard::drop finds no tensor with the batch's " + std::to_string(rows) +
+                       " rows. Use keel::batch_guard::check, or a batch whose tensors have its rows as their first dimension.");
+      at::Tensor const numbers = finite_rows(contents, rows);
+      if (!numbers.defined()) return std::nullopt;
+      log_.found(step_.updates(), batches_.dropped(rows - numbers.numel(), rows));
+      change_batch(finite, keep_rows{numbers, rows});
+      return finite;
+    }
+    return std::nullopt;
+  }
+
   void say(batch_finding const& found) {
     if (batches_.is_news(found.what)) log_.found(step_.updates(), found);
   }

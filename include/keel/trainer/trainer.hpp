@@ -519,7 +519,6 @@ class trainer {
   template <class Batches, class LossOf, class Listener>
   outcome run_epochs(Batches& batches, LossOf& loss_of, Listener const& listener) {
     data_cursor& cursor = progress_.cursor;
-    detail::take_order_of(cursor, batches, !step_.ranks().is_shared(), options_.accept_changed_recipe);
     data_moved_ = false;  // your own loop does not read it
     std::int64_t const epochs = options_.epochs > 0 ? options_.epochs : (length() > 0 ? 0 : 1);
     if (length_reached()) {
@@ -550,6 +549,7 @@ class trainer {
   template <class Batches, class LossOf, class Listener>
   std::optional<outcome> run_epoch(Batches& batches, LossOf& loss_of, Listener const& listener) {
     data_cursor& cursor = progress_.cursor;
+    detail::take_order_of(cursor, batches, !step_.ranks().is_shared(), options_.accept_changed_recipe);
     auto const finished = [this]() -> outcome { return result::finished{step_.updates()}; };
     auto const begin = [&](std::int64_t position) { hooks_(event::epoch_begin{cursor.epoch, position}); };
     auto const take_one = [&](auto const& batch) -> std::optional<outcome> {
@@ -601,15 +601,15 @@ class trainer {
     before_micro_batch();
     if constexpr (countable_batch<Batch>) begin_console(batch_traits<Batch>::rows(batch), batch_traits<Batch>::tokens(batch));
     return after_micro_batch(cursor_.taking([&] {
-      look_at(batch);
-      return observer_.with_finite_rows(batch, [&](Batch const& taken) { return step_(taken, loss_of); });
+      auto const finite = look_at(batch);
+      return finite ? step_(*finite, loss_of) : step_(batch, loss_of);
     }));
   }
   template <class Batch>
-  void look_at(Batch const& batch) {
+  std::optional<Batch> look_at(Batch const& batch) {
     step_.ranks().begin_call();
     try {
-      observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
+      return observer_.look_at(batch, progress_.cursor.epoch, progress_.cursor.position);
     } catch (...) {
       step_.ranks().tell();
       throw;
@@ -786,6 +786,7 @@ class trainer {
 
   std::optional<step_outcome> close_partial_update() {
     auto last = step_.has_open_update() ? cursor_.closing([this] { return step_.flush(); }) : step_.flush();
+    if (last && last->gave_up()) gave_up_ = *last->gave_up();
     if (last) last->gave_up() ? cursor_.rewind() : after_update(*last);
     return last;
   }

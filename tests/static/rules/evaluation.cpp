@@ -21,6 +21,9 @@ static_assert(keeps(in_run(of<evaluation::every<1_steps>>, {})));
 // An interval beyond the run, whose length is the schedule's or, at construction, the options'.
 static_assert(breaks<rule::E02>(of<evaluation::every<61_steps>, keel::schedule::cosine<keel::schedule::total<60_steps>>>) &&
               keeps(of<evaluation::every<60_steps>, keel::schedule::cosine<keel::schedule::total<60_steps>>>));
+// A run may outlast a schedule that does not end at zero; what a part of a run counts is not the run's.
+static_assert(keeps(of<evaluation::every<61_steps>, keel::schedule::cosine<keel::schedule::total<60_steps>, keel::schedule::min_ratio<0.1>>>));
+static_assert(keeps(in_run(of<evaluation::every<61_steps>>, {.updates = 60, .is_part = true})));
 static_assert(breaks<rule::E02>(in_run(of<evaluation::every<61_steps>>, {.updates = 60})) &&
               keeps(in_run(of<evaluation::every<60_steps>>, {.updates = 60})));
 static_assert(breaks<rule::E02>(of<evaluation::every<1_epochs>, data::is<data::endless>>));

@@ -290,6 +290,7 @@ static_assert(keeps(of<own<cosine<total<100_steps>>>>) && keeps(of<linear<total<
 static_assert(breaks<rule::L17>(over<plateau<patience<100_steps>>>(100)) && keeps(over<plateau<patience<99_steps>>>(100)));
 static_assert(breaks<rule::L19>(over<step_decay<lowered_by<0.5>, interval<100_steps>>>(100)) && keeps(over<step_decay<lowered_by<0.5>, interval<99_steps>>>(100)));
 static_assert(keeps(over<exponential<lowered_by<0.5>, interval<200_steps>>>(100)));
+static_assert(keeps(in_run(of<multi_step<lowered_by<0.5>, milestones<200_steps>>>, {.updates = 100, .is_part = true})));
 static_assert(breaks<rule::L20>(over<multi_step<lowered_by<0.5>, milestones<50_steps, 100_steps>>>(100)) &&
               keeps(over<multi_step<lowered_by<0.5>, milestones<50_steps, 99_steps>>>(100)));
 
