@@ -51,6 +51,9 @@ struct window {
   at::Tensor values;
   std::vector<std::int64_t> lengths;
   std::int64_t rows() const { return values.size(0); }
+  window slice(std::int64_t begin, std::int64_t end) const {
+    return {values.slice(0, begin, end), {lengths.begin() + begin, lengths.begin() + end}};
+  }
   void visit(auto& archive) {
     archive("values", values);
     archive("lengths", lengths);

@@ -158,9 +158,9 @@ KEEL_BODY void mapped_range::release(std::int64_t begin, std::int64_t end) const
 }
 
 KEEL_BODY std::int64_t mapped_range::resident() const {
-  std::vector<unsigned char> pages(static_cast<std::size_t>(size_ / page_size()));
-  if (::mincore(data_, length(), pages.data()) != 0) return bytes_;
-  auto const there = std::count_if(pages.begin(), pages.end(), [](unsigned char one) { return (one & 1) != 0; });
+  std::vector<unsigned char> flags(static_cast<std::size_t>(size_ / page_size()));
+  if (::mincore(data_, length(), flags.data()) != 0) return bytes_;
+  auto const there = std::count_if(flags.begin(), flags.end(), [](unsigned char one) { return (one & 1) != 0; });
   return page_size() * there;
 }
 

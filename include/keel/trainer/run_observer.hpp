@@ -252,8 +252,9 @@ class run_observer {
   };
   template <class Batch>
   std::optional<Batch> finite_part(Batch const& batch) {
-    constexpr bool may_change = writable_batch<Batch> && std::copy_constructible<Batch> && countable_batch<Batch>;
-    if constexpr (!may_change || requires { batch.granularity(); }) {
+    if constexpr (!countable_batch<Batch>) {
+      return std::nullopt;  // the step rejects it (U14)
+    } else if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || requires { batch.granularity(); }) {
       reject_call<rule::U60, Batch>();
     } else {
       std::int64_t const rows = batch_traits<Batch>::rows(batch);

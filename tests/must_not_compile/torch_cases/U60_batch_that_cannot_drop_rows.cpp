@@ -9,6 +9,7 @@ struct mine : keel::recipe<keel::batch_guard::drop<>> {};
 struct rows_of_text {
   at::Tensor ids;
   std::int64_t rows() const { return ids.size(0); }
+  rows_of_text slice(std::int64_t begin, std::int64_t end) const { return {ids.slice(0, begin, end)}; }
 #ifdef KEEL_TWIN
   void visit(auto& archive) { archive("ids", ids); }
 #endif
