@@ -30,7 +30,7 @@ struct update_limits {
   double loss;
   double gradient_norm;
   double clip;                                                 ///< larger norms are scaled to it
-  double squarable = std::numeric_limits<double>::infinity();  ///< squarable_norm(), where the clip is no smaller
+  double squarable = std::numeric_limits<double>::infinity();  ///< squarable_norm(), unless the clip is smaller
 };
 
 /// The largest norm of gradients whose squares are finite. Adam's second moment that once is infinite holds its parameter where it is for
