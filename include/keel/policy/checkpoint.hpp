@@ -5,6 +5,7 @@
 //                      save follows the first update and measures.
 // What stays: keep<N>, the newest; keep_every<5000_steps>, those as well; keep_best, or keep_k_best<3>, judged by_evaluation
 // (what the slot evaluation monitors; by_evaluation_loss is the same) or by_training_loss (the mean since the last save).
+// Where the recipe rolls back, up to two more stay: the newest from before any fault that it can see, and the one that takes its place.
 // on_best also saves as soon as an evaluation is the best so far. How: synchronous, the default, or asynchronous: training
 // stands still for a copy in host memory and goes on while that is written. A save that is due while the last one is written
 // waits for it, or with drop_when_busy is dropped. failures<N>: the N-th save in a row that fails ends the run; those before

@@ -166,7 +166,7 @@ class replicated_update {
   /// What the sums of losses on the devices need: one of them that found no memory between two would leave the others in the second.
   void prepare_losses() {
     at::NoGradGuard const no_grad;
-    // Of a rank on which no row counted there is no loss.
+    // A rank whose rows all count for nothing has no loss.
     auto const zero = [this] { return at::zeros({1}, step_.parameters_.tensors.front().options().dtype(at::kDouble)); };
     mine_ =
         sums_.loss.is_on_device() ? (sums_.loss.mean_on_device() * (is_sum() ? 1.0 : sums_.loss.weight)).reshape({1}) : zero();
