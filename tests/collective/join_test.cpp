@@ -134,9 +134,74 @@ int threads_without_mask(std::set<std::string>& known, int signal) {
   return without;
 }
 
+/// Connects to a port of this machine, says that, and stays. -1: it could not.
+int stranger_at(int port, std::vector<std::uint64_t> const& says) {
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  at.sin_port = htons(static_cast<std::uint16_t>(port));
+  int const made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  bool const is_there = ::connect(made, reinterpret_cast<sockaddr const*>(&at), sizeof(at)) == 0;
+  std::size_t const bytes = says.size() * sizeof(std::uint64_t);
+  return is_there && ::send(made, says.data(), bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes) ? made : -1;
+}
+
+/// A port at which this process listens, other than `known`; 0: none.
+int listening_port(int known) {
+  for (int file = 3; file < 256; ++file) {
+    int listens = 0;
+    socklen_t length = sizeof(listens);
+    if (::getsockopt(file, SOL_SOCKET, SO_ACCEPTCONN, &listens, &length) != 0 || listens == 0) continue;
+    sockaddr_storage address{};
+    length = sizeof(address);
+    if (::getsockname(file, reinterpret_cast<sockaddr*>(&address), &length) != 0) continue;
+    // The port stands in the same place for both families.
+    int const port = ntohs(reinterpret_cast<sockaddr_in const*>(&address)->sin_port);
+    if (port != known) return port;
+  }
+  return 0;
+}
+
+/// Connects once to Gloo's listener of this process as soon as it is there.
+class stranger_at_gloo {
+ public:
+  stranger_at_gloo(int known, std::string const& name) {
+    thread_ = std::thread([this, known, name] {
+      for (int port = 0; !is_over_; std::this_thread::sleep_for(50us)) {
+        if ((port = listening_port(known)) == 0) continue;
+        int const made = stranger_at(port, name == "stranger_closes"  ? std::vector<std::uint64_t>{}
+                                           : name == "stranger_talks" ? std::vector<std::uint64_t>(8, 0x2f20544547)
+                                                                      : std::vector<std::uint64_t>{1 << 20});
+        came_ = made >= 0;
+        ::close(made);
+        return;
+      }
+    });
+  }
+  stranger_at_gloo(stranger_at_gloo const&) = delete;
+  stranger_at_gloo& operator=(stranger_at_gloo const&) = delete;
+  ~stranger_at_gloo() {
+    is_over_ = true;
+    thread_.join();
+  }
+  bool came() const { return came_; }
+
+ private:
+  std::atomic<bool> is_over_{false}, came_{false};
+  std::thread thread_;
+};
+
 /// What a rank does in each scenario. What it returns or throws is what it said.
 std::string scenario_of(std::string const& name) {
   auto const how = keel::launched();
+  if (name.starts_with("stranger")) {
+    std::optional<stranger_at_gloo> stranger;
+    if (how.rank == 1) stranger.emplace(how.port, name);
+    auto const world = keel::join(how, {.timeout = 40s});
+    at::Tensor sum = at::ones({3});
+    keel::all_reduce(world, sum);
+    return "met " + std::to_string(sum[0].item<int>()) + (stranger && !stranger->came() ? ", and no stranger came" : "");
+  }
   std::set<std::string> threads;
   int const before = threads_without_mask(threads, SIGPIPE);
   // Less would be too little for a process to start on a machine that is busy.
@@ -185,9 +250,27 @@ std::string scenario_of(std::string const& name) {
     world.abort("the disk is full");
     return "gave up";
   }
+  if (name.starts_with("dies_")) {
+    // dies_RANK_WHAT
+    if (world.rank() == name[5] - '0') ::raise(SIGKILL);
+    std::string const what = name.substr(7);
+    at::Tensor mine = at::ones({1000}), whole = at::ones({1000 * world.size()});
+    if (what == "all_reduce") keel::all_reduce(world, mine);
+    if (what == "all_gather") keel::all_gather(world, mine);
+    if (what == "broadcast") keel::broadcast(world, mine, world.size() - 1);
+    if (what == "reduce_scatter") keel::reduce_scatter(world, whole);
+    keel::barrier(world);
+    return "went on";
+  }
   if (world.rank() == 1 && name == "killed") ::raise(SIGKILL);
   if (world.rank() == 0 && name == "first_killed") ::raise(SIGKILL);
   if (world.rank() == 1 && name == "other_call") keel::barrier(world);
+  if (name == "other_size") {
+    at::Tensor mine = at::ones({world.rank() == 1 ? 4 : 3});
+    keel::all_reduce(world, mine);
+    keel::barrier(world);
+    return "went on";
+  }
   if (world.rank() == 1 && name == "stopped") ::raise(SIGSTOP);
   if (world.rank() == 0 && name == "first_stopped") ::raise(SIGSTOP);
   at::Tensor const one = at::ones({1000});
@@ -241,6 +324,58 @@ TEST_CASE("of a rank that gives up the others say why, and of one that is killed
     CHECK(has(other[rank], "[E26]"));
     CHECK(has(other[rank], "rank 1 is at barrier, its collective number 4"));
   }
+  auto const size = run_ranks("other_size", 3);
+  for (std::size_t const rank : {0u, 2u}) {
+    CHECK(has(size[rank], "[E26]"));
+    CHECK(has(size[rank], "rank 1 is at all_reduce, its collective number 4, of 4 elements"));
+  }
+}
+
+TEST_CASE("of several ranks the one that is killed is named alone, by ranks too whose neighbours in the collective are alive") {
+  auto const dies = [](int rank, std::string const& what) {
+    auto const all = run_ranks("dies_" + std::to_string(rank) + "_" + what, 4);
+    for (int one = 0; one < 4; ++one) {
+      if (one == rank) continue;
+      INFO(what << ": rank " << one);
+      CHECK(has(all[static_cast<std::size_t>(one)], ": rank " + std::to_string(rank) + " is gone or hanging"));
+      CHECK(all[static_cast<std::size_t>(one)].seconds < 20.0);
+    }
+  };
+  std::vector<std::string> const calls{"all_reduce", "all_gather", "broadcast", "reduce_scatter", "barrier"};
+  if (std::getenv("KEEL_LONG_TESTS") != nullptr) {
+    for (int rank = 1; rank < 4; ++rank) {
+      for (std::string const& what : calls) dies(rank, what);
+    }
+  } else {
+    for (std::size_t i = 0; i < calls.size(); ++i) dies(1 + static_cast<int>(i) % 3, calls[i]);
+  }
+}
+
+TEST_CASE("ranks that wait in different ones of the collectives that both have called are of one run, and ranks with others or of another size are not") {
+  using keel::detail::called_collective;
+  using keel::detail::called_collectives;
+  auto const found = [](called_collectives const& mine, called_collective const& failed, called_collectives const& theirs,
+                        called_collective const& of_theirs) {
+    auto const store = c10::make_intrusive<c10d::HashStore>();
+    std::runtime_error const thrown("timed out");
+    std::thread other([&] { keel::detail::failure_of(1, 2, of_theirs, theirs, thrown, store); });
+    auto const result = keel::detail::failure_of(0, 2, failed, mine, thrown, store);
+    other.join();
+    return result;
+  };
+  called_collective const agreement{57, "the agreement", 20}, sum{58, "all_reduce", 1000}, larger{58, "all_reduce", 1001}, barrier{58, "barrier", 0};
+  // Rank 0 was stopped until the other had given up: it begins the next one first.
+  auto const late = found({sum, agreement}, sum, {sum, agreement}, agreement);
+  CHECK(late.id() == std::string("E25"));
+  CHECK(late.words.find("one that was too late, is the reason") != std::string::npos);
+  CHECK(found({sum, agreement}, sum, {agreement}, agreement).id() == std::string("E25"));
+  auto const size = found({sum, agreement}, sum, {larger, agreement}, larger);
+  CHECK(size.id() == std::string("E26"));
+  CHECK(size.words.find("rank 0 of 2 cannot complete all_reduce, its collective number 58, of 1000 elements: rank 1 is at all_reduce, its "
+                        "collective number 58, of 1001 elements (timed out)") == 0);
+  auto const kind = found({sum, agreement}, sum, {barrier, agreement}, barrier);
+  CHECK(kind.id() == std::string("E26"));
+  CHECK(kind.words.find("rank 1 is at barrier, its collective number 58 (timed out)") != std::string::npos);
 }
 
 TEST_CASE("SIGPIPE, which a write to a killed rank raises, ends no thread of a world, and the program's threads take it as before") {
@@ -386,18 +521,6 @@ TEST_CASE("what ranks agree on is of each of them, whichever comes first, whethe
   }
 }
 
-/// Connects to a port of this machine, says that, and stays. -1: it could not.
-int stranger_at(int port, std::vector<std::uint64_t> const& says) {
-  sockaddr_in at{};
-  at.sin_family = AF_INET;
-  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  at.sin_port = htons(static_cast<std::uint16_t>(port));
-  int const made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  bool const is_there = ::connect(made, reinterpret_cast<sockaddr const*>(&at), sizeof(at)) == 0;
-  std::size_t const bytes = says.size() * sizeof(std::uint64_t);
-  return is_there && ::send(made, says.data(), bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes) ? made : -1;
-}
-
 TEST_CASE("direct messages of ranks: strangers do not take a rank's place, and who is gone, takes its time or cannot connect is named") {
   using keel::detail::direct_messages;
   auto const store = c10::make_intrusive<c10d::HashStore>();
@@ -465,6 +588,17 @@ TEST_CASE("direct messages of ranks: strangers do not take a rank's place, and w
   CHECK(said[2] == "rank 1 is at another collective; rank 1 has closed its connection; ");
   CHECK(direct_messages::connect(*store, 0, 65, "127.0.0.1", 1, 1s) == nullptr);
   CHECK(direct_messages::connect(*store, 0, 2, "no such host", 1, 1s) == nullptr);
+}
+
+TEST_CASE("a stranger who connects to a listener of Gloo's while ranks meet does not keep them from it") {
+  for (char const* const name : {"stranger_closes", "stranger_talks", "stranger_numbers"}) {
+    auto const all = run_ranks(name, 3);
+    for (auto const& one : all) {
+      INFO(name);
+      CHECK(one.words == "met 3");
+      CHECK(one.seconds < 35.0);
+    }
+  }
 }
 
 TEST_CASE("ranks of which one cannot connect agree by Gloo, and do not wait for it") {

@@ -204,6 +204,78 @@ inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) 
                   : c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
+/// Asks again and again in the place of a wait, so that other threads can use the store meanwhile, and one that was left behind ends.
+class polled_store : public c10d::PrefixStore {
+ public:
+  polled_store(std::string const& prefix, c10::intrusive_ptr<c10d::Store> of, std::chrono::milliseconds timeout)
+      : PrefixStore(prefix, std::move(of)), timeout_(timeout) {}
+  using PrefixStore::wait;
+  void wait(std::vector<std::string> const& keys) override { wait(keys, timeout_); }
+  void wait(std::vector<std::string> const& keys, std::chrono::milliseconds const& timeout) override {
+    auto const last = std::chrono::steady_clock::now() + std::min(timeout, timeout_);
+    while (!check(keys)) {
+      if (std::chrono::steady_clock::now() >= last)
+        throw std::runtime_error("no answer for " + std::to_string(std::min(timeout, timeout_).count() / 1000) + " s");
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+  std::vector<std::uint8_t> get(std::string const& key) override {
+    wait({key}, timeout_);
+    return PrefixStore::get(key);
+  }
+
+ private:
+  std::chrono::milliseconds timeout_;
+};
+
+inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, c10::intrusive_ptr<c10d::Store> const& of_attempt,
+                              launch const& how, std::chrono::milliseconds timeout) {
+  // LibTorch 1.13 uses this timeout for all that the group does later.
+  auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(timeout);
+  how_to_talk->devices.push_back(device_for(how));
+  auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(of_attempt, how.rank, how.size, how_to_talk);
+  auto messages = direct_messages::connect(*of_attempt, how.rank, how.size, how.address, how.port, timeout);
+  std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
+  c10d::AllreduceOptions least;
+  least.reduceOp = c10d::ReduceOp::MIN;
+  group->allreduce(have, least)->wait();
+  if (have.front().item<int>() == 0) messages.reset();
+  return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store, std::move(messages)));
+}
+
+/// True on all ranks if it is on all. Throws std::runtime_error where one does not say.
+inline bool are_all(c10d::Store& store, launch const& how, bool mine) {
+  auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
+  store.set(key(how.rank), std::vector<std::uint8_t>{static_cast<std::uint8_t>(mine)});
+  bool all = true;
+  for (int rank = 0; rank < how.size; ++rank) all = store.get(key(rank)).at(0) != 0 && all;
+  return all;
+}
+
+/// All ranks have said that they are here. A stranger that connects to a listener of Gloo's, such as a scan of ports, takes a rank's place
+/// there: then all ranks try again with new listeners.
+inline world_of_ranks connect_together(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
+                                       std::chrono::milliseconds timeout) {
+  std::string words = "another rank could not";
+  for (int attempt = 1;; ++attempt) {
+    bool const is_last = attempt == 3;
+    // A rank whose place is taken would wait for the whole timeout.
+    auto const limit = is_last ? timeout : std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(5 * attempt));
+    c10::intrusive_ptr<c10d::Store> const of_attempt =
+        c10::make_intrusive<polled_store>("attempt-" + std::to_string(attempt), store, timeout);
+    std::optional<world_of_ranks> world;
+    try {
+      world = answered<world_of_ranks>(limit,
+                                       [store, of_attempt, how, timeout] { return connect(store, of_attempt, how, timeout); });
+      if (!world) words = "no connection for " + std::to_string(limit.count() / 1000) + " s";
+    } catch (std::exception const& thrown) {
+      words = thrown.what();
+    }
+    if (are_all(*of_attempt, how, world.has_value())) return *std::move(world);
+    if (is_last) throw std::runtime_error(words);
+  }
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
@@ -257,19 +329,8 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
     return true;
   });
   try {
-    return detail::of_store<world_of_ranks>(how, options.timeout, [store, how, options] {
-      auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(options.timeout);
-      how_to_talk->devices.push_back(detail::device_for(how));
-      auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
-      auto messages = detail::direct_messages::connect(*store, how.rank, how.size, how.address, how.port, options.timeout);
-      std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
-      c10d::AllreduceOptions least;
-      least.reduceOp = c10d::ReduceOp::MIN;
-      group->allreduce(have, least)->wait();
-      if (have.front().item<int>() == 0) messages.reset();
-      return world_of_ranks(std::make_shared<detail::group_transport<c10d::ProcessGroupGloo>>(group, options.timeout, store,
-                                                                                              std::move(messages)));
-    });
+    return detail::of_store<world_of_ranks>(
+        how, options.timeout, [store, how, options] { return detail::connect_together(store, how, options.timeout); });
   } catch (world_error const&) {
     throw;
   } catch (std::exception const& thrown) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -22,21 +23,33 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// A collective that a rank has called.
+struct called_collective {
+  std::int64_t number = 0;  ///< from 1
+  char const* what = "";
+  std::int64_t elements = 0;  ///< of this rank's tensor; 0 where there is none
+};
+/// The newest few that a rank has called.
+using called_collectives = std::array<called_collective, 16>;
+
 /// Why a collective failed: of the rank, what it did, what the group said of it, and what another rank has left in the store.
 struct failed_collective {
-  bool is_elsewhere = false;  ///< another rank is in another collective
+  bool is_elsewhere = false;  ///< another rank has called another collective in its turn
   std::string words = {};
 
   char const* id() const { return is_elsewhere ? "E26" : "E25"; }
 };
-failed_collective failure_of(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
-                             c10::intrusive_ptr<c10d::Store> const& store);
+failed_collective failure_of(int rank, int size, called_collective const& failed, called_collectives const& called,
+                             std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store);
+/// True where a rank has said that a collective failed for it; false where the store does not answer at once.
+bool has_failed_for_any(c10::intrusive_ptr<c10d::Store> const& store, std::shared_ptr<std::atomic<bool>> const& is_asking);
 /// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
 void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
 
@@ -79,7 +92,7 @@ class group_transport final : public transport, public meets_in_store {
 
   void all_reduce(at::Tensor& tensor, reduction_kind how) override { begin_all_reduce(tensor, how)->wait(); }
   std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    return begin("all_reduce", [&](Group& group) {
+    return begin("all_reduce", tensor.numel(), [&](Group& group) {
       std::vector<at::Tensor> tensors{tensor};
       c10d::AllreduceOptions options;
       options.reduceOp = how == reduction_kind::min   ? c10d::ReduceOp::MIN
@@ -95,19 +108,18 @@ class group_transport final : public transport, public meets_in_store {
   }
   std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
     if (!messages_) return begin_all_gather(agreement, mine, all);
-    ++number_;
-    require_sound();
+    call(agreement, mine.numel());
     try {
       all[rank_].copy_(mine);
       messages_->send(static_cast<std::uint64_t>(number_), {static_cast<std::byte const*>(mine.data_ptr()), mine.nbytes()},
                       timeout_);
     } catch (std::exception const& thrown) {
-      fail(agreement, number_, thrown);
+      fail(called_.front(), thrown);
     }
     return std::make_unique<messages_under_way>(*this, all);
   }
   void broadcast(at::Tensor& tensor, int from) override {
-    begin("broadcast", [&](Group& group) {
+    begin("broadcast", tensor.numel(), [&](Group& group) {
       std::vector<at::Tensor> tensors{tensor};
       c10d::BroadcastOptions options;
       options.rootRank = from;
@@ -116,7 +128,7 @@ class group_transport final : public transport, public meets_in_store {
     })->wait();
   }
   void all_to_all(at::Tensor const& from, at::Tensor& to) override {
-    begin("all_to_all", [&](Group& group) {
+    begin("all_to_all", from.numel(), [&](Group& group) {
       at::Tensor input = from;
       std::vector<std::int64_t> equal_parts_of_input, equal_parts_of_output;
       c10d::AllToAllOptions options;
@@ -125,7 +137,7 @@ class group_transport final : public transport, public meets_in_store {
     })->wait();
   }
   void barrier() override {
-    begin("barrier", [&](Group& group) {
+    begin("barrier", 0, [&](Group& group) {
       c10d::BarrierOptions options;
       options.timeout = timeout_;
       return group.barrier(options);
@@ -173,32 +185,30 @@ class group_transport final : public transport, public meets_in_store {
 
   class under_way final : public collective_under_way {
    public:
-    under_way(group_transport& of, char const* what) : of_(of), what_(what), number_(of.number_) {}
+    explicit under_way(group_transport& of) : of_(of), called_(of.called_.front()) {}
     void take(work begun) { work_ = std::move(begun); }
     bool is_done() override { return work_->isCompleted() && work_->isSuccess(); }
     void wait() override {
       of_.require_sound();
       try {
-        // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other. With one, the host would wait for a device.
-        of_.is_limited_ && !of_.is_on_device_ ? work_->wait(of_.timeout_) : work_->wait();
+        of_.wait_for(work_);
       } catch (std::exception const& thrown) {
-        of_.fail(what_, number_, thrown);
+        of_.fail(called_, thrown);
       }
     }
 
    private:
     group_transport& of_;
-    char const* what_;
-    std::int64_t number_;
+    called_collective called_;
     work work_;
   };
 
   class messages_under_way final : public collective_under_way {
    public:
-    messages_under_way(group_transport& of, at::Tensor const& all) : of_(of), number_(of.number_), all_(all) {}
+    messages_under_way(group_transport& of, at::Tensor const& all) : of_(of), called_(of.called_.front()), all_(all) {}
     bool is_done() override {
       try {
-        return of_.messages_ && of_.messages_->take(static_cast<std::uint64_t>(number_), bytes());
+        return of_.messages_ && of_.messages_->take(static_cast<std::uint64_t>(called_.number), bytes());
       } catch (std::exception const&) {
         // Who waits learns of it.
         return false;
@@ -207,9 +217,9 @@ class group_transport final : public transport, public meets_in_store {
     void wait() override {
       of_.require_sound();
       try {
-        of_.messages_->wait(static_cast<std::uint64_t>(number_), bytes(), of_.timeout_);
+        of_.messages_->wait(static_cast<std::uint64_t>(called_.number), bytes(), of_.timeout_);
       } catch (std::exception const& thrown) {
-        of_.fail(agreement, number_, thrown);
+        of_.fail(called_, thrown);
       }
     }
 
@@ -217,12 +227,12 @@ class group_transport final : public transport, public meets_in_store {
     std::span<std::byte> bytes() const { return {static_cast<std::byte*>(all_.data_ptr()), all_.nbytes()}; }
 
     group_transport& of_;
-    std::int64_t number_;
+    called_collective called_;
     at::Tensor all_;
   };
 
   std::unique_ptr<collective_under_way> begin_all_gather(char const* what, at::Tensor const& mine, at::Tensor& all) {
-    return begin(what, [&](Group& group) {
+    return begin(what, mine.numel(), [&](Group& group) {
       // NCCL gathers into a list by way of another tensor of this size.
       if (is_on_device_) {
         at::Tensor whole = all.view({-1}), part = mine.view({-1});
@@ -237,19 +247,52 @@ class group_transport final : public transport, public meets_in_store {
     });
   }
   template <class Begin>
-  std::unique_ptr<collective_under_way> begin(char const* what, Begin const& call) {
-    ++number_;
-    require_sound();
-    auto begun = std::make_unique<under_way>(*this, what);
+  std::unique_ptr<collective_under_way> begin(char const* what, std::int64_t elements, Begin const& begin_in) {
+    call(what, elements);
+    auto begun = std::make_unique<under_way>(*this);
     std::erase_if(begun_, is_completed);
     try {
       at::NoGradGuard const no_grad;
-      begun_.push_back(call(*group_));
+      begun_.push_back(begin_in(*group_));
       begun->take(begun_.back());
     } catch (std::exception const& thrown) {
-      fail(what, number_, thrown);
+      fail(called_.front(), thrown);
     }
     return begun;
+  }
+  void call(char const* what, std::int64_t elements) {
+    require_sound();
+    std::shift_right(called_.begin(), called_.end(), 1);
+    called_.front() = {++number_, what, elements};
+  }
+  /// A rank whose neighbours are alive and wait as it does learns from the store that another one is gone.
+  void wait_for(work const& one) {
+    // A wait with a limit would make the host wait for a device.
+    if (is_on_device_ || !is_gloo()) {
+      one->wait();
+      return;
+    }
+    auto const last = std::chrono::steady_clock::now() + timeout_;
+    for (;;) {
+      try {
+        one->wait(std::chrono::milliseconds(250));
+        return;
+      } catch (std::exception const&) {
+        // It is over, or the quarter of a second is.
+        if (one->isCompleted()) {
+          one->wait();
+          return;
+        }
+      }
+      // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
+      if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it took too long");
+      if (store_ && has_failed_for_any(store_, is_asking_whether_any_failed_))
+        throw std::runtime_error("it failed for another rank");
+    }
+  }
+  bool is_gloo() const {
+    if constexpr (requires { group_->getBackendName(); }) return group_->getBackendName() == "gloo";
+    return false;
   }
   void require_sound() const {
     if (!broken_.words.empty() || !group_)
@@ -257,9 +300,9 @@ class group_transport final : public transport, public meets_in_store {
                         "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.words + ".");
   }
   /// A group that has failed once is closed for good; the others are to know at once.
-  [[noreturn]] void fail(char const* what, std::int64_t number, std::exception const& thrown) {
+  [[noreturn]] void fail(called_collective const& failed, std::exception const& thrown) {
     let_go();
-    broken_ = failure_of(rank_, size_, what, number, thrown, store_);
+    broken_ = failure_of(rank_, size_, failed, called_, thrown, store_);
     throw world_error(broken_.id(), broken_.words);
   }
   /// A group that still waits would make its end wait too: it stays until the process ends.
@@ -278,9 +321,11 @@ class group_transport final : public transport, public meets_in_store {
   bool is_on_device_;
   bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
-  std::vector<work> begun_;  ///< those that may still be under way
+  called_collectives called_{};  ///< the newest first
+  std::vector<work> begun_;      ///< those that may still be under way
   failed_collective broken_;
   std::shared_ptr<std::atomic<bool>> is_asking_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> is_asking_whether_any_failed_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -19,6 +19,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* words_key = "keel/given_up";
+inline constexpr char const* any_failed_key = "keel/any_failed";
 /// What a rank came to, and that it has read what the others did.
 inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
 inline std::string sign_key(int rank) { return "keel/lives/" + std::to_string(rank); }
@@ -73,20 +74,62 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c
   }
 }
 
+KEEL_BODY bool has_failed_for_any(c10::intrusive_ptr<c10d::Store> const& store,
+                                  std::shared_ptr<std::atomic<bool>> const& is_asking) {
+  if (is_asking->exchange(true)) return false;
+  try {
+    auto const found = answered<bool>(std::chrono::milliseconds(200), [store, is_asking] {
+      auto const ends = c10::make_scope_exit([&] { is_asking->store(false); });
+      return store->check({any_failed_key});
+    });
+    return found.value_or(false);
+  } catch (std::exception const&) {
+    // The store is gone with the rank that served it, which a collective learns by itself; or there was no thread for the question.
+    is_asking->store(false);
+    return false;
+  }
+}
+
 KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {
   if (!store) return;
   std::string const words = "rank " + std::to_string(rank) + " has given up: " + why;
   static_cast<void>(answered<std::string>(std::chrono::seconds(1), [store, rank, words] {
     store->compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
     put(*store, failed_key(rank), "its end");
+    put(*store, any_failed_key, "yes");
     put(*store, read_key(rank), "yes");
     return words;
   }));
 }
 
+inline std::string text_of(called_collective const& one) {
+  return std::string(one.what) + ", its collective number " + std::to_string(one.number) +
+         (one.elements > 0 ? ", of " + std::to_string(one.elements) + (one.elements == 1 ? " element" : " elements") : "");
+}
+/// What a rank leaves: where it failed, and then the newest that it has called, a line each.
+inline std::string lines_of(called_collective const& failed, called_collectives const& called) {
+  std::string lines = text_of(failed);
+  for (called_collective const& one : called) {
+    if (one.number > 0) lines += "\n" + std::to_string(one.number) + " " + text_of(one);
+  }
+  return lines;
+}
+inline std::string first_line_of(std::string const& lines) { return lines.substr(0, lines.find('\n')); }
+/// What another rank has called in the place of a collective of `mine`; empty where each of both called it, or is not known to have.
+inline std::string called_otherwise(std::string const& theirs, called_collectives const& mine) {
+  for (called_collective const& one : mine) {
+    std::string const turn = "\n" + std::to_string(one.number) + " ";
+    std::size_t const at = one.number > 0 ? theirs.find(turn) : std::string::npos;
+    if (at == std::string::npos) continue;
+    std::string const there = first_line_of(theirs.substr(at + turn.size()));
+    if (there != text_of(one)) return there;
+  }
+  return "";
+}
+
 /// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
-/// that it failed for them too, or one that is in another. `mine`: what this one has left.
-inline std::string reason_in(c10d::Store& store, int rank, int size, std::string const& mine) {
+/// that it failed for them too, or one that has called another. `mine`: what this one has called.
+inline failed_collective reason_in(c10d::Store& store, int rank, int size, called_collectives const& mine) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string words, missing;
   auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
@@ -106,50 +149,46 @@ inline std::string reason_in(c10d::Store& store, int rank, int size, std::string
     if (!said[static_cast<std::size_t>(one)].empty())
       wait_until(last + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
   }
-  if (!words.empty()) return words;
-  if (!missing.empty()) return missing + (missing.find(',') == std::string::npos ? " is" : " are") + " gone or hanging";
+  if (!words.empty()) return {false, words};
+  if (!missing.empty())
+    return {false, missing + (missing.find(',') == std::string::npos ? " is" : " are") + " gone or hanging"};
   for (int one = 0; one < size; ++one) {
-    std::string const& theirs = said[static_cast<std::size_t>(one)];
-    if (theirs != mine) return "rank " + std::to_string(one) + " is at " + theirs;
+    std::string const otherwise = called_otherwise(said[static_cast<std::size_t>(one)], mine);
+    if (!otherwise.empty()) return {true, "rank " + std::to_string(one) + " is at " + otherwise};
   }
-  return "all ranks are there, and the network between them, or one that was too late, is the reason";
+  return {false, "all ranks are there, and the network between them, or one that was too late, is the reason"};
 }
 
-KEEL_BODY failed_collective failure_of(int rank, int size, char const* what, std::int64_t number, std::exception const& thrown,
-                                       c10::intrusive_ptr<c10d::Store> const& store) {
+KEEL_BODY failed_collective failure_of(int rank, int size, called_collective const& failed, called_collectives const& called,
+                                       std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store) {
   std::string reason = thrown.what();
   reason = reason.substr(0, reason.find('\n'));
   // Where in LibTorch's or Gloo's source is nothing for a user: "[../gloo/transport/tcp/pair.cc:589] ".
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
-  std::string left;
+  failed_collective found{false, "a rank is gone, too late, or calls something else"};
   try {
     if (store) {
-      std::string const mine = std::string(what) + ", its collective number " + std::to_string(number);
-      auto const leave = [store, rank, mine] {
-        put(*store, failed_key(rank), mine);
+      auto const leave = [store, rank, lines = lines_of(failed, called)] {
+        put(*store, failed_key(rank), lines);
+        put(*store, any_failed_key, "yes");
         return store->check({failed_key(rank)});
       };
-      auto const ask = [store, rank, size, mine] { return reason_in(*store, rank, size, mine); };
+      auto const ask = [store, rank, size, called] { return reason_in(*store, rank, size, called); };
       // A rank that ends does so a second behind the timeout at most, unless others answer.
-      std::optional<std::string> found;
+      std::optional<failed_collective> answer;
       if (answered<bool>(std::chrono::milliseconds(800), leave)) {
         // Two seconds of waiting are in it, and a busy machine.
-        found = answered<std::string>(std::chrono::seconds(4), ask);
+        answer = answered<failed_collective>(std::chrono::seconds(4), ask);
       }
-      left =
-          found ? *found : "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+      found = answer.value_or(failed_collective{
+          false, "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging"});
     }
   } catch (std::exception const&) {
-    left = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    found.words = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
-  // Several may be under way, of which ranks name different ones where the connection breaks.
-  std::size_t const at = left.find(" is at ");
-  bool const is_elsewhere = at != std::string::npos && left.find(" has given up") == std::string::npos &&
-                            !left.substr(at + 7).starts_with(std::string(what) + ",");
-  return {is_elsewhere, "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + what +
-                            ", its collective number " + std::to_string(number) + ": " +
-                            (left.empty() ? "a rank is gone, too late, or calls something else" : left) + " (" + reason +
-                            "). Look at what that rank said last, and start all of them again."};
+  found.words = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + text_of(failed) +
+                ": " + found.words + " (" + reason + "). Look at what that rank said last, and start all of them again.";
+  return found;
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
