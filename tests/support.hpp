@@ -29,6 +29,13 @@
 // support.cpp.
 namespace keel_test {
 
+/// Under a sanitizer keel's own work takes most of the time of a small update.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool is_sanitized = true;
+#else
+inline constexpr bool is_sanitized = false;
+#endif
+
 /// Where the small models and their batches are: KEEL_TEST_DEVICE, or the CPU.
 at::Device device();
 

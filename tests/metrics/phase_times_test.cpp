@@ -180,7 +180,8 @@ TEST_CASE("neither longer batches nor small updates count as a slowdown") {
 TEST_CASE("a run whose source becomes slow says so, and where, and ends where the recipe binds it") {
   scratch_directory const directory;
   struct stops : keel::recipe<keel::health::watch<keel::health::then<keel::health::slows_down, keel::health::stop>>> {};
-  train<stops>(directory / "run", 300, [](int number) { std::this_thread::sleep_for(milliseconds(number < 80 ? 1 : 12)); }, [] {});
+  milliseconds const unit(is_sanitized ? 10 : 1);
+  train<stops>(directory / "run", 300, [unit](int number) { std::this_thread::sleep_for(unit * (number < 80 ? 1 : 12)); }, [] {});
   std::string found;
   for (std::string const& line : read_lines(directory / "run/events.jsonl")) {
     auto const event = nlohmann::json::parse(line);
