@@ -69,7 +69,7 @@ int main(int argc, char** argv) try {
     at::Tensor const scores = model.forward(text.narrow(1, 0, length), carried);
     return torch::nn::functional::cross_entropy(scores.flatten(0, 1), text.narrow(1, 1, length).flatten());
   });
-  keel::save_safetensors("stateful_lstm.safetensors", keel::model_tensors(model));
+  keel::save_safetensors("stateful_lstm.safetensors", model);
   std::printf("wrote stateful_lstm.safetensors after %lld updates\n", static_cast<long long>(run.updates()));
 } catch (keel::error const& thrown) {
   std::fprintf(stderr, "%s\n", thrown.what());

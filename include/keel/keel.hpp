@@ -1,5 +1,5 @@
-// What a program trains with. What reads or writes JSON, or looks into a checkpoint, it includes by name: json/load_config.hpp,
-// json/write_config.hpp, checkpoint/read_checkpoint.hpp, checkpoint/verify.hpp, checkpoint/optimizer_state.hpp, profile/profile_recorder.hpp.
+// What a program trains with. What reads or writes recipes in JSON, or looks into a checkpoint, it includes by name:
+// json/load_config.hpp, json/write_config.hpp, checkpoint/read_checkpoint.hpp, checkpoint/verify.hpp, checkpoint/optimizer_state.hpp, profile/profile_recorder.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,6 +19,7 @@
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/collective/join.hpp>
 #include <keel/core/bundle.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/finite.hpp>
@@ -34,6 +35,7 @@
 #include <keel/ema/target_network.hpp>
 #include <keel/evaluation/predict.hpp>
 #include <keel/health/alarm_watch.hpp>
+#include <keel/json/load_numbers.hpp>
 #include <keel/lora/lora.hpp>
 #include <keel/memory/budget.hpp>
 #include <keel/memory/recording.hpp>

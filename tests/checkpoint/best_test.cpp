@@ -2,6 +2,7 @@
 #include "../support.hpp"
 
 #include <keel/checkpoint/verify.hpp>
+#include <keel/collective/exit_code.hpp>
 #include <range/v3/view/iota.hpp>
 #include <range/v3/view/transform.hpp>
 
@@ -688,4 +689,39 @@ TEST_CASE("the average of buffers leaves a mask of minus infinity alone") {
   auto const scope = run.averaged();
   CHECK(model->mask.isinf().all().item<bool>());
   CHECK(model->level.item<float>() == 1.25f);
+}
+
+TEST_CASE("fit ends by an outcome where a policy that skips updates gives up, and the best weights are there to export") {
+  using keel::reason;
+  scratch_directory const directory;
+  std::string reached;
+  auto const train = [&]<class Policy>(Policy, double bad, reason why, std::string const& id) {
+    struct recipe : keel::recipe<Policy, checkpoint::every<2_steps, checkpoint::keep_best, checkpoint::by_training_loss>> {};
+    auto const model = make_small();
+    torch::optim::SGD optimizer(model->parameters(), 0.01);
+    auto const run_directory = directory / (reached += "i");
+    keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = run_directory, .updates = 40})};
+    std::vector<std::string> ends;
+    run.on([&](keel::event::run_end const& e) { ends.push_back(e.result.gave_up() ? e.result.gave_up()->detail : "no"); });
+    auto const loss_of = mean_squared_error(model);
+    // After 24 sound ones: a window of losses is full.
+    keel::outcome const ended = run.fit(std::vector(40, make_pair_batch(1)), [&](pair_batch const& batch) {
+      return loss_of(batch) * (run.updates() >= 24 ? bad : 1.0);
+    });
+    REQUIRE(ended.gave_up());
+    CHECK(ended.gave_up()->why == why);
+    CHECK(ended.gave_up()->detail.find("[" + id + "]") == 0);
+    CHECK(ends == std::vector<std::string>{ended.gave_up()->detail});
+    CHECK(keel::exit_code_of(ended) == keel::exit_code::not_finite);
+    CHECK(read_file(run_directory / "events.jsonl").find("\"failed\"") != std::string::npos);
+    CHECK(run.updates() == 24);
+    CHECK(keel::checkpoint_store<>(run_directory / "checkpoints").updates().back() == 24);
+    CHECK(run.load_best().update <= 24);
+    keel::save_safetensors(directory / "exported.safetensors", *model);
+    for (at::Tensor const& one : model->parameters()) CHECK(one.isfinite().all().template item<bool>());
+  };
+  train(keel::nonfinite::skip<3>{}, NAN, reason::nonfinite_loss, "E08");
+  train(keel::nonfinite::warn<2>{}, INFINITY, reason::nonfinite_loss, "E08");
+  train(keel::nonfinite::rollback<2>{}, NAN, reason::nonfinite_loss, "E08");
+  train(keel::spike::skip<keel::spike::window<16>, keel::spike::in_a_row<2>>{}, 1e6, reason::loss_spike, "E14");
 }

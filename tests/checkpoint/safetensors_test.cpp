@@ -126,3 +126,19 @@ TEST_CASE("a tensor that cannot be saved is named and nothing is written") {
   CHECK_THROWS_AS(written({}, {{"key", "\xc3"}}), keel::data_error);
   CHECK_THROWS_AS(written({}, {{"alias:x", "y"}}), keel::data_error);
 }
+
+TEST_CASE("a model's parameters and buffers are saved by its name, and load again") {
+  scratch_directory const directory;
+  auto const model = make_small();
+  keel::save_safetensors(directory / "model.safetensors", *model, {{"kind", "small"}});
+  auto const file = keel::load_safetensors(directory / "model.safetensors");
+  CHECK(file.tensors.size() == keel::model_tensors(*model).size());
+  CHECK(file.metadata.at("kind") == "small");
+  auto const other = make_small();
+  {
+    at::NoGradGuard no_grad;
+    for (at::Tensor& one : other->parameters()) one.add_(1.0);
+  }
+  keel::load_weights(*other, directory / "model.safetensors");
+  CHECK(same_bits(copies_of(other->parameters()), copies_of(model->parameters())));
+}

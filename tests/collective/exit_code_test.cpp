@@ -31,6 +31,7 @@ TEST_CASE("an exit code says how a run ended") {
   CHECK(exit_code_of(outcome(result::stopped{0, 3})) == code::done);
   CHECK(exit_code_of(outcome(result::stopped{15, 3})) == 143);
   CHECK(exit_code_of(outcome(result::gave_up{reason::out_of_memory, "words"})) == code::out_of_memory);
+  CHECK(exit_code_of(outcome(result::gave_up{reason::nonfinite_loss, "words"})) == code::not_finite);
   CHECK(exit_code_of(nonfinite_error("E08", "words")) == code::not_finite);
   CHECK(exit_code_of(diverged_error("E14", "words")) == code::not_finite);
   CHECK(exit_code_of(world_error("E24", "words")) == code::not_met);
@@ -52,5 +53,8 @@ TEST_CASE("torchrun reads the words and the rank of what ended a process") {
   CHECK(keel::exit_code_of([]() -> int { throw keel::file_error("E02", "the disk is full."); }) == keel::exit_code::storage);
   auto const read = nlohmann::json::parse(read_file(directory / "error.json"));
   CHECK(read.at("message").at("message") == "rank 1 of 2: [E02] the disk is full.");
+  CHECK(keel::exit_code_of([] { return keel::outcome(keel::result::gave_up{keel::reason::loss_spike, "[E14] words"}); }) ==
+        keel::exit_code::not_finite);
+  CHECK(nlohmann::json::parse(read_file(directory / "error.json")).at("message").at("message") == "rank 1 of 2: [E14] words");
   CHECK(std::stoll(read.at("message").at("extraInfo").at("timestamp").get<std::string>()) > 1700000000);
 }

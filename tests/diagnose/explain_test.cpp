@@ -72,6 +72,21 @@ TEST_CASE("every id of a rule and of a running program is explained by its own w
   }
 }
 
+TEST_CASE("an id is a rule's or a running program's, never both") {
+  std::set<std::string> of_rules;
+  for (std::string const& id : ids_of(keel::rule::every_rule{})) CHECK(of_rules.insert(id).second);
+  std::size_t of_programs = 0;
+  for (keel::guide_entry const& entry : keel::guide()) {
+    std::string const seen = entry.seen;
+    if (seen.size() != 3 || seen[0] != 'E') continue;
+    ++of_programs;
+    INFO(seen);
+    CHECK(of_rules.count(seen) == 0);
+    CHECK(keel::explain(seen).front().seen == seen);
+  }
+  CHECK(of_programs == 25);
+}
+
 TEST_CASE("words that no entry has are explained by nothing, and nothing is by nothing") {
   CHECK(keel::explain("xyzzy").empty());
   CHECK(keel::explain("").empty());

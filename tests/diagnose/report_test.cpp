@@ -117,6 +117,34 @@ TEST_CASE("an alarm that comes again is one line, and its causes stand where it 
   CHECK(page.find("update 3: loss_is_constant") != std::string::npos);
 }
 
+TEST_CASE("the head of a report has the reason for the end and the best evaluation of what the recipe judges") {
+  written_run run;
+  for (int update = 1; update <= 3; ++update) run.line(update, "1.0");
+  run.event("evaluated", 1, R"(,"name":"validation","values":{"accuracy":0.5,"loss":2.5},"loss":2.5)");
+  run.event("evaluated", 2, R"(,"name":"validation","values":{"accuracy":0.7,"loss":"nan"},"loss":"nan")");
+  run.event("evaluated", 3, R"(,"name":"validation","values":{"accuracy":0.6,"loss":2.25},"loss":2.25)");
+  run.event("finished", 3, R"(,"words":"finished","why":"its length is reached")");
+  auto history = run.history();
+  CHECK(keel::verdict_of(history) ==
+        "Finished after update 3: its length is reached. Best evaluation: validation loss 2.25 at update 3.");
+  history.recipe = nlohmann::json::parse(R"({"evaluation":{"every":{"interval":1,"monitor":"accuracy","larger_is_better":true}}})");
+  CHECK(keel::verdict_of(history).find("Best evaluation: validation accuracy 0.7 at update 2.") != std::string::npos);
+}
+
+TEST_CASE("the trend of a long record lies over its lines, and a short one has none") {
+  written_run run;
+  for (int update = 1; update <= 300; ++update) run.line(update, std::to_string(2.0 + (update % 2 == 0 ? 1.0 : -1.0)));
+  std::string const page = keel::report_page({run.history()});
+  require_sound_page(page);
+  CHECK(page.find("loss and its trend") != std::string::npos);
+  // The trend of 1, 3, 1, 3 .. stays near 2.
+  auto const trend = page.find("class=\"curve s0\"");
+  CHECK((page.find("class=\"curve raw s0\"") < trend && trend != std::string::npos));
+  written_run brief;
+  for (int update = 1; update <= 30; ++update) brief.line(update, "1.0");
+  CHECK(keel::report_page({brief.history()}).find("trend") == std::string::npos);
+}
+
 TEST_CASE("a verdict says how the run stands") {
   written_run run;
   run.line(1, "1.0");

@@ -102,6 +102,12 @@ TEST_CASE("a recipe's average follows the applied updates, is saved and resumed,
         CHECK(same_bits(copies_of(model->parameters()), averages));
       }
       CHECK(same_bits(copies_of(model->parameters()), trained));
+      auto const file = directory / "averaged.safetensors";
+      keel::save_weights(file, run.averaged());
+      CHECK(same_bits(copies_of(model->parameters()), trained));
+      auto const exported = make_small();
+      keel::load_weights(*exported, file);
+      CHECK(same_bits(copies_of(exported->parameters()), averages));
       if (stops.empty()) {
         for (std::size_t i = 0; i < reference.size(); ++i) CHECK(at::allclose(averages[i], reference[i], 1e-4, 1e-6));
       }

@@ -105,6 +105,10 @@ TEST_CASE("a dense checkpoint fits under the same names, and one that does not c
   CHECK(same_bits(model->tokens->weight, dense->tokens->weight));
   CHECK_FALSE(same_bits(model->blocks[1]->wide->down, dense->blocks[1]->wide->down));
 
+  auto const by_model = make_transformer(7);
+  keel::load_base(*by_model, *dense);
+  CHECK(same_bits(by_model->blocks[1]->wide->weight, dense->blocks[1]->wide->weight));
+
   auto const other = make_transformer(6);
   auto const before = copies_of(other->parameters());
   tensors.erase("block1.wide.weight");

@@ -1,3 +1,6 @@
+#include <torch/optim/adam.h>
+#include <torch/optim/rmsprop.h>
+
 #include "../starving.hpp"
 
 #include <limits>
@@ -157,6 +160,59 @@ TEST_CASE(
     budget.refuse_allocation(0);
   }
   CHECK(inside);
+}
+
+namespace {
+
+/// The first update of an optimizer of LibTorch's, with each allocation refused in turn: how often it was left half updated.
+template <class Optimizer, class Options>
+std::int64_t half_updated_of(Options const& options, std::size_t states) {
+  auto const model = make_small();
+  auto const before = copies_of(model->parameters());
+  auto const batch = make_pair_batch(1);
+  std::int64_t half_updated = 0;
+  for (std::int64_t nth = 1; nth < 2000; ++nth) {
+    for (std::size_t i = 0; i < before.size(); ++i) model->parameters()[i].data().copy_(before[i]);
+    Optimizer optimizer(model->parameters(), options);
+    keel::step<keel::recipe<>> step{model, optimizer};
+    keel::memory::budget budget;
+    budget.refuse_allocation(nth);
+    try {
+      step(batch, mean_squared_error(model));
+      break;
+    } catch (std::exception const& thrown) {
+      budget.refuse_allocation(0);
+      if (step.is_half_updated()) {
+        ++half_updated;
+        CHECK(std::string(thrown.what()).find("half updated") != std::string::npos);
+        // Its states were there before the first write.
+        CHECK(optimizer.state().size() == states);
+      } else {
+        CHECK(same_bits(copies_of(model->parameters()), before));
+        CHECK(optimizer.state().empty());
+        CHECK(step(batch, mean_squared_error(model)).updated());
+      }
+    }
+  }
+  // As LibTorch's own first step.
+  auto const alone = make_small();
+  Optimizer optimizer(alone->parameters(), options);
+  mean_squared_error(alone)(batch).backward();
+  optimizer.step();
+  CHECK(same_bits(copies_of(model->parameters()), copies_of(alone->parameters())));
+  return half_updated;
+}
+
+}  // namespace
+
+TEST_CASE("what LibTorch's own optimizers keep is allocated before the first parameter changes") {
+  std::size_t const all = make_small()->parameters().size();
+  // What is left are the few tensors that each parameter's arithmetic needs for a moment.
+  auto const few = static_cast<std::int64_t>(4 * all);
+  CHECK(half_updated_of<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).amsgrad(true), all) <= few);
+  CHECK(half_updated_of<torch::optim::Adam>(torch::optim::AdamOptions(0.01).weight_decay(0.1), all) <= few);
+  CHECK(half_updated_of<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true), all) <= few);
+  half_updated_of<torch::optim::SGD>(torch::optim::SGDOptions(0.01), 0);
 }
 
 namespace {

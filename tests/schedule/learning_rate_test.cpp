@@ -320,12 +320,8 @@ TEST_CASE("a restart at an older checkpoint gives a run that had used up its rol
       at::Tensor const loss = mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(row[0])));
       return bad.count(row[0]) > 0 ? loss * NAN : loss;
     };
-    try {
-      run.fit(batches, loss_of);
-    } catch (keel::nonfinite_error const& thrown) {
-      return std::pair(std::string(thrown.what()), run.rollbacks());
-    }
-    return std::pair(std::string(), run.rollbacks());
+    keel::outcome const ended = run.fit(batches, loss_of);
+    return std::pair(ended.gave_up() ? ended.gave_up()->detail : std::string(), run.rollbacks());
   };
   std::set<std::int64_t> const bad{9, 10, 15, 16};
   auto const first = go(bad, {});

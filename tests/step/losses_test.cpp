@@ -189,7 +189,7 @@ TEST_CASE("keel::sum adds micro-batches up: the gradient of N backward passes th
     double sum = 0.0;
     for (std::uint64_t j = 0; j < 3; ++j) {
       auto const batch = make_pair_batch(3 * i + j, 2 + static_cast<std::int64_t>(j));
-      if (auto const* updated = step(batch, mean_squared_error(mine)).updated()) last = updated->loss;
+      if (auto const updated = step(batch, mean_squared_error(mine)).updated()) last = updated->loss;
       at::Tensor const loss = mean_squared_error(theirs)(batch);
       loss.backward();
       sum += loss.item<double>();

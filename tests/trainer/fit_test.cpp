@@ -294,6 +294,53 @@ TEST_CASE("a function of the epoch may return LibTorch's own pointer to a loader
   CHECK(g.run.updates() == 3);
 }
 
+TEST_CASE("a schedule takes the run's length from options.epochs and batches that know their number") {
+  struct falling : keel::recipe<keel::accumulate<2>, keel::schedule::cosine<keel::schedule::warmup_ratio<0.25>>, keel::checkpoint::every<3_steps>> {};
+  std::vector<pair_batch> data;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) data.push_back(make_pair_batch(seed));
+  scratch_directory const directory;
+  auto const train = [&](keel::trainer_options options, std::int64_t stop_at = -1) {
+    fixture<falling> f(std::move(options));
+    std::vector<double> rates;
+    f.run.on([&](keel::event::update_end const& e) {
+      rates.push_back(f.run.learning_rate());
+      if (e.update == stop_at) f.run.request_stop();
+    });
+    f.run.fit(data, mean_squared_error(f.model));
+    return std::pair(rates, copies_of(f.model->parameters()));
+  };
+  auto const given = train({.epochs = 3, .batches_per_epoch = 8});
+  CHECK(given.first.size() == 12);
+  auto const found = train({.epochs = 3});
+  CHECK(found.first == given.first);
+  CHECK(same_bits(found.second, given.second));
+  train({.run_directory = directory.path(), .epochs = 3}, 5);
+  CHECK(same_bits(train({.run_directory = directory.path(), .epochs = 3}).second, given.second));
+  try {
+    train({.run_directory = directory.path(), .epochs = 4});
+    FAIL("a resume over another length was taken");
+  } catch (keel::checkpoint_error const& thrown) {
+    CHECK(thrown.id() == "E03");
+  }
+
+  auto const breaks_L04 = [](auto const& call) {
+    try {
+      call();
+      FAIL("a schedule without a length trained");
+    } catch (keel::recipe_error const& thrown) {
+      CHECK(thrown.id() == "L04");
+    }
+  };
+  fixture<falling> unsized({.epochs = 3});
+  breaks_L04([&] { unsized.run.fit([&](std::int64_t) { return data; }, mean_squared_error(unsized.model)); });
+  fixture<falling> own_loop({.epochs = 3});
+  breaks_L04([&] { own_loop.run.step(data[0], mean_squared_error(own_loop.model)); });
+  fixture<falling> early({.epochs = 3});
+  breaks_L04([&] { early.run.resume(); });
+  breaks_L04([&] { fixture<falling> none; });
+  CHECK(unsized.run.updates() + own_loop.run.updates() == 0);
+}
+
 TEST_CASE("a model that no shared pointer holds trains and is evaluated") {
   struct on_the_stack : torch::nn::Module {
     on_the_stack() : layer(register_module("layer", torch::nn::Linear(6, 1))) {}

@@ -378,6 +378,45 @@ TEST_CASE("what one rank throws in its loss, its data, a hook or an evaluation e
   }
 }
 
+TEST_CASE("what one rank's constructor throws reaches the others with its words, and ranks that all throw can try again") {
+  for (std::string const what : {"E02", "O10"}) {
+    scratch_directory const directory;
+    auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+      program of(world);
+      bool const is_bad = world.rank() == 1;
+      if (is_bad && what == "O10") of.optimizer->param_groups()[0].options().set_lr(-1.0);
+      // A file stands where the directory is to be.
+      if (is_bad && what == "E02") write_file(directory / "rank-1", "");
+      keel::trainer<unsaved> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory})};
+    });
+    for (std::size_t rank = 0; rank < 3; ++rank) {
+      INFO(words[rank]);
+      CHECK(words[rank].find("[" + what + "]") != std::string::npos);
+      CHECK((words[rank].find("[E25] rank 1: ") == 0) == (rank != 1));
+    }
+  }
+  auto const again = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    program of(world);
+    of.optimizer->param_groups()[0].options().set_lr(-1.0);
+    CHECK_THROWS_AS((keel::trainer<unsaved>{*of.model, *of.optimizer, world, quiet()}), keel::error);
+    of.optimizer->param_groups()[0].options().set_lr(0.1);
+    keel::trainer<unsaved> run{*of.model, *of.optimizer, world, quiet({.updates = 2})};
+    run.fit(of.batches, of.loss());
+  });
+  for (std::string const& one : again) CHECK(one == "");
+}
+
+TEST_CASE("ranks that evaluate under different names are told both") {
+  scratch_directory const directory;
+  auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    program of(world);
+    keel::trainer<judged> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .updates = 4})};
+    run.evaluate_on(world.rank() == 0 ? "validation" : "test", std::vector<keel::row_numbers>{{1}}, of.loss());
+    run.fit(of.batches, of.loss());
+  });
+  for (std::string const& one : words) CHECK(one.find("[E26] rank 1 evaluates test: loss, and rank 0 validation: loss.") == 0);
+}
+
 TEST_CASE("a program's own loop that ends with an exception of ranks or of its own is in the record of each rank") {
   for (std::string const what : {"[E26]", "of the program"}) {
     scratch_directory const directory;

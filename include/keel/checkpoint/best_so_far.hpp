@@ -1,6 +1,6 @@
 // The best checkpoints so far, by a number of which smaller is better, or larger. It takes what is finite and agreed and
-// nothing else: a NaN compared with the best may be taken for the best (E05), and ranks that judge their own number keep
-// different checkpoints (E04).
+// nothing else: a NaN compared with the best may be taken for the best (E30), and ranks that judge their own number keep
+// different checkpoints (E29).
 #pragma once
 
 #include <algorithm>
@@ -47,13 +47,13 @@ class best_so_far {
   bool offer(std::optional<agreed<finite<double>>> const& number, std::int64_t update) {
     return number && offer(*number, update);
   }
-  /// Rejected: E04 if only this rank knows it, E05 if it was not checked.
+  /// Rejected: E29 if only this rank knows it, E30 if it was not checked.
   template <class Raw>
   bool offer(Raw const&, std::int64_t) {
     if constexpr (std::same_as<Raw, finite<double>>) {
-      detail::reject_call<rule::E04, Raw>();
+      detail::reject_call<rule::E29, Raw>();
     } else {
-      detail::reject_call<rule::E05, Raw>();
+      detail::reject_call<rule::E30, Raw>();
     }
     return false;
   }

@@ -1,10 +1,12 @@
-// A model's parameters and buffers by name.
+// A model's parameters and buffers by name:
+//     keel::save_safetensors("model.safetensors", *model);         for keel::load_weights or any other reader
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <torch/nn/module.h>
 
+#include <filesystem>
 #include <keel/checkpoint/tensor_map.hpp>
 #include <string>
 
@@ -12,6 +14,9 @@ namespace keel::inline KEEL_MODE {
 
 /// The model's own tensors by name, not copies.
 tensor_map model_tensors(torch::nn::Module& model);
+
+/// The parameters and buffers as a safetensors file, which is replaced as a whole. Throws as save_safetensors of tensors.
+void save_safetensors(std::filesystem::path const& path, torch::nn::Module& model, string_map const& metadata = {});
 
 /// Throws checkpoint_error (E04), naming the first difference, unless `saved` has exactly the model's tensors.
 void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source);

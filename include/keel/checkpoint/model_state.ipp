@@ -7,6 +7,7 @@
 #include <c10/util/StringUtil.h>
 
 #include <keel/checkpoint/model_state.hpp>
+#include <keel/checkpoint/safetensors.hpp>
 #include <keel/core/error.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -18,6 +19,10 @@ KEEL_BODY tensor_map model_tensors(torch::nn::Module& model) {
   for (auto const& item : model.named_parameters()) tensors.emplace(item.key(), item.value().detach());
   for (auto const& item : model.named_buffers()) tensors.emplace(item.key(), item.value().detach());
   return tensors;
+}
+
+KEEL_BODY void save_safetensors(std::filesystem::path const& path, torch::nn::Module& model, string_map const& metadata) {
+  save_safetensors(path, model_tensors(model), metadata);
 }
 
 KEEL_BODY void require_same_model(tensor_map const& model, tensor_map const& saved, std::string const& source) {

@@ -2,7 +2,7 @@
 //     int main() {
 //       return keel::exit_code_of([] { .. return run.fit(batches, loss_of); });
 //     }
-// An exception that ends it is printed with the rank that threw it, and written where torchrun looks for it (TORCHELASTIC_ERROR_FILE).
+// An exception that ends it, and why a policy gave up, is printed with the rank, and written where torchrun looks for it (TORCHELASTIC_ERROR_FILE).
 #pragma once
 
 #include <exception>
@@ -39,6 +39,8 @@ int exit_code_of(std::function<int()> const& body);
 namespace keel::detail::inline KEEL_MODE {
 /// Where the launcher that started this process looks for them, if there is one.
 void write_launcher_error(std::string const& words);
+/// On stderr and to the launcher, with the rank.
+void report_end(std::string words);
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

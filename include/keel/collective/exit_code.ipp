@@ -17,7 +17,8 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY int exit_code_of(outcome const& ended) {
   if (auto const* const stopped = ended.stopped()) return stopped->signal == 0 ? exit_code::done : 128 + stopped->signal;
-  return ended.gave_up() != nullptr ? exit_code::out_of_memory : exit_code::done;
+  if (ended.gave_up() == nullptr) return exit_code::done;
+  return ended.gave_up()->why == reason::out_of_memory ? exit_code::out_of_memory : exit_code::not_finite;
 }
 
 KEEL_BODY int exit_code_of(std::exception const& thrown) {
@@ -55,28 +56,34 @@ KEEL_BODY void write_launcher_error(std::string const& words) {
   file << error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
+KEEL_BODY void report_end(std::string words) {
+  try {
+    launch const started = launched();
+    if (started.size > 1) words = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + words;
+  } catch (error const&) {
+    // A launcher whose variables contradict each other: that may be what is being said.
+  }
+  write_launcher_error(words);
+  std::fprintf(stderr, "%s\n", words.c_str());
+}
+
 }  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY int exit_code_of(std::function<outcome()> const& body) {
-  return exit_code_of(std::function<int()>([&] { return exit_code_of(body()); }));
+  return exit_code_of(std::function<int()>([&] {
+    outcome const ended = body();
+    if (auto const* const by = ended.gave_up()) detail::report_end(by->detail);
+    return exit_code_of(ended);
+  }));
 }
 
 KEEL_BODY int exit_code_of(std::function<int()> const& body) {
   try {
     return body();
   } catch (std::exception const& thrown) {
-    std::string words = first_line(thrown);
-    try {
-      launch const started = launched();
-      if (started.size > 1)
-        words = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + words;
-    } catch (error const&) {
-      // A launcher whose variables contradict each other: that may be what is being said.
-    }
-    detail::write_launcher_error(words);
-    std::fprintf(stderr, "%s\n", words.c_str());
+    detail::report_end(first_line(thrown));
     return exit_code_of(thrown);
   }
 }

@@ -1,13 +1,45 @@
 // What one rank says, on all of them.
 #pragma once
 
+#include <concepts>
+#include <exception>
 #include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 namespace keel::detail::inline KEEL_MODE {
 
 /// All ranks call it: the text that rank `from` gives. Throws world_error (E25).
 std::string words_of_rank(world_of_ranks const& world, std::string const& mine, int from);
+
+/// All ranks call it: what one of them failed by, with the rank; empty where none did.
+std::string failure_of_any(world_of_ranks const& world, std::string const& mine);
+
+/// What `make` returns. All ranks call it: where it throws on one, the others throw world_error (E25) with its words.
+template <class World, class Make>
+auto on_all_ranks(World const& world, Make const& make) {
+  if constexpr (std::same_as<World, world_of_ranks>) {
+    std::optional<std::invoke_result_t<Make const&>> made;
+    std::exception_ptr thrown;
+    std::string words;
+    try {
+      made.emplace(make());
+    } catch (std::exception const& one) {
+      thrown = std::current_exception();
+      words = first_line(one);
+    }
+    std::string const failed = world.size() == 1 ? std::string() : failure_of_any(world, words);
+    if (thrown) std::rethrow_exception(thrown);
+    if (!failed.empty()) throw world_error("E25", failed);
+    return *std::move(made);
+  } else {
+    return make();
+  }
+}
 
 }  // namespace keel::detail::inline KEEL_MODE
 

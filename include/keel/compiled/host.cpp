@@ -3,6 +3,7 @@
 #include <keel/collective/launch.ipp>
 #include <keel/collective/recent_collectives.ipp>
 #include <keel/core/files.ipp>
+#include <keel/json/load_numbers.ipp>
 #include <keel/metrics/console_log.ipp>
 #include <keel/metrics/figure_text.ipp>
 #include <keel/metrics/sink_thread.ipp>

@@ -5,6 +5,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 #include <keel/metrics/histogram.ipp>
 #include <keel/optimizer/adam.ipp>
+#include <keel/optimizer/first_states.ipp>
 #include <keel/optimizer/sgd.ipp>
 
 namespace keel::detail {

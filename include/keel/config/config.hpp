@@ -49,9 +49,13 @@ namespace keel {
 
 /// What is known only when a trainer is built. A rule that needs one of these looks at `known` first.
 struct run_facts {
+  /// In the place of a run's length: its batches decide it.
+  static constexpr long long length_of_batches = -1;
+
   bool known = false;
   long long world_size = 1;                             ///< ranks
   long long updates = 0;                                ///< length of the run; 0: not limited
+  bool is_length_open = false;                          ///< the batches of fit decide it
   double learning_rate = 0.0;                           ///< the smallest of the optimizer's parameter groups
   bool half_kernels = true;                             ///< the device computes in fp16
   bool bfloat16_kernels = true;                         ///< the device computes in bf16

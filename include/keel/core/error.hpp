@@ -1,15 +1,17 @@
 // keel's exceptions. Each carries a short id that programs may compare and a sentence that names the thing and the way out.
-// A recipe's id is its rule's; the ids of the running program are append-only and listed here:
+// A recipe's id is its rule's; the ids of the running program are append-only, never a rule's, and listed here:
 //   E01 run directory      E02 file             E03 checkpoint of another recipe   E04 checkpoint of another model
 //   E05 checkpoint content E06 batch            E07 loss                           E08 non-finite values
 //   E09 out of memory      E10 loss scale       E11 optimizer                      E12 options
 //   E13 configuration file E14 spikes               E15 autograd engine               E16 recomputation
 //   E17 checkpoint format  E18 learning rate        E19 changed while an update was open
 //   E22 given numbers      E23 evaluation mode      E24 launcher and meeting point E25 other ranks
-//   E26 ranks that are not of the same training any more     E27 no progress  (E20 and E21 are rules)
+//   E26 ranks that are not of the same training any more     E27 no progress  (E20, E21 and E28 on are rules)
 #pragma once
 
+#include <keel/core/outcome.hpp>
 #include <keel/libtorch/mode.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -51,13 +53,25 @@ struct checkpoint_error : error {
 struct data_error : error {
   using error::error;
 };
-/// NaN or infinity, and the recipe says that this ends the run.
-struct nonfinite_error : error {
-  using error::error;
+/// Skipped updates, and the recipe tolerates no more of them.
+class skip_limit_error : public error {
+ public:
+  skip_limit_error(std::string id, std::string const& sentence, std::optional<reason> limit = std::nullopt)
+      : error(std::move(id), sentence), limit_(limit) {}
+  /// Why the last of them was skipped, where a policy has a limit that is reached: fit then returns result::gave_up. Nothing where the
+  /// first one is an error.
+  std::optional<reason> limit() const noexcept { return limit_; }
+
+ private:
+  std::optional<reason> limit_;
 };
-/// Finite losses or gradient norms that go on far above their history, more in a row than the recipe bears.
-struct diverged_error : error {
-  using error::error;
+/// NaN or infinity.
+struct nonfinite_error : skip_limit_error {
+  using skip_limit_error::skip_limit_error;
+};
+/// Finite losses or gradient norms far above their history.
+struct diverged_error : skip_limit_error {
+  using skip_limit_error::skip_limit_error;
 };
 /// A learning rate that no update can use, or one that the program wrote beside a schedule policy.
 struct learning_rate_error : error {

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <keel/libtorch/mode.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -69,10 +71,10 @@ struct skipped {
   std::string origin =
       {};  ///< where the first value that is not finite came from, in words; empty where keel::incident did not look
 };
-/// The ladder's last rung was reached.
+/// The ladder's last rung was reached, or the policy that skips updates tolerates no more of them.
 struct gave_up {
   reason why;
-  std::string detail;
+  std::string detail;  ///< of skipped updates the sentence of the error that a step throws
 };
 /// The run reached its length, or the end of its data.
 struct finished {
@@ -90,6 +92,14 @@ struct stopped {
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// A case of a temporary, or nothing: asked as a pointer is, and kept for as long as it is named.
+template <class Case>
+class held_case : public std::optional<Case> {
+ public:
+  using std::optional<Case>::optional;
+  friend bool operator==(held_case const& one, std::nullptr_t) { return !one.has_value(); }
+};
+
 /// One of the cases, and how to ask for it.
 template <class... Cases>
 class one_of {
@@ -106,13 +116,22 @@ class one_of {
   }
   /// The case's value; throws std::bad_variant_access if it is another case.
   template <class Case>
-  Case const& get() const {
+  Case const& get() const& {
     return std::get<Case>(value_);
   }
-  /// The case's value, or null if it is another case.
   template <class Case>
-  Case const* get_if() const {
+  Case get() && {
+    return std::get<Case>(std::move(value_));
+  }
+  /// The case's value, or null if it is another case. A temporary is gone behind `if (auto const* u = ..)`: it gives its value away.
+  template <class Case>
+  Case const* get_if() const& {
     return std::get_if<Case>(&value_);
+  }
+  template <class Case>
+  held_case<Case> get_if() && {
+    if (!is<Case>()) return {};
+    return std::get<Case>(std::move(value_));
   }
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {
@@ -128,25 +147,33 @@ class one_of {
 namespace keel::inline KEEL_MODE {
 
 /// What one call of a step came to. Each accessor returns the case's value, or null if it is another case:
-/// `if (auto const* u = outcome.updated()) report(u->loss);`
+/// `if (auto const u = step(batch, loss_of).updated()) report(u->loss);`
 class step_outcome
     : public detail::one_of<result::accumulated, result::pending, result::updated, result::skipped, result::gave_up> {
  public:
   using one_of::one_of;
-  result::accumulated const* accumulated() const { return get_if<result::accumulated>(); }
-  result::pending const* pending() const { return get_if<result::pending>(); }
-  result::updated const* updated() const { return get_if<result::updated>(); }
-  result::skipped const* skipped() const { return get_if<result::skipped>(); }
-  result::gave_up const* gave_up() const { return get_if<result::gave_up>(); }
+  result::accumulated const* accumulated() const& { return get_if<result::accumulated>(); }
+  detail::held_case<result::accumulated> accumulated() && { return std::move(*this).get_if<result::accumulated>(); }
+  result::pending const* pending() const& { return get_if<result::pending>(); }
+  detail::held_case<result::pending> pending() && { return std::move(*this).get_if<result::pending>(); }
+  result::updated const* updated() const& { return get_if<result::updated>(); }
+  detail::held_case<result::updated> updated() && { return std::move(*this).get_if<result::updated>(); }
+  result::skipped const* skipped() const& { return get_if<result::skipped>(); }
+  detail::held_case<result::skipped> skipped() && { return std::move(*this).get_if<result::skipped>(); }
+  result::gave_up const* gave_up() const& { return get_if<result::gave_up>(); }
+  detail::held_case<result::gave_up> gave_up() && { return std::move(*this).get_if<result::gave_up>(); }
 };
 
 /// How a run ended.
 class outcome : public detail::one_of<result::finished, result::stopped, result::gave_up> {
  public:
   using one_of::one_of;
-  result::finished const* finished() const { return get_if<result::finished>(); }
-  result::stopped const* stopped() const { return get_if<result::stopped>(); }
-  result::gave_up const* gave_up() const { return get_if<result::gave_up>(); }
+  result::finished const* finished() const& { return get_if<result::finished>(); }
+  detail::held_case<result::finished> finished() && { return std::move(*this).get_if<result::finished>(); }
+  result::stopped const* stopped() const& { return get_if<result::stopped>(); }
+  detail::held_case<result::stopped> stopped() && { return std::move(*this).get_if<result::stopped>(); }
+  result::gave_up const* gave_up() const& { return get_if<result::gave_up>(); }
+  detail::held_case<result::gave_up> gave_up() && { return std::move(*this).get_if<result::gave_up>(); }
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -11,7 +11,7 @@ namespace keel::inline KEEL_MODE {
 
 /// One run's part of a plot. `style` is a class of the page: its colour.
 struct plotted_curve {
-  std::string label;
+  std::string label;  ///< in the legend; empty: not in it
   std::string style;
   run_curve const* curve;
 };

@@ -206,9 +206,12 @@ KEEL_BODY std::string plot(std::string_view title, std::string_view unit, std::v
   }
   for (auto const& one : curves) page += detail::line_of(one.curve->kept, frame, "curve " + one.style);
   page += "</svg>";
-  if (curves.size() > 1) {
+  auto const named = [](plotted_curve const& one) { return !one.label.empty(); };
+  if (std::count_if(curves.begin(), curves.end(), named) > 1) {
     page += "<p class=\"legend\">";
-    for (auto const& one : curves) page += "<span class=\"" + one.style + "\">" + escaped(one.label) + "</span> ";
+    for (auto const& one : curves) {
+      if (named(one)) page += "<span class=\"" + one.style + "\">" + escaped(one.label) + "</span> ";
+    }
     page += "</p>";
   }
   return page + "</figure>\n";

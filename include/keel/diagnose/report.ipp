@@ -43,6 +43,7 @@ figcaption{font-size:.9rem;font-weight:600}
 svg{width:100%;height:auto;display:block}
 svg text{fill:var(--faint);font:11px system-ui,sans-serif}
 .grid{stroke:var(--line)}.curve{fill:none;stroke-width:1.4;stroke-linejoin:round;stroke-linecap:round}
+.curve.raw{opacity:.3}
 .abandoned{stroke:var(--grey);stroke-dasharray:3 2}.bad{fill:var(--bad)}
 .mark{stroke-width:1.2;stroke:var(--faint);stroke-dasharray:1 3}.mark.back{stroke:var(--bad);stroke-dasharray:none}
 .mark.warn{stroke:var(--warn);stroke-dasharray:none}
@@ -132,15 +133,53 @@ KEEL_BODY std::vector<plot_mark> marks_of(run_history const& run) {
   return marks;
 }
 
+/// The trend in a noisy curve: an exponential mean of its finite values, half of whose weight lies in a hundredth of them, divided by the
+/// weight that it has so far (as Adam's bias correction). Empty where there are too few to hide a trend.
+KEEL_BODY run_curve smoothed(run_curve const& curve) {
+  run_curve smooth;
+  constexpr std::size_t enough = 100;
+  if (curve.kept.size() < enough) return smooth;
+  double const keep = std::pow(0.5, 100.0 / static_cast<double>(std::max<std::size_t>(curve.kept.size(), 400)));
+  double mean = 0.0;
+  double weight = 0.0;
+  for (curve_point const& point : curve.kept) {
+    if (!std::isfinite(point.value)) continue;
+    mean = keep * mean + (1.0 - keep) * point.value;
+    weight = keep * weight + (1.0 - keep);
+    smooth.kept.push_back({point.update, mean / weight, point.attempt});
+  }
+  return smooth;
+}
+
+/// One key of all runs, each line of the record faint behind its trend.
+KEEL_BODY std::string plot_trends(std::vector<run_history> const& runs, std::string const& key, std::string const& title,
+                                  std::string_view unit) {
+  std::vector<plotted_curve> curves;
+  std::vector<run_curve> trends(runs.size());
+  bool has_trend = false;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    auto const found = runs[i].curves.find(key);
+    if (found == runs[i].curves.end()) continue;
+    trends[i] = smoothed(found->second);
+    has_trend |= !trends[i].kept.empty();
+    curves.push_back({runs[i].name, trends[i].kept.empty() ? style_of_run(i) : "raw " + style_of_run(i), &found->second});
+  }
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    if (!trends[i].kept.empty()) curves.push_back({"", style_of_run(i), &trends[i]});
+  }
+  return plot(title + (has_trend ? " and its trend" : ""), unit, curves,
+              runs.size() == 1 ? marks_of(runs.front()) : std::vector<plot_mark>());
+}
+
 /// One key of all runs.
 KEEL_BODY std::string plot_key(std::vector<run_history> const& runs, std::string const& key, std::string_view title,
-                               std::string_view unit, bool has_marks = false) {
+                               std::string_view unit) {
   std::vector<plotted_curve> curves;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     auto const found = runs[i].curves.find(key);
     if (found != runs[i].curves.end()) curves.push_back({runs[i].name, style_of_run(i), &found->second});
   }
-  return plot(title, unit, curves, has_marks && runs.size() == 1 ? marks_of(runs.front()) : std::vector<plot_mark>());
+  return plot(title, unit, curves);
 }
 
 KEEL_BODY bool varies(std::vector<run_history> const& runs, std::string const& key) {
@@ -270,6 +309,32 @@ KEEL_BODY std::string rules_of(run_history const& run) {
   return words;
 }
 
+/// Of what the recipe judges, or the loss of the first evaluation; empty where there was none.
+KEEL_BODY std::string best_evaluation_of(run_history const& run) {
+  evaluation::settings judged;
+  try {
+    judged = parse_config(run.recipe.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)).evaluation;
+  } catch (config_error const&) {
+    // Of another version: then the loss.
+  }
+  std::string wanted = judged.monitor.letters;
+  std::replace(wanted.begin(), wanted.end(), '/', ' ');
+  if (run_event const* const first = first_event(run, "evaluated"); wanted.empty() && first != nullptr) {
+    std::string const name = text_of(*first, "name");
+    wanted = name.empty() ? "loss" : name + " loss";
+  }
+  for (auto const& [name, curve] : evaluations_of(run)) {
+    if (name != wanted && !name.ends_with(" " + wanted)) continue;
+    curve_point const* best = nullptr;
+    for (curve_point const& point : curve.kept) {
+      bool const is_better = best == nullptr || (judged.larger ? point.value > best->value : point.value < best->value);
+      if (std::isfinite(point.value) && is_better) best = &point;
+    }
+    if (best != nullptr) return name + " " + short_number(best->value) + " at update " + std::to_string(best->update);
+  }
+  return "";
+}
+
 KEEL_BODY std::string memory_plot(run_history const& run) {
   std::vector<run_curve> in_mebibytes;
   std::vector<std::string> const keys{"forward", "backward", "update", "held", "reserved"};
@@ -287,8 +352,8 @@ KEEL_BODY std::string memory_plot(run_history const& run) {
 }
 
 KEEL_BODY std::string plots_of(std::vector<run_history> const& runs) {
-  std::string page = plot_key(runs, "loss", "loss", "", true) +
-                     plot_key(runs, "gradient_norm", "gradient norm", "before clipping", true) +
+  std::string page = plot_trends(runs, "loss", "loss", "") +
+                     plot_trends(runs, "gradient_norm", "gradient norm", "before clipping") +
                      plot_key(runs, "lr", "learning rate", "");
   std::vector<std::map<std::string, run_curve>> evaluations;
   std::set<std::string> names;
@@ -398,7 +463,8 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   if (ending == nullptr) {
     words = "This run has no end: it is under way, or was killed after update " + std::to_string(run.updates) + ".";
   } else if (ending->name == "finished") {
-    words = "Finished after update " + std::to_string(run.updates) + ".";
+    std::string const why = detail::text_of(*ending, "why");
+    words = "Finished after update " + std::to_string(run.updates) + (why.empty() ? "." : ": " + why + ".");
   } else if (ending->name == "stopped") {
     bool const can_resume = detail::count_of(run, "checkpoint") > 0;
     words = "Stopped after update " + std::to_string(run.updates) + (can_resume ? ", and can be resumed: " : ": ") +
@@ -419,6 +485,7 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   add(detail::count_of(run, "slowdown"), "lasting slowdown", "lasting slowdowns");
   add(detail::count_of(run, "batch_finding"), "finding in the batches", "findings in the batches");
   add(detail::count_of(run, "memory_grows"), "warning that memory grows", "warnings that memory grows");
+  if (std::string const best = detail::best_evaluation_of(run); !best.empty()) words += " Best evaluation: " + best + ".";
   return detail::without_control_codes(std::move(words));
 }
 

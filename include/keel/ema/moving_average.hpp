@@ -2,6 +2,7 @@
 //     keel::moving_average average(parameters, 0.999);
 //     average.update(step(batch, loss_of));                   a skipped step leaves it as it is (M03)
 //     { auto averaged = average.swap_in(); evaluate(); }      the parameters come back at the end of the scope (M04)
+//     keel::save_weights("ema.safetensors", average.swap_in(*model));
 // average <- average + (1 - decay) * (parameter - average), once an applied update, in fp32 for fp16 and bf16 parameters.
 #pragma once
 
@@ -13,6 +14,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <keel/checkpoint/tensor_map.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/core/parameters.hpp>
@@ -31,16 +34,21 @@ class moving_average {
   /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
   class averaged_scope {
    public:
-    averaged_scope(averaged_scope&& other) noexcept : average_(std::exchange(other.average_, nullptr)) {}
+    averaged_scope(averaged_scope&& other) noexcept : average_(std::exchange(other.average_, nullptr)), model_(other.model_) {}
     averaged_scope& operator=(averaged_scope&&) = delete;
     ~averaged_scope() {
       if (average_ != nullptr) average_->put_back();
     }
+    /// The model's tensors by name, not copies, the averages in their places; without a model those that are averaged.
+    tensor_map tensors() const;
 
    private:
     friend moving_average;
-    explicit averaged_scope(moving_average& average) : average_(&average) { average_->put_averages(); }
+    explicit averaged_scope(moving_average& average, torch::nn::Module* model) : average_(&average), model_(model) {
+      average_->put_averages();
+    }
     moving_average* average_;
+    torch::nn::Module* model_;
   };
 
   /// `decay` in (0, 1), as rule M10 says for recipes. The parameters share their memory with the model's. Throws error (M10).
@@ -63,7 +71,12 @@ class moving_average {
   /// Puts the average into the parameters until the returned value goes. Throws error (M04) if it is there already.
   [[nodiscard]] averaged_scope swap_in() {
     require_parameters_in_place();
-    return averaged_scope(*this);
+    return averaged_scope(*this, nullptr);
+  }
+  /// `model`, which must outlive the returned value, is the one whose parameters are averaged.
+  [[nodiscard]] averaged_scope swap_in(torch::nn::Module& model) {
+    require_parameters_in_place();
+    return averaged_scope(*this, &model);
   }
   bool is_swapped_in() const { return !held_.empty(); }
   /// Throws error (M04) while the average is in the model.
@@ -84,7 +97,7 @@ class moving_average {
   void visit(Archive& archive) {
     archive("taken", taken_);
     for (std::size_t i = 0; i < averages_.size(); ++i) {
-      std::string const name = i < names_.size() ? names_[i] : std::to_string(i);
+      std::string const name = name_of(i);
       at::Tensor average = averages_[i];
       archive(name.c_str(), average);
       bool const fits =
@@ -100,6 +113,8 @@ class moving_average {
  private:
   void put_averages();
   void put_back();
+  /// What a checkpoint calls an average.
+  std::string name_of(std::size_t at) const { return at < names_.size() ? names_[at] : std::to_string(at); }
 
   std::vector<at::Tensor> parameters_;
   std::vector<std::string> names_;
@@ -108,6 +123,11 @@ class moving_average {
   double decay_;
   std::int64_t taken_ = 0;  ///< updates
 };
+
+/// The averaged weights as a safetensors file, for keel::load_weights or any other reader:
+///     keel::save_weights("ema.safetensors", run.averaged());
+/// Replaces a file of this name as a whole. On several ranks one of them calls it. Throws as save_safetensors.
+void save_weights(std::filesystem::path const& path, moving_average::averaged_scope const& averaged);
 
 }  // namespace keel::inline KEEL_MODE
 

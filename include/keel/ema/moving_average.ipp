@@ -5,6 +5,8 @@
 
 #include <ATen/ops/isfinite.h>
 
+#include <keel/checkpoint/model_state.hpp>
+#include <keel/checkpoint/safetensors.hpp>
 #include <keel/ema/moving_average.hpp>
 
 #include <keel/core/detail/body_begin.inc>
@@ -76,6 +78,18 @@ KEEL_BODY void moving_average::put_back() {
   at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < parameters_.size(); ++i) parameters_[i].variable_data().copy_(held_[i]);
   held_.clear();
+}
+
+KEEL_BODY tensor_map moving_average::averaged_scope::tensors() const {
+  if (model_ != nullptr) return model_tensors(*model_);
+  tensor_map found;
+  for (std::size_t i = 0; i < average_->parameters_.size(); ++i)
+    found.emplace(average_->name_of(i), average_->parameters_[i].detach());
+  return found;
+}
+
+KEEL_BODY void save_weights(std::filesystem::path const& path, moving_average::averaged_scope const& averaged) {
+  save_safetensors(path, averaged.tensors());
 }
 
 }  // namespace keel::inline KEEL_MODE

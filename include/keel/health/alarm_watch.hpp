@@ -68,6 +68,7 @@ class alarm_watch {
  public:
   /// `warmup`: updates of the schedule's. Throws error (E12) for an alarm whose conditions no run can meet.
   explicit alarm_watch(std::vector<health::watched_alarm> const& alarms = {}, std::int64_t warmup = 0);
+  void set_warmup(std::int64_t updates) { warmup_ = std::max<std::int64_t>(updates, 20); }
 
   bool is_empty() const { return alarms_.empty(); }
 

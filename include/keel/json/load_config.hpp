@@ -261,9 +261,9 @@ inline config read_config(std::filesystem::path const& file) {
   }
 }
 
-/// Throws recipe_error with the ids and sentences of all rules that a configuration breaks, one a line.
-inline void require_valid(config const& value, std::string const& source) {
-  verdict const result = check(value);
+namespace detail {
+/// Throws recipe_error with the ids and sentences of all broken rules, one a line after `source`.
+inline void require_ok(verdict const& result, std::string const& source) {
   if (result.ok()) return;
   std::string sentences = source;
   std::vector<std::string> ids;
@@ -273,6 +273,10 @@ inline void require_valid(config const& value, std::string const& source) {
   }
   throw recipe_error(ids.front(), sentences, ids);
 }
+}  // namespace detail
+
+/// Throws recipe_error with the ids and sentences of all rules that a configuration breaks, one a line.
+inline void require_valid(config const& value, std::string const& source) { detail::require_ok(check(value), source); }
 
 /// A configuration from a JSON file that breaks no rule. Throws config_error (E13), file_error (E02), recipe_error with all
 /// broken rules.

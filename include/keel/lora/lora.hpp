@@ -149,6 +149,7 @@ std::vector<at::Tensor> trained_parameters(torch::nn::Module& model);
 /// Copies the tensors of a dense model into one with keel::lora layers, by name; the corrections stay as they are. Throws
 /// checkpoint_error (E04) for a tensor that is missing or of another shape, and changes nothing then.
 void load_base(torch::nn::Module& model, tensor_map const& dense);
+void load_base(torch::nn::Module& model, torch::nn::Module& dense);
 
 }  // namespace keel::inline KEEL_MODE
 

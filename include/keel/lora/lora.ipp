@@ -12,6 +12,7 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
+#include <keel/checkpoint/model_state.hpp>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/lora/lora.hpp>
 
@@ -162,6 +163,8 @@ KEEL_BODY void load_base(torch::nn::Module& model, tensor_map const& dense) {
   for (auto const& item : model.named_buffers()) take(item.key(), item.value());
   for (auto const& [into, from] : copies) into.copy_(from);
 }
+
+KEEL_BODY void load_base(torch::nn::Module& model, torch::nn::Module& dense) { load_base(model, model_tensors(dense)); }
 
 }  // namespace keel::inline KEEL_MODE
 

@@ -62,8 +62,10 @@ class grad_scaler {
       if (--overflows_left_ > 0) return;
       overflows_left_ = 0;
       if (settings_.raise_at_floor && factor_ <= settings_.floor) {
-        throw nonfinite_error("E10", "gradients overflow at the lowest loss scale, " + std::to_string(factor_) +
-                                         ": the model itself diverges. Lower the learning rate, or use keel::precision::bf16.");
+        throw nonfinite_error("E10",
+                              "gradients overflow at the lowest loss scale, " + std::to_string(factor_) +
+                                  ": the model itself diverges. Lower the learning rate, or use keel::precision::bf16.",
+                              reason::scale_overflow);
       }
       factor_ = std::max(factor_ * settings_.backoff, settings_.floor);
     } else if (++finite_updates_ >= settings_.growth_interval) {

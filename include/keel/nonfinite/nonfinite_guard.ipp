@@ -27,10 +27,12 @@ KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::s
                               "keel::nonfinite::skip<10>.");
   }
   if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(in_a_row_) + " in a row";
-  throw nonfinite_error("E08", what + ", " + std::to_string(in_a_row_) + " in a row, which is this recipe's limit" +
-                                   (origin.empty() ? "" : "; of the last " + origin) +
-                                   ". The parameters are those of the last good update. "
-                                   "Lower the learning rate, or look at the data from here on.");
+  throw nonfinite_error("E08",
+                        what + ", " + std::to_string(in_a_row_) + " in a row, which is this recipe's limit" +
+                            (origin.empty() ? "" : "; of the last " + origin) +
+                            ". The parameters are those of the last good update. "
+                            "Lower the learning rate, or look at the data from here on.",
+                        why);
 }
 
 }  // namespace keel::inline KEEL_MODE

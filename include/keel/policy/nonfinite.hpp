@@ -5,6 +5,7 @@
 //   skip<N>          skips the update and only counts it; N in a row end the run.
 //   rollback<N,..>   after N in a row rolls back to a checkpoint, changes something (N10), and goes on; a bounded number of
 //                    times (N11).
+// What ends the run is result::gave_up of fit, and nonfinite_error of a step; under raise nonfinite_error of both.
 // Options of rollback: skip_data (default), lower_lr (half of it), reseed, change_nothing, attempts<N>. Option of all:
 // rank_local, which leaves the decision to each rank alone and so is for a world of one (N01, N02); exceptions, which takes an
 // exception of LibTorch's in the loss function for the same thing where a value in it was not finite: binary_cross_entropy,

@@ -185,6 +185,8 @@ constexpr bool falls_to_its_end(kind k) {
 }
 /// Needs to know how long the run is.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
+/// Without keel::schedule::total it takes the length of the run.
+constexpr bool takes_run_length(settings const& s) { return s.total == 0 && (s.kind == kind::custom || depends_on_length(s)); }
 
 /// Otherwise the program sets the rates.
 constexpr bool changes_the_rate(settings const& s) {

@@ -2,6 +2,7 @@
 //   ignore         the default.
 //   skip<..>       skips that update; in_a_row<N> of them are not spikes but a run that diverges, and end it.
 //   rollback<..>   rolls back to a checkpoint older than the window and skips the data, attempts<N> times in a run.
+// What ends the run is result::gave_up of fit, and diverged_error of a step.
 // What a spike is: a value more than zscore<Z> standard deviations above the mean of the window<N> of accepted ones, where a
 // deviation counts as at least a hundredth of the mean; beside that, where they are given, more than ratio<R> times that mean
 // ("the loss jumps by 2 to 10 times"), or a loss above loss_above<T> or a norm above gradient_norm_above<T>, which need no

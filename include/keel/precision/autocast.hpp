@@ -1,5 +1,5 @@
 // Autocast for the length of a scope, without its cache of cast weights: a forward pass without gradients, of a teacher or an
-// evaluation, would leave casts there that know none, and the weights would silently not train (E03). A weight is cast once a
+// evaluation, would leave casts there that know none, and the weights would silently not train (E33). A weight is cast once a
 // forward pass anyway.
 #pragma once
 

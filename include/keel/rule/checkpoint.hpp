@@ -85,7 +85,7 @@ struct S12 {
     bool const both_in_epochs =
         c.checkpoint.kind == checkpoint::kind::every_epochs && c.evaluation.kind == evaluation::kind::every_epochs;
     if (!both_in_steps && !both_in_epochs) return true;
-    // An interval of nothing is E02's.
+    // An interval of nothing is E28's.
     return c.evaluation.interval > 0 && c.checkpoint.interval % c.evaluation.interval != 0;
   }
 };

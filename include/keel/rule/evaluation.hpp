@@ -8,8 +8,8 @@
 namespace keel::rule {
 
 /// trainer::evaluate_on asks it too, which sees whether the data ends.
-struct E02 {
-  KEEL_RULE_TEXT("E02", "Lightning (warns)",
+struct E28 {
+  KEEL_RULE_TEXT("E28", "Lightning (warns)",
                  "this evaluation never runs or never ends. Fix: an interval from 1 to the run's length, options from 0 on and "
                  "finite, batches<N> if its data is endless.");
   static constexpr bool broken(config const& c) {
@@ -28,16 +28,16 @@ struct E02 {
   }
 };
 
-struct E04 {
-  KEEL_RULE_TEXT("E04", "LibTorch, PyTorch",
+struct E29 {
+  KEEL_RULE_TEXT("E29", "LibTorch, PyTorch",
                  "ranks that judge their own loss keep different checkpoints. Fix: offer what "
                  "keel::as_finite(keel::agree(world, loss)) returns.");
   static constexpr auto decided = rule::decided::call;
 };
 
-struct E05 {
+struct E30 {
   KEEL_RULE_TEXT(
-      "E05", "LibTorch, PyTorch, Lightning (first k)",
+      "E30", "LibTorch, PyTorch, Lightning (first k)",
       "a NaN may pass for the best value so far. Fix: offer what keel::as_finite(keel::agree(world, loss)) returns.");
   static constexpr auto decided = rule::decided::call;
 };
@@ -64,8 +64,8 @@ struct E21 {
   }
 };
 
-using evaluation_rules = list<E02, E20, E21>;
-using evaluation_order_rules = list<E04, E05>;
+using evaluation_rules = list<E28, E20, E21>;
+using evaluation_order_rules = list<E29, E30>;
 
 }  // namespace keel::rule
 

@@ -222,14 +222,6 @@ struct U39 {
                  "remove the members, or write a hook.");
 };
 
-/// Braces that are not keel::trainer_options, and a model or optimizer that no trainer can refer to.
-struct U40 {
-  KEEL_RULE_TEXT(
-      "U40", "",
-      "an option is mistyped, or model or optimizer is a temporary. Fix: .run_directory, .updates or another member of "
-      "keel::trainer_options.");
-};
-
 struct U42 {
   KEEL_RULE_TEXT(
       "U42", "",
@@ -300,8 +292,8 @@ struct U60 {
                  "archive)`, or keel::batch_guard::check.");
 };
 
-using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U40, U42, U45, U47, U48, U49, U50,
-                        U51, U56, U57, U59, U60>;
+using call_rules = list<U14, U15, U16, U17, U18, U19, U20, U21, U31, U32, U33, U34, U35, U39, U42, U45, U47, U48, U49, U50, U51,
+                        U56, U57, U59, U60>;
 
 }  // namespace keel::rule
 

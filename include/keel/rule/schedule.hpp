@@ -63,11 +63,11 @@ struct L15 {
 
 struct L04 {
   KEEL_RULE_TEXT("L04", "none known",
-                 "this schedule needs the length of the run, which is not set. Fix: keel::schedule::total<D>, or "
-                 "options.updates, longer than warm-up and decay.");
+                 "this schedule needs the length of the run. Fix: keel::schedule::total<D>, "
+                 "options.updates, or options.epochs with batches_per_epoch.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
-    return c.run.known && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
+    return c.run.known && !c.run.is_length_open && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
   }
 };
 

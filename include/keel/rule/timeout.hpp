@@ -1,4 +1,4 @@
-// H: timeouts and liveness, and what of checkpoints (E06, S23) depends on them. A duration that is not set breaks nothing.
+// H: timeouts and liveness, and what of checkpoints (E31, S23) depends on them. A duration that is not set breaks nothing.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
@@ -59,10 +59,10 @@ struct H07 {
   }
 };
 
-struct E06 {
-  KEEL_RULE_TEXT("E06", "LibTorch, PyTorch",
+struct E31 {
+  KEEL_RULE_TEXT("E31", "LibTorch, PyTorch",
                  "a save outlasts the collective in which other ranks wait for it. Fix: keel::timeout::collective above "
-                 "longest_save, or keel::accept<\"E06\">.");
+                 "longest_save, or keel::accept<\"E31\">.");
   static constexpr bool may_be_accepted = true;
   static constexpr bool broken(config const& c) { return !in_order(c.timeout.longest_save, c.timeout.collective); }
 };
@@ -96,7 +96,7 @@ struct H13 {
   }
 };
 
-using timeout_rules = list<H01, H02, H03, H04, H07, H10, H13, E06, S23>;
+using timeout_rules = list<H01, H02, H03, H04, H07, H10, H13, E31, S23>;
 
 }  // namespace keel::rule
 

@@ -85,6 +85,11 @@ class lr_schedule {
   /// NaN, and under a schedule for one that something else wrote. `update` counts from 1.
   void require_sound(std::int64_t update);
 
+  /// `updates` of the run, before the first of them.
+  void set_run_length(std::int64_t updates) {
+    if (settings_.total == 0) total_ = updates;
+  }
+
   /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
   void apply(torch::optim::Optimizer& optimizer);
   /// The optimizer's rates were loaded from where the schedule wrote them.

@@ -148,7 +148,7 @@ KEEL_BODY lr_schedule::lr_schedule(torch::optim::Optimizer& optimizer, schedule:
                                    std::int64_t run_length, std::function<double(std::int64_t, std::int64_t)> factor)
     : optimizer_(&optimizer),
       settings_(settings),
-      total_(settings.total > 0 ? settings.total : run_length),
+      total_(settings.total > 0 ? settings.total : std::max<std::int64_t>(run_length, 0)),
       custom_(std::move(factor)) {
   for (auto& group : optimizer.param_groups()) highest_.push_back(group.options().get_lr());
   written_ = highest_;

@@ -30,9 +30,11 @@ KEEL_BODY std::optional<std::string> spike_guard::skipped(reason why, double val
   std::string what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " + std::to_string(value) +
                      " above " + std::to_string(bound) + ": " + std::to_string(in_a_row_) + " in a row";
   if (settings_.kind == spike::kind::rollback) return what;
-  throw diverged_error("E14", what +
-                                  ", which is this recipe's limit. The parameters are those of the last good "
-                                  "update. Lower the learning rate, or look at the data from here on.");
+  throw diverged_error("E14",
+                       what +
+                           ", which is this recipe's limit. The parameters are those of the last good "
+                           "update. Lower the learning rate, or look at the data from here on.",
+                       why);
 }
 
 KEEL_BODY double spike_guard::limit(window_statistics const& history, double above) const {

@@ -29,6 +29,7 @@
 #include <keel/gradients/gradient_memory.hpp>
 #include <keel/gradients/gradient_norm.hpp>
 #include <keel/optimizer/engine.hpp>
+#include <keel/optimizer/first_states.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <span>
@@ -149,7 +150,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   void write() { values_.write(); }
   /// Writes them as this optimizer's step reads them: for an update engine, as they are. step does it where it was not done.
   void write_for(torch::optim::Optimizer& optimizer);
-  /// What an update engine allocates, while nothing has changed yet; step does it where it was not done.
+  /// What the step allocates, as far as its optimizer allows it, while nothing has changed yet; step does it where it was not done.
   void prepare(torch::optim::Optimizer& optimizer);
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;
 
@@ -157,6 +158,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   friend detail::gradient_access;
   using gradients_base::gradients_base;
   update_engine* engine_ = nullptr;  ///< that is prepared
+  detail::first_states states_;      ///< of another optimizer
 };
 
 template <>

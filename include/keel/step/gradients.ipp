@@ -144,7 +144,8 @@ KEEL_BODY std::variant<gradients<stage::checked>, nonfinite_gradient> gradients<
 
 KEEL_BODY void gradients<stage::clipped>::prepare(torch::optim::Optimizer& optimizer) {
   engine_ = dynamic_cast<update_engine*>(&optimizer);
-  if (engine_ != nullptr) engine_->prepare();
+  if (engine_ != nullptr) return engine_->prepare();
+  states_.make(optimizer);
 }
 
 KEEL_BODY void gradients<stage::clipped>::write_for(torch::optim::Optimizer& optimizer) {
@@ -159,6 +160,7 @@ KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim
     engine_->update_with(values_.factor);
   } else {
     write_for(optimizer);
+    states_.keep();
     optimizer.step();
   }
   return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));

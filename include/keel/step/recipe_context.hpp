@@ -31,7 +31,8 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
   if (parameters.device == at::kCUDA) kind = device::kind::cuda;
   return {.known = true,
           .world_size = ranks,
-          .updates = updates,
+          .updates = std::max<std::int64_t>(updates, 0),
+          .is_length_open = updates == run_facts::length_of_batches,
           .learning_rate = smallest,
           .half_kernels = Autocast::computes_in_half(parameters.device),
           .bfloat16_kernels = precision != precision::kind::bf16 || Autocast::computes_in_bfloat16(parameters.device),
@@ -61,11 +62,14 @@ class recipe_context {
   optimizer::settings const& optimizer() const { return value_.optimizer; }
 
   /// The program changes numbers. Throws recipe_error where they break a rule, and leaves everything as it was.
-  void change(config const& present) {
-    config value = require_valid<Recipe>(present, value_.run, value_.model, value_.optimizer);
-    value.data = value_.data;
-    value_ = value;
-    judged_ = nullptr;
+  void change(config const& present) { change(present, value_.run); }
+
+  /// What was open at construction. Throws recipe_error where it breaks a rule.
+  void set_length(std::int64_t updates) {
+    run_facts run = value_.run;
+    run.updates = updates;
+    run.is_length_open = false;
+    change(value_, run);
   }
 
   /// What the source of the batches says of itself; asked with the first batch.
@@ -88,6 +92,13 @@ class recipe_context {
   }
 
  private:
+  void change(config const& present, run_facts const& run) {
+    config value = require_valid<Recipe>(present, run, value_.model, value_.optimizer);
+    value.data = value_.data;
+    value_ = value;
+    judged_ = nullptr;
+  }
+
   config value_;
   char const* judged_ = nullptr;  ///< the kind of batch that the rules about data were asked for last
 };

@@ -23,7 +23,7 @@
 #include <functional>
 #include <keel/accumulate/declared_batch.hpp>
 #include <keel/collective/agreed.hpp>
-#include <keel/collective/world_of_ranks.hpp>
+#include <keel/collective/words_of_rank.hpp>
 #include <keel/core/batch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
@@ -79,6 +79,7 @@ class step {
   static_assert(alignof(typename admission::demanded) > 0);
   using recipe = typename admission::recipe;
   using judged = typename detail::judged_at<recipe, door>::type;
+  using context_type = recipe_context<recipe, typename Environment::autocast>;
 
  public:
   /// What the recipe is made of; its numbers are recipe_value()'s.
@@ -90,8 +91,7 @@ class step {
   /// What follows model and optimizer: the length of the run.
   using options_type = std::int64_t;
 
-  /// `updates` is the length of the run for schedules that need one; 0: not known. The model and the optimizer must outlive
-  /// the step.
+  /// `updates`: the length of the run for schedules that need one; 0: not known. Model and optimizer must outlive the step.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   step(Model& model, Optimizer& optimizer, std::int64_t updates = 0, Observer observe = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
@@ -114,9 +114,13 @@ class step {
         model_(as_module(model)),
         optimizer_(optimizer),
         engine_(dynamic_cast<update_engine*>(std::addressof(optimizer))),
-        parameters_(collect_parameters(model_, optimizer)),
-        context_(std::addressof(model), optimizer, parameters_, detail::judged_value(observe, recipe_value()), updates,
-                 detail::ranks_of<replicates, Environment>(world)),
+        parameters_(detail::on_all_ranks(world, [&] { return collect_parameters(model_, optimizer); })),
+        context_(detail::on_all_ranks(world,
+                                      [&] {
+                                        return context_type(std::addressof(model), optimizer, parameters_,
+                                                            detail::judged_value(observe, recipe_value()), updates,
+                                                            detail::ranks_of<replicates, Environment>(world));
+                                      })),
         scaler_(recipe_value().loss_scale),
         schedule_(optimizer, recipe_value().schedule, updates, lr_schedule::factor_of<schedule_policy>()),
         observe_(observe),
@@ -169,14 +173,13 @@ class step {
   }
   step& operator=(step const&) = delete;
 
-  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it
-  /// is copied, so that the update can run again; pass std::ref to one with state.
-  /// Throws data_error for an empty batch and for a loss that cannot be trained on; error (E23) for a model that was left in evaluation
-  /// mode; nonfinite_error and out_of_memory_error as
-  /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and
-  /// interference_error (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for
-  /// parameter groups that changed. An exception drops the update: parameters, optimizer state and buffers are as before it,
-  /// unless the optimizer's step itself threw, which the message then says.
+  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it is
+  /// copied, so that the update can run again; pass std::ref to one with state. Throws data_error for an empty batch and for a loss
+  /// that cannot be trained on; error (E23) for a model that was left in evaluation mode; nonfinite_error and out_of_memory_error as
+  /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and interference_error
+  /// (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for parameter groups that
+  /// changed. An exception drops the update: parameters, optimizer state and buffers are as before it, unless the optimizer's step
+  /// itself threw, which the message then says.
   template <class Batch, class LossOf>
   step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
     if constexpr (!countable_batch<Batch>) {
@@ -222,16 +225,13 @@ class step {
   /// A micro-batch whose backward passes the program runs: see own_backward.hpp. Throws error (E12) while another one is open, and for
   /// an optimizer with a closure. Rejected with a loss scale (U49) and with a ladder (U50).
   [[nodiscard]] own_backward<step> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
-      detail::reject_call<rule::U49, Recipe>();
-    } else if constexpr (has_ladder) {
-      detail::reject_call<rule::U50, Recipe>();
-    }
+    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) detail::reject_call<rule::U49, Recipe>();
+    if constexpr (has_ladder) detail::reject_call<rule::U50, Recipe>();
     return own_backward<step>(*this, rows, tokens == 0 ? rows : tokens);
   }
 
-  /// Applies an update that the data's end left incomplete, weighted by what it holds, and settles it; nothing if there is none. Of several
-  /// ranks all call it, and it is dropped where one of them has none.
+  /// Applies the last, partial accumulation, weighted by what it holds; nothing if there is none. Of several ranks all call it, and
+  /// it is dropped where one of them has none.
   std::optional<step_outcome> flush() {
     std::optional<step_outcome> last;
     if (!replication_.all_have(open_)) drop_update();
@@ -383,6 +383,11 @@ class step {
   torch::optim::Optimizer& optimizer() const { return optimizer_; }
   torch::nn::Module& model() const { return model_; }
   run_facts const& facts() const { return context_.run(); }
+  /// The run's length, where the step was made with run_facts::length_of_batches. Throws recipe_error with the rules that it breaks.
+  void set_length(std::int64_t updates) {
+    context_.set_length(updates);
+    schedule_.set_run_length(updates);
+  }
   lr_schedule& schedule() { return schedule_; }
   /// Where the time goes.
   auto& phases() { return pass_.phases(); }
@@ -896,7 +901,7 @@ class step {
   torch::optim::Optimizer& optimizer_;
   update_engine* engine_;  ///< the optimizer, if it is one
   parameter_list parameters_;
-  recipe_context<recipe, typename Environment::autocast> context_;
+  context_type context_;
   bool half_updated_ = false;
   grad_scaler scaler_;
   lr_schedule schedule_;

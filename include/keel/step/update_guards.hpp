@@ -16,7 +16,8 @@ namespace keel::inline KEEL_MODE {
 /// Why a run rolls back to a checkpoint.
 struct rollback_request {
   std::string why;
-  bool spike = false;  ///< by keel::spike; otherwise by keel::nonfinite
+  bool spike = false;                    ///< by keel::spike; otherwise by keel::nonfinite
+  reason last = reason::nonfinite_loss;  ///< of the last skipped update
 };
 
 class update_guards {
@@ -45,7 +46,7 @@ class update_guards {
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
     auto const words = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
                              : nonfinite_.skipped(why, where, update, origin);
-    if (words) request_ = rollback_request{*words, spike};
+    if (words) request_ = rollback_request{*words, spike, why};
   }
 
   /// The last update was the last that the recipe tolerates before it rolls back; asked once.

@@ -43,7 +43,7 @@ class evaluator {
   evaluator& operator=(evaluator const&) = delete;
 
   /// A second one of the same name replaces the first. Rejects batches that cannot be read again (U32), counted (U14) or come to an
-  /// end (E02).
+  /// end (E28).
   template <class Batches, class LossOf>
   void add(std::string name, Batches batches, LossOf loss_of) {
     using source = std::unwrap_reference_t<Batches>;
@@ -52,10 +52,10 @@ class evaluator {
     } else if constexpr (!countable_batch<batch_of<source>>) {
       reject_call<rule::U14, batch_of<source>>();
     } else if constexpr (source_facts<source>().endless && config_of<Recipe>.evaluation.batches == 0) {
-      reject_call<rule::E02, Batches>();
+      reject_call<rule::E28, Batches>();
     } else {
       // A recipe may leave the number to the program.
-      if (source_facts<source>().endless && settings().batches == 0) throw broken_rule<recipe_error, rule::E02>();
+      if (source_facts<source>().endless && settings().batches == 0) throw broken_rule<recipe_error, rule::E28>();
       add_sound(std::move(name), std::move(batches), std::move(loss_of));
     }
   }
@@ -79,7 +79,7 @@ class evaluator {
       return keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
                                                             batches, loss_of, memory, most);
     }();
-    if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), result);
+    if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), name, result);
     is_inside_ = false;
     double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);

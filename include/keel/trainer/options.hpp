@@ -77,51 +77,14 @@ struct trainer_options {
 
 }  // namespace keel::inline KEEL_MODE
 
-namespace keel::detail::inline KEEL_MODE {
-
-struct any_value {
-  any_value() = default;
-  template <class Value>
-    requires(!std::same_as<std::remove_cvref_t<Value>, any_value>)
-  any_value(Value&&) {}
-};
-
-/// The members of trainer_options and, beside each, what is typed in its place: a trainer that is given one of these says so (U40).
-/// Braces with any other name do not convert to any argument, and the compiler says no more than that.
-struct mistyped_options {
-  any_value run_directory = {}, directory = {}, run_dir = {}, output_directory = {}, output_dir = {}, checkpoint_directory = {},
-            path = {};
-  any_value updates = {}, update = {}, steps = {}, step = {}, max_steps = {}, max_updates = {}, total_steps = {},
-            iterations = {}, length = {};
-  any_value epochs = {}, epoch = {}, max_epochs = {}, num_epochs = {};
-  any_value batches_per_epoch = {}, batches = {}, steps_per_epoch = {};
-  any_value resume = {}, resumes = {}, restart = {};
-  any_value resume_at = {}, resume_from_update = {};
-  any_value resume_from = {}, checkpoint = {}, resume_from_checkpoint = {};
-  any_value weights_from = {}, weights = {}, pretrained = {};
-  any_value accept = {}, accepts = {};
-  any_value accept_changed_recipe = {}, accept_changed = {};
-  any_value fingerprints = {}, fingerprint = {}, hashes = {};
-  any_value stop_on_signals = {}, stop_on_signal = {}, signals = {};
-  any_value watch_memory = {}, memory = {};
-  any_value console = {}, log = {}, verbose = {};
-  any_value mode = {}, console_mode = {};
-  any_value console_every = {}, log_every = {}, print_every = {}, every = {};
-  any_value record_every = {}, record_interval = {}, metrics_every = {};
-  any_value layers_every = {}, layers = {}, layer_every = {};
-  any_value histograms_every = {}, histograms = {}, histogram_every = {};
-  any_value tensorboard = {}, tensor_board = {};
-  any_value operations_per_token = {}, flops_per_token = {}, operations = {};
-  any_value peak_operations_per_second = {}, peak_flops = {}, peak = {};
-  any_value sinks = {}, sink = {}, loggers = {}, logger = {};
-};
-
-}  // namespace keel::detail::inline KEEL_MODE
-
 namespace keel::inline KEEL_MODE {
 
 /// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
+
+/// The same, or run_facts::length_of_batches for a schedule that takes the run's length where options.epochs alone are given of it: the
+/// batches may know their number. Ranks may have different numbers of them.
+std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone);
 
 /// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
 inline char const* in_place_of(trainer_options const& options) {

@@ -16,6 +16,12 @@ KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t ac
   return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
 }
 
+KEEL_BODY std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone) {
+  bool const is_open = is_alone && options.updates == 0 && options.epochs > 0 && options.batches_per_epoch == 0 &&
+                       schedule::takes_run_length(recipe.schedule);
+  return is_open ? run_facts::length_of_batches : length_of(options, recipe.accumulate.count);
+}
+
 KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
   if (options.updates < 0 || options.epochs < 0 || options.batches_per_epoch < 0) {
     throw error("E12",

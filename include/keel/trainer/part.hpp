@@ -116,7 +116,7 @@ class part final : public detail::run_part {
   [[nodiscard]] auto averaged()
     requires(step_type::averages)
   {
-    return step_.average().swap_in();
+    return step_.average().swap_in(step_.model());
   }
 
   std::int64_t updates() const override { return step_.updates(); }

@@ -65,11 +65,6 @@ inline bool shapes_the_result(std::string const& slot) {
   return others.count(slot) == 0;
 }
 
-inline bool depends_on_length(config const& value) {
-  bool const own = value.schedule.kind == schedule::kind::custom;
-  return value.schedule.total == 0 && (own || schedule::depends_on_length(value.schedule));
-}
-
 /// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
 inline void require_rungs_fit(config const& value, nlohmann::json const& state, std::string const& source) {
   nlohmann::json const taken = state.value(nlohmann::json::json_pointer("/run/step/ladder/taken"), nlohmann::json::array());
@@ -179,7 +174,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   });
   std::int64_t const length =
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
-  if (depends_on_length(value) && length != value.run.updates && !accepts("schedule")) {
+  if (schedule::takes_run_length(value.schedule) && length != value.run.updates && !accepts("schedule")) {
     differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
                    " updates and now over " + std::to_string(value.run.updates);
   }

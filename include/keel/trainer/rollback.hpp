@@ -60,8 +60,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
   std::string const sentence = request.why + ", and " + why + "." + tried + (tried.empty() ? "" : ".") +
                                " Look at the data from here on, lower the learning rate, or move the newer folders out of "
                                "checkpoints/ to begin from an older one.";
-  if (request.spike) throw diverged_error("E14", sentence);
-  throw nonfinite_error("E08", sentence);
+  if (request.spike) throw diverged_error("E14", sentence, request.last);
+  throw nonfinite_error("E08", sentence, request.last);
 }
 
 /// The newest whole checkpoint, of the scheduled ones, of at most `attempts` updates and, where there is one,

@@ -31,6 +31,7 @@
 #include <exception>
 #include <iterator>
 #include <keel/collective/agreed.hpp>
+#include <keel/collective/words_of_rank.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/data/batch_source.hpp>
@@ -251,7 +252,7 @@ class run {
         options_(detail::options_of_rank(std::move(options), world.rank())),
         ranks_(world, recipe_value(), options_),
         console_(options_.console, options_.mode, options_.console_every),
-        directory_(detail::open_directory(options_, saves, file_system)) {
+        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves, file_system); })) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
     evaluator_.restore(checkpoints_.registered());
   }
@@ -682,7 +683,8 @@ class run {
                                     progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                     parts_.relief(), log_.timeline()));
     }
-    log_.ended(ended, parts_.updates(), words);
+    log_.ended(ended, parts_.updates(), words,
+               why_finished(length() > 0 && parts_.updates() >= length(), progress_.evaluations));
     hooks_(event::run_end{ended});
     begun_ = false;
     in_iteration_ = false;

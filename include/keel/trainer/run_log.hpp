@@ -127,8 +127,8 @@ class run_log {
                    nlohmann::ordered_json const& state);
   void stopped_early(std::int64_t update, std::string const& words);
 
-  /// The run ends as `words` say.
-  void ended(outcome const& result, std::int64_t update, std::string const& words);
+  /// The run ends as `words` say; `why_finished`, if it is.
+  void ended(outcome const& result, std::int64_t update, std::string const& words, std::string const& why_finished);
 
   /// The first update of a run, or after a resume, is next: what keel/trainer/run_beginning.hpp says of it.
   void begins(std::int64_t update, nlohmann::ordered_json const& description);

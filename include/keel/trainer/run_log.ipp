@@ -332,12 +332,15 @@ void run_log<Files>::stopped_early(std::int64_t update, std::string const& words
 }
 
 template <class Files>
-void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words) {
+void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words,
+                           std::string const& why_finished) {
   write_rest();
   for (auto const& [alarm, metric] : record_.alarms.never_seen())
     console_.notice("warning: the alarm " + alarm + " looks at " + metric + ", which this run never had");
   if (directory_) {
-    directory_->event(event_of_ending(result), update, {{"words", words}});
+    nlohmann::ordered_json details = {{"words", words}};
+    if (result.is<result::finished>()) details["why"] = why_finished;
+    directory_->event(event_of_ending(result), update, details);
     directory_->metrics().flush();
     directory_->metrics().sync();
   }

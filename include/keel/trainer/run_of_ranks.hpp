@@ -85,7 +85,7 @@ bool take_own_part(snapshot& content, int rank);
 std::int64_t ranks_of_checkpoint(snapshot const& content);
 
 /// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E26) where they evaluate other values.
-void combine_over(world_of_ranks const& world, evaluation_result& result);
+void combine_over(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result);
 
 /// Of an epoch's end where one rank has accumulated more micro-batches than another.
 struct uneven_end {

@@ -131,8 +131,7 @@ KEEL_BODY bool run_of_ranks::may_be_broken() const {
 KEEL_BODY bool run_of_ranks::all_say(bool mine) const { return world_.combine(reduce::min{}, mine); }
 
 KEEL_BODY std::string run_of_ranks::failure_of_any(std::string const& mine) const {
-  int const failed = world_.combine(reduce::max{}, mine.empty() ? -1 : world_.rank());
-  return failed < 0 ? std::string() : "rank " + std::to_string(failed) + ": " + words_of_rank(world_, mine, failed);
+  return detail::failure_of_any(world_, mine);
 }
 
 KEEL_BODY bool run_of_ranks::share(std::function<bool(snapshot&, std::string&)> const& find,
@@ -283,14 +282,16 @@ KEEL_BODY bool take_own_part(snapshot& content, int rank) {
   return has_it;
 }
 
-KEEL_BODY void combine_over(world_of_ranks const& world, evaluation_result& result) {
+KEEL_BODY void combine_over(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result) {
   if (world.size() == 1) return;
-  std::string names;
-  for (auto const& [name, value] : result.values) names += (name.empty() ? "loss" : name) + "\n";
+  std::string names = evaluation.empty() ? "" : evaluation + ": ";
+  for (auto const& [name, value] : result.values)
+    names += (&name == &result.values.front().first ? "" : ", ") + (name.empty() ? "loss" : name);
   std::string const first = words_of_rank(world, names, 0);
   if (int const other = world.combine(reduce::max{}, first == names ? -1 : world.rank()); other >= 0)
-    throw world_error("E26", "rank " + std::to_string(other) +
-                                 " evaluates other values than rank 0. Return the same names in the same order on all ranks.");
+    throw world_error("E26", "rank " + std::to_string(other) + " evaluates " + words_of_rank(world, names, other) +
+                                 ", and rank 0 " + first +
+                                 ". Add the same evaluations, with the same values in the same order, on all ranks.");
   at::Tensor const sums = at::zeros({2 * static_cast<std::int64_t>(result.values.size())}, at::kDouble);
   auto* const own = sums.data_ptr<double>();
   for (std::size_t i = 0; i < result.values.size(); ++i) {

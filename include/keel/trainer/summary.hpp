@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <keel/core/outcome.hpp>
+#include <keel/evaluation/early_stop.hpp>
 #include <keel/memory/timeline.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/oom/ladder_position.hpp>
@@ -14,6 +15,9 @@
 namespace keel::inline KEEL_MODE {
 
 std::string ending(outcome const& result);
+
+/// Why a run that is finished is.
+std::string why_finished(bool length_is_reached, early_stop const& evaluations);
 
 /// Its name in events.jsonl.
 inline char const* event_of_ending(outcome const& result) {

@@ -17,6 +17,11 @@ KEEL_BODY std::string ending(outcome const& result) {
   return "goes on";
 }
 
+KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations) {
+  if (evaluations.is_over()) return evaluations.why();
+  return length_is_reached ? "its length is reached" : "no more batches came";
+}
+
 KEEL_BODY std::string words_of(memory_settings const& relief) {
   std::vector<std::string> all;
   if (relief.pieces > 1) all.push_back("micro-batches in " + std::to_string(relief.pieces) + " pieces");

@@ -39,6 +39,7 @@
 #include <keel/trainer/replay.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_observer.hpp>
+#include <keel/trainer/spoiled.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
 #include <keel/trainer/watched_run.hpp>
@@ -97,9 +98,10 @@ class trainer {
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
           files const& file_system, world_type const& world = {})
       : options_(detail::options_of_rank(std::move(options), world.rank())),
-        step_(model, optimizer, all, length_of(options_, all.value().accumulate.count), forward_events{this}, world),
+        step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), forward_events{this},
+              world),
         console_(options_.console, options_.mode, options_.console_every),
-        directory_(detail::open_directory(options_, saves, file_system)) {
+        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves, file_system); })) {
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
     evaluator_.restore(checkpoints_.registered());
@@ -124,17 +126,6 @@ class trainer {
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
-  /// Rejected (U40). By its references to const it comes second where both constructors take the braces.
-  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model const& model, Optimizer const& optimizer, detail::mistyped_options)
-      : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
-    detail::reject_call<rule::U40, Model>();
-  }
-  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
-  trainer(Model const& model, Optimizer const& optimizer, World const&, detail::mistyped_options)
-      : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
-    detail::reject_call<rule::U40, Model>();
-  }
   trainer(trainer const&) = delete;
   /// Rejected (U51) where it is called, which for a member is where its class is moved.
   trainer(trainer&& other) noexcept
@@ -148,17 +139,18 @@ class trainer {
 
   // The run.
 
-  /// Trains on the batches until the options' length is reached, the data ends, a stop is requested or the ladder gives up.
+  /// Trains on the batches until the options' length is reached, the data ends, a stop is requested, or a policy gives up: the ladder, or
+  /// one that skips updates until its limit, after which nothing is saved and load_best() has the best weights.
   /// `batches`: an input range, a LibTorch data loader, or a function of the epoch that returns one; each element is one
   /// micro-batch. `loss_of(batch)`: its mean loss, or keel::weighted_loss. Throws what resume and step throw, and what a save
   /// throws; what is not saved yet is then saved where the recipe says so.
   template <class Batches, class LossOf>
   outcome fit(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
-      detail::reject_call<rule::U18, Batches>();
-      return result::finished{0};
+      return detail::reject_call<rule::U18, Batches>(), outcome(result::finished{0});
     } else {
       detail::require_epoch_length(batches, options_.batches_per_epoch);
+      take_length_of(batches);
       step_.add_facts(detail::source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
       deterministic_scope const deterministic(is_strict);
@@ -170,7 +162,9 @@ class trainer {
         return ended;
       } catch (std::exception const& thrown) {
         fail(thrown);
-        throw;
+        outcome const ended = detail::outcome_of_limit(thrown);
+        hooks_(event::run_end{ended});
+        return ended;
       }
     }
   }
@@ -205,9 +199,8 @@ class trainer {
 
   // Your own loop.
 
-  /// One micro-batch: updates, records and saves as fit does. The first call resumes by itself; call resume() before the loop to
-  /// begin the data at cursor(). Throws what
-  /// keel::step throws, and what a save throws.
+  /// One micro-batch: updates, records and saves as fit does. The first call resumes by itself; call resume() before the loop to begin
+  /// the data at cursor(). Throws what keel::step throws, and what a save throws.
   template <class Batch, class LossOf>
   step_outcome step(Batch const& batch, LossOf&& loss_of) {
     return in_own_loop([&] {
@@ -224,11 +217,8 @@ class trainer {
   }
   /// A micro-batch whose backward passes the program runs itself (step/own_backward.hpp); its close() records and saves as step does.
   [[nodiscard]] own_backward<trainer> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
-      detail::reject_call<rule::U49, Recipe>();
-    } else if constexpr (configured.oom.kind == oom::kind::ladder) {
-      detail::reject_call<rule::U50, Recipe>();
-    }
+    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) detail::reject_call<rule::U49, Recipe>();
+    if constexpr (configured.oom.kind == oom::kind::ladder) detail::reject_call<rule::U50, Recipe>();
     return own_backward<trainer>(*this, rows, tokens == 0 ? rows : tokens);
   }
   /// As keel::step's: waits for an update that is under way on a device.
@@ -293,7 +283,7 @@ class trainer {
 
   /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
   /// Throws checkpoint_error if there are checkpoints but none that this run can use.
-  bool resume() { return checkpoints_.resume(); }
+  bool resume() { return require_length(), checkpoints_.resume(); }
   /// Saves a checkpoint now, beside a scheduled one of this update if there is one; returns when it is durable, or under
   /// checkpoint::asynchronous when it was copied. Throws error: E12 without a checkpoint policy, S16 inside an update; what a
   /// synchronous save throws. In a hook of checkpoint_saved it asks for the next boundary.
@@ -346,7 +336,7 @@ class trainer {
     }
   }
   /// What the recipe's evaluations look at; both are kept by copy, or by std::ref. The batches are read again each time.
-  /// Rejected for a range that can be read once (U32), or that says it is endless where nothing bounds the evaluation (E02).
+  /// Rejected for a range that can be read once (U32), or that says it is endless where nothing bounds the evaluation (E28).
   /// A second call adds a second evaluation if it has a name.
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
@@ -359,10 +349,10 @@ class trainer {
     evaluator_.add(std::move(name), std::move(batches), std::move(loss_of));
   }
   /// Puts the moving average into the model for as long as the returned value lives: `auto scope = run.averaged();`, then
-  /// evaluate, or save the weights. Training meanwhile, or a second one, throws error (M04).
+  /// evaluate, or `keel::save_weights("ema.safetensors", run.averaged())`. Training meanwhile, or a second one, throws error (M04).
   [[nodiscard]] auto averaged() {
     if constexpr (step_type::averages) {
-      return step_.average().swap_in();
+      return step_.average().swap_in(step_.model());
     } else {
       return detail::reject_call_of<rule::U31, Recipe, recipe>(), nullptr;
     }
@@ -394,10 +384,10 @@ class trainer {
   template <class Batches, class LossOf>
   preflight_result preflight(Batches&& batches, LossOf&& loss_of, preflight_options const& options = {}) {
     if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
-      detail::reject_call<rule::U32, Batches>();
-      return {};
+      return detail::reject_call<rule::U32, Batches>(), preflight_result();
     } else {
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
+      take_length_of(batches);
       detail::raised const trying(is_trying_);
       return detail::preflight_where_included(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()},
                                               batches, loss_of, options);
@@ -470,6 +460,19 @@ class trainer {
     bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe_value().accumulate.count;
     return accumulates_otherwise ? options_.updates : length_of(options_, recipe_value().accumulate.count);
   }
+  /// As if the program had given options.batches_per_epoch; nothing where the length is known, or where the batches do not know theirs.
+  template <class Batches>
+  void take_length_of(Batches& batches) {
+    if (!step_.facts().is_length_open) return;
+    options_.batches_per_epoch = std::max<std::int64_t>(detail::epoch_length(batches, 0, true), 0);
+    require_length();
+  }
+  /// Throws recipe_error (L04) where the schedule needs a length that neither options nor batches gave.
+  void require_length() {
+    if (!step_.facts().is_length_open) return;
+    step_.set_length(length());
+    progress_.record.alarms.set_warmup(schedule::warmup_updates(recipe_value().schedule, length()));
+  }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
   detail::dry_run<recipe, Environment, step_type> dry_run() { return {step_, checkpoints_.registered(), length()}; }
@@ -484,7 +487,7 @@ class trainer {
   }
 
   void begin_run() {
-    bool const resumed = checkpoints_.resume();
+    bool const resumed = resume();
     if (begun_) return;
     // A second fit of one trainer goes on; only the first of a run that was not resumed begins it.
     if (!resumed && progress_.record.attempts == 0) {
@@ -701,11 +704,8 @@ class trainer {
     watch_.moved();
   }
   bool is_save_asked() {
-    if constexpr (step_type::replicates) {
-      return step_.ranks().asked().saves;
-    } else {
-      return save_signal_.take_request();
-    }
+    if constexpr (step_type::replicates) return step_.ranks().asked().saves;
+    return save_signal_.take_request();
   }
   /// As the ranks agreed.
   bool asks_to_stop() const {
@@ -832,7 +832,7 @@ class trainer {
     console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), progress_.record,
                                   progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                   step_.relief(), log_.timeline()));
-    log_.ended(ended, step_.updates(), words);
+    log_.ended(ended, step_.updates(), words, why_finished(length_reached(), progress_.evaluations));
     watch_.end();
     hooks_(event::run_end{ended});
     begun_ = false;

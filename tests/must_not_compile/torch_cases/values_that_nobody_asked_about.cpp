@@ -1,4 +1,4 @@
-// expect: N19 N26 E04 E05 M03 Y02
+// expect: N19 N26 E29 E30 M03 Y02
 #include <keel/checkpoint/best_so_far.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/core/window_statistics.hpp>

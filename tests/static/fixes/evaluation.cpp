@@ -7,7 +7,7 @@ namespace evaluation = keel::evaluation;
 namespace fixed {
 
 template <>
-inline constexpr auto fixes<rule::E02> =
+inline constexpr auto fixes<rule::E28> =
     said(FIX("an interval from 1 to the run's length, options from 0 on and finite", evaluation::every<1_steps, evaluation::early_stop<2>, evaluation::min_delta<0.1>>),
          FIX_IN_RUN("an interval from 1 to the run's length", keel::run_facts{.updates = 60}, evaluation::every<60_steps>),
          FIX("batches<N> if its data is endless", evaluation::every<1_steps, keel::evaluation::batches<8>>));

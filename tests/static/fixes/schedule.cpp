@@ -37,7 +37,8 @@ inline constexpr auto fixes<rule::L03> =
 template <>
 inline constexpr auto fixes<rule::L04> =
     said(FIX_IN_RUN("keel::schedule::total<D>", of_any_length, schedule::cosine<keel::schedule::total<1000_steps>, schedule::min_ratio<0.1>>),
-         FIX_IN_RUN("options.updates, longer than warm-up and decay", of_2000_updates,
+         FIX_IN_RUN("options.updates", of_2000_updates, schedule::cosine<schedule::min_ratio<0.1>>),
+         FIX_IN_RUN("options.epochs with batches_per_epoch", of_2000_updates,
                     schedule::warmup_stable_decay<schedule::warmup<1000_steps>, schedule::decay<999_steps>>));
 template <>
 inline constexpr auto fixes<rule::L11> =

@@ -41,9 +41,9 @@ inline constexpr auto fixes<rule::H10> =
          FIX("hard over soft", timeout::set<timeout::hard<61_s>, timeout::longest_update<60_s>>),
          FIX("collective over hard", timeout::set<timeout::soft<61_s>, timeout::collective<62_s>, timeout::longest_update<60_s>>));
 template <>
-inline constexpr auto fixes<rule::E06> =
+inline constexpr auto fixes<rule::E31> =
     said(FIX("keel::timeout::collective above longest_save", timeout::set<timeout::longest_save<60_s>, keel::timeout::collective<61_s>>),
-         FIX("keel::accept<\"E06\">", timeout::set<timeout::longest_save<60_s>, timeout::collective<60_s>>, keel::accept<"E06">));
+         FIX("keel::accept<\"E31\">", timeout::set<timeout::longest_save<60_s>, timeout::collective<60_s>>, keel::accept<"E31">));
 template <>
 inline constexpr auto fixes<rule::S23> =
     said(FIX("keel::checkpoint::every<10_min>", keel::checkpoint::every<10_min>, timeout::set<timeout::grace<60_s>>),

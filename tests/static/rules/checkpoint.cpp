@@ -63,8 +63,8 @@ static_assert(keeps(of<judged_by_evaluation, evaluation::every<1_steps>>));
 static_assert(breaks<rule::S11>(of<judged_by_evaluation>));
 static_assert(breaks<rule::S11>({.checkpoint = judged_by_evaluation::configured, .evaluation = {.interval = 500}}));
 static_assert(breaks<rule::S24>(of<checkpoint::every<500_steps, checkpoint::keep_k_best<0>, checkpoint::by_training_loss>>));
-static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<0_steps>>));
-static_assert(breaks<rule::E02>(of<judged_by_evaluation, evaluation::every<keel::steps{-300}>>));
+static_assert(breaks<rule::E28>(of<judged_by_evaluation, evaluation::every<0_steps>>));
+static_assert(breaks<rule::E28>(of<judged_by_evaluation, evaluation::every<keel::steps{-300}>>));
 static_assert(breaks<rule::S12>(of<checkpoint::every<500_s, keep_best, by_evaluation_loss>, evaluation::every<500_steps>>));
 // Saved at once, an evaluation is always judged.
 using at_once = checkpoint::every<500_s, checkpoint::on_best, by_evaluation_loss>;

@@ -75,9 +75,9 @@ static_assert(breaks<rule::H10>(within({.hard = 60, .longest_update = 60})) &&
               keeps(within({.hard = 61, .longest_update = 60})));
 
 template <>
-struct example<rule::E06> : recipes<recipe<set<timeout::longest_save<60_s>, timeout::collective<60_s>>>,
+struct example<rule::E31> : recipes<recipe<set<timeout::longest_save<60_s>, timeout::collective<60_s>>>,
                                     recipe<set<timeout::longest_save<59_s>, timeout::collective<60_s>>>> {};
-static_assert(keeps(of<set<timeout::longest_save<60_s>, timeout::collective<60_s>>, keel::accept<"E06">>));
+static_assert(keeps(of<set<timeout::longest_save<60_s>, timeout::collective<60_s>>, keel::accept<"E31">>));
 
 template <>
 struct example<rule::S23> : recipes<recipe<set<timeout::grace<60_s>>>, recipe<saves, set<timeout::grace<60_s>>>> {};

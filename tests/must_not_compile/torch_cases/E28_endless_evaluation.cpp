@@ -1,4 +1,4 @@
-// expect: E02
+// expect: E28
 // Endless data to train on is nothing that an evaluation must know; endless data to evaluate on is.
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>

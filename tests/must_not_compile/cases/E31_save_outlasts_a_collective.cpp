@@ -1,4 +1,4 @@
-// expect: E06
+// expect: E31
 #include <keel/recipe.hpp>
 
 using namespace keel::literals;

@@ -1,4 +1,4 @@
-// expect: E02
+// expect: E28
 #include <keel/recipe.hpp>
 
 using namespace keel::literals;
