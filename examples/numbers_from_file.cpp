@@ -38,7 +38,8 @@ int main(int count, char** arguments) try {
                                 .updates = file.at("run").at("updates"),
                                 .console_every = 100}};
   std::vector<at::Tensor> const batches = at::randn({rows * 100, 8}).split(rows);
-  run.fit(batches, [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); });
+  keel::outcome const ended = run.fit(batches, [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); });
+  if (ended.gave_up()) return keel::exit_code_of(ended);
   std::printf("clipped %.3f of the updates; parameters %.17g\n", run.clip_fraction(), model->parameters()[0].sum().item<double>());
   return 0;
 } catch (std::exception const& thrown) {

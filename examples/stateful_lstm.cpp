@@ -65,10 +65,11 @@ int main(int argc, char** argv) try {
   auto const pieces = [](std::int64_t epoch, std::int64_t position) {
     return ranges::views::iota(epoch * 1000 + position, epoch * 1000 + 1000) | ranges::views::transform(piece);
   };
-  run.fit(pieces, [&](at::Tensor const& text) {
+  keel::outcome const ended = run.fit(pieces, [&](at::Tensor const& text) {
     at::Tensor const scores = model.forward(text.narrow(1, 0, length), carried);
     return torch::nn::functional::cross_entropy(scores.flatten(0, 1), text.narrow(1, 1, length).flatten());
   });
+  if (ended.gave_up()) return keel::exit_code_of(ended);
   keel::save_safetensors("stateful_lstm.safetensors", model);
   std::printf("wrote stateful_lstm.safetensors after %lld updates\n", static_cast<long long>(run.updates()));
 } catch (keel::error const& thrown) {

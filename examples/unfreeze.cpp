@@ -48,9 +48,10 @@ int main(int count, char** arguments) {
     if (begin.epoch >= 2) run.unfreeze(model->middle, 3e-3);
     if (begin.epoch >= 4) run.unfreeze(model->bottom, 1e-3);
   });
-  run.fit(batches, [&](std::pair<at::Tensor, at::Tensor> const& batch) {
+  keel::outcome const ended = run.fit(batches, [&](std::pair<at::Tensor, at::Tensor> const& batch) {
     return at::cross_entropy_loss(model->forward(batch.first), batch.second);
   });
+  if (ended.gave_up()) return keel::exit_code_of(ended);
   std::printf("%zu groups, bottom %.17g, head %.17g\n", optimizer.param_groups().size(), model->bottom->weight.sum().item<double>(),
               model->head->weight.sum().item<double>());
 }

@@ -261,7 +261,7 @@ int train_by(settings arguments, keel::world_of_ranks const& world, int local_ra
     if (speaks) std::printf("\nTo go on: examples/run char_gpt --run-directory %s\n", arguments.run_directory.c_str());
     return 128 + stopped->signal;
   }
-  if (result.gave_up()) return 1;
+  if (result.gave_up()) return keel::exit_code_of([&] { return result; });
 
   double const loss = run.evaluate(validation, loss_of(model));
   if (!speaks) return 0;

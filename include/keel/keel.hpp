@@ -19,6 +19,7 @@
 #include <keel/checkpoint/sharded_safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
 #include <keel/collective/agreed.hpp>
+#include <keel/collective/exit_code.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/core/bundle.hpp>
 #include <keel/core/error.hpp>

@@ -108,7 +108,7 @@ TEST_CASE("a group for devices gets the store in which the hosts met, and its fa
   }
   // Ranks may wait for this one in the hosts' group.
   CHECK_THROWS_AS(keel::barrier(world), keel::world_error);
-  auto const left = store->get("keel/given_up");
+  auto const left = store->get("keel/world/1/keel/given_up");
   CHECK(std::string(left.begin(), left.end()).find("rank 1 has given up: ") == 0);
 }
 

@@ -129,6 +129,13 @@ TEST_CASE("the head of a report has the reason for the end and the best evaluati
         "Finished after update 3: its length is reached. Best evaluation: validation loss 2.25 at update 3.");
   history.recipe = nlohmann::json::parse(R"({"evaluation":{"every":{"interval":1,"monitor":"accuracy","larger_is_better":true}}})");
   CHECK(keel::verdict_of(history).find("Best evaluation: validation accuracy 0.7 at update 2.") != std::string::npos);
+  // Of two with that value the run judges the one that comes first.
+  written_run two;
+  two.line(1, "1.0");
+  two.event("evaluated", 1, R"(,"name":"validation","values":{"loss":2.5},"loss":2.5)");
+  two.event("evaluated", 1, R"(,"name":"held out","values":{"loss":1.5},"loss":1.5)");
+  two.event("finished", 1);
+  CHECK(keel::verdict_of(two.history()) == "Finished after update 1. Best evaluation: validation loss 2.5 at update 1.");
 }
 
 TEST_CASE("the trend of a long record lies over its lines, and a short one has none") {

@@ -338,6 +338,14 @@ TEST_CASE("a schedule takes the run's length from options.epochs and batches tha
   fixture<falling> early({.epochs = 3});
   breaks_L04([&] { early.run.resume(); });
   breaks_L04([&] { fixture<falling> none; });
+  // What tries something out before the run leaves its length to the batches of fit.
+  fixture<falling> tried({.epochs = 3});
+  std::vector<pair_batch> const few(data.begin(), data.begin() + 4);
+  tried.run.preflight(few, mean_squared_error(tried.model), {.seconds = 5.0});
+  tried.run.lr_range_test(few, mean_squared_error(tried.model), {.updates = 5});
+  tried.run.overfit_one_batch(few[0], mean_squared_error(tried.model), 3);
+  tried.run.fit(data, mean_squared_error(tried.model));
+  CHECK(same_bits(copies_of(tried.model->parameters()), given.second));
   CHECK(unsized.run.updates() + own_loop.run.updates() == 0);
 }
 

@@ -406,6 +406,26 @@ TEST_CASE("what one rank's constructor throws reaches the others with its words,
   for (std::string const& one : again) CHECK(one == "");
 }
 
+TEST_CASE("ranks whose policy gives up end by the same outcome, and all have the best weights then") {
+  struct gives_up : keel::recipe<keel::shard::replicate, keel::nonfinite::skip<2>,
+                                 every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep_best, keel::checkpoint::by_training_loss>> {};
+  scratch_directory const directory;
+  std::vector<std::int64_t> best(3, -1);
+  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    program of(world);
+    keel::trainer<gives_up> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .updates = 20})};
+    // One rank's losses alone are not finite.
+    auto const ended = run.fit(of.batches, [&](keel::row_numbers const& one) {
+      return of.loss()(one) * (run.updates() >= 4 && world.rank() == 2 ? NAN : 1.0);
+    });
+    REQUIRE(ended.gave_up());
+    best[static_cast<std::size_t>(world.rank())] = run.load_best().update;
+    keel::barrier(world);
+  });
+  for (std::string const& one : words) CHECK(one == "");
+  CHECK((best[0] >= 0 && best[0] <= 4 && best == std::vector<std::int64_t>(3, best[0])));
+}
+
 TEST_CASE("ranks that evaluate under different names are told both") {
   scratch_directory const directory;
   auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {

@@ -13,10 +13,11 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What `ask` returns within the time; what it throws is thrown. Without an answer the thread that asks is left behind, and holds what it
-/// works with: `ask` owns all of that.
+/// What `ask` returns within the time, and as long as `gives_up` is false; what it throws is thrown. Without an answer the thread that asks
+/// is left behind, and holds what it works with: `ask` owns all of that.
 template <class Answer>
-std::optional<Answer> answered(std::chrono::milliseconds within, std::function<Answer()> const& ask) {
+std::optional<Answer> answered(std::chrono::milliseconds within, std::function<Answer()> const& ask,
+                               std::function<bool()> const& gives_up = {}) {
   auto const found = std::make_shared<std::promise<Answer>>();
   std::future<Answer> answer = found->get_future();
   std::thread([found, ask] {
@@ -27,7 +28,11 @@ std::optional<Answer> answered(std::chrono::milliseconds within, std::function<A
       found->set_exception(std::current_exception());
     }
   }).detach();
-  if (answer.wait_for(within) != std::future_status::ready) return std::nullopt;
+  auto const last = std::chrono::steady_clock::now() + within;
+  auto const look = gives_up ? std::chrono::milliseconds(50) : within;
+  while (answer.wait_for(look) != std::future_status::ready) {
+    if (std::chrono::steady_clock::now() >= last || (gives_up && gives_up())) return std::nullopt;
+  }
   return answer.get();
 }
 

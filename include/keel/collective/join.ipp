@@ -32,6 +32,8 @@
 #include <signal.h>
 #include <time.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -204,16 +206,18 @@ inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) 
                   : c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// Asks again and again in the place of a wait, so that other threads can use the store meanwhile, and one that was left behind ends.
-class polled_store : public c10d::PrefixStore {
+/// The store of one attempt to connect. It asks again and again in the place of a wait, so that other threads can use the store meanwhile,
+/// and one that was left behind ends.
+class attempt_store : public c10d::PrefixStore {
  public:
-  polled_store(std::string const& prefix, c10::intrusive_ptr<c10d::Store> of, std::chrono::milliseconds timeout)
-      : PrefixStore(prefix, std::move(of)), timeout_(timeout) {}
+  attempt_store(int attempt, c10::intrusive_ptr<c10d::Store> of, std::chrono::milliseconds timeout)
+      : PrefixStore("attempt-" + std::to_string(attempt), std::move(of)), timeout_(timeout) {}
   using PrefixStore::wait;
   void wait(std::vector<std::string> const& keys) override { wait(keys, timeout_); }
   void wait(std::vector<std::string> const& keys, std::chrono::milliseconds const& timeout) override {
     auto const last = std::chrono::steady_clock::now() + std::min(timeout, timeout_);
     while (!check(keys)) {
+      if (is_over_) throw std::runtime_error("this attempt is over");
       if (std::chrono::steady_clock::now() >= last)
         throw std::runtime_error("no answer for " + std::to_string(std::min(timeout, timeout_).count() / 1000) + " s");
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -224,17 +228,41 @@ class polled_store : public c10d::PrefixStore {
     return PrefixStore::get(key);
   }
 
+  /// All ranks say whether they are connected: true where all are. False at once where one is not. Throws std::runtime_error for a rank that
+  /// does not say.
+  bool are_all_connected(launch const& how, bool is_connected, std::chrono::steady_clock::time_point last) {
+    auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
+    if (!is_connected) set(failed_key, {1});
+    set(key(how.rank), {1});
+    for (int rank = 0; rank < how.size;) {
+      if (has_failed()) return false;
+      if (check({key(rank)})) {
+        ++rank;
+      } else if (std::chrono::steady_clock::now() >= last) {
+        throw std::runtime_error("rank " + std::to_string(rank) + " does not say whether it is connected");
+      } else {
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    }
+    return !has_failed();
+  }
+  bool has_failed() { return check({failed_key}); }
+  void leave_behind() { is_over_ = true; }
+
  private:
+  static constexpr char const* failed_key = "failed";
   std::chrono::milliseconds timeout_;
+  std::atomic<bool> is_over_{false};
 };
 
-inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, c10::intrusive_ptr<c10d::Store> const& of_attempt,
-                              launch const& how, std::chrono::milliseconds timeout) {
+/// `limit`: of this attempt; the group keeps `timeout`.
+inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
+                              std::chrono::milliseconds timeout, std::chrono::milliseconds limit) {
   // LibTorch 1.13 uses this timeout for all that the group does later.
   auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(timeout);
   how_to_talk->devices.push_back(device_for(how));
-  auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(of_attempt, how.rank, how.size, how_to_talk);
-  auto messages = direct_messages::connect(*of_attempt, how.rank, how.size, how.address, how.port, timeout);
+  auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
+  auto messages = direct_messages::connect(*store, how.rank, how.size, how.address, how.port, limit);
   std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
   c10d::AllreduceOptions least;
   least.reduceOp = c10d::ReduceOp::MIN;
@@ -243,36 +271,31 @@ inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, c10:
   return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store, std::move(messages)));
 }
 
-/// True on all ranks if it is on all. Throws std::runtime_error where one does not say.
-inline bool are_all(c10d::Store& store, launch const& how, bool mine) {
-  auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
-  store.set(key(how.rank), std::vector<std::uint8_t>{static_cast<std::uint8_t>(mine)});
-  bool all = true;
-  for (int rank = 0; rank < how.size; ++rank) all = store.get(key(rank)).at(0) != 0 && all;
-  return all;
-}
-
 /// All ranks have said that they are here. A stranger that connects to a listener of Gloo's, such as a scan of ports, takes a rank's place
-/// there: then all ranks try again with new listeners.
+/// there: then all ranks try again with new listeners, three times in all. Throws std::runtime_error within the timeout.
 inline world_of_ranks connect_together(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
                                        std::chrono::milliseconds timeout) {
-  std::string words = "another rank could not";
+  using std::chrono::milliseconds;
+  auto const now = [] { return std::chrono::steady_clock::now(); };
+  auto const last = now() + timeout - milliseconds(200);
+  std::string words = "another rank cannot";
+  constexpr int attempts = 3;
   for (int attempt = 1;; ++attempt) {
-    bool const is_last = attempt == 3;
     // A rank whose place is taken would wait for the whole timeout.
-    auto const limit = is_last ? timeout : std::min<std::chrono::milliseconds>(timeout, std::chrono::seconds(5 * attempt));
-    c10::intrusive_ptr<c10d::Store> const of_attempt =
-        c10::make_intrusive<polled_store>("attempt-" + std::to_string(attempt), store, timeout);
+    auto const left = std::chrono::duration_cast<milliseconds>(last - now());
+    auto const limit = attempt < attempts ? std::min<milliseconds>(timeout / 4, std::chrono::seconds(10)) : left;
+    auto const own = c10::make_intrusive<attempt_store>(attempt, store, timeout);
     std::optional<world_of_ranks> world;
     try {
-      world = answered<world_of_ranks>(limit,
-                                       [store, of_attempt, how, timeout] { return connect(store, of_attempt, how, timeout); });
-      if (!world) words = "no connection for " + std::to_string(limit.count() / 1000) + " s";
+      world = answered<world_of_ranks>(
+          std::max(limit, milliseconds(1)), [own, how, timeout, limit] { return connect(own, how, timeout, limit); },
+          [own] { return own->has_failed(); });
     } catch (std::exception const& thrown) {
       words = thrown.what();
     }
-    if (are_all(*of_attempt, how, world.has_value())) return *std::move(world);
-    if (is_last) throw std::runtime_error(words);
+    if (!world) own->leave_behind();
+    if (own->are_all_connected(how, world.has_value(), last)) return *std::move(world);
+    if (attempt == attempts) throw std::runtime_error(words);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
@@ -83,7 +84,8 @@ class group_transport final : public transport, public meets_in_store {
         rank_(group_->getRank()),
         size_(group_->getSize()),
         timeout_(timeout),
-        is_on_device_(of_tensors == place::on_device) {}
+        is_on_device_(of_tensors == place::on_device),
+        is_gloo_(is_gloo(*group_)) {}
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
@@ -267,9 +269,9 @@ class group_transport final : public transport, public meets_in_store {
   }
   /// A rank whose neighbours are alive and wait as it does learns from the store that another one is gone.
   void wait_for(work const& one) {
-    // A wait with a limit would make the host wait for a device.
-    if (is_on_device_ || !is_gloo()) {
-      one->wait();
+    // Where there is a limit, the host would wait for a device.
+    if (is_on_device_ || !is_gloo_) {
+      is_limited_ && !is_on_device_ ? one->wait(timeout_) : one->wait();
       return;
     }
     auto const last = std::chrono::steady_clock::now() + timeout_;
@@ -286,12 +288,18 @@ class group_transport final : public transport, public meets_in_store {
       }
       // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
       if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it took too long");
-      if (store_ && has_failed_for_any(store_, is_asking_whether_any_failed_))
+      if (store_ && has_failed_for_any(store_, is_asking_whether_any_failed_) && !one->isCompleted())
         throw std::runtime_error("it failed for another rank");
     }
   }
-  bool is_gloo() const {
-    if constexpr (requires { group_->getBackendName(); }) return group_->getBackendName() == "gloo";
+  static bool is_gloo(Group const& group) {
+    if constexpr (requires { group.getBackendName(); }) {
+      try {
+        return group.getBackendName() == "gloo";
+      } catch (std::exception const&) {
+        // A backend of the program's that has no name.
+      }
+    }
     return false;
   }
   void require_sound() const {
@@ -319,6 +327,7 @@ class group_transport final : public transport, public meets_in_store {
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool is_on_device_;
+  bool is_gloo_;
   bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
   called_collectives called_{};  ///< the newest first
@@ -338,6 +347,11 @@ namespace keel::inline KEEL_MODE {
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {
+  // A store may be of several worlds, which the ranks make in the same order.
+  if (store) {
+    auto const before = store->add("keel/worlds/" + std::to_string(group->getRank()), 1);
+    store = c10::make_intrusive<c10d::PrefixStore>("keel/world/" + std::to_string(before), std::move(store));
+  }
   return world_of_ranks(std::make_shared<detail::group_transport<Group>>(std::move(group), timeout, std::move(store)));
 }
 

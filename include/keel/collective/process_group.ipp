@@ -186,8 +186,8 @@ KEEL_BODY failed_collective failure_of(int rank, int size, called_collective con
   } catch (std::exception const&) {
     found.words = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
-  found.words = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + text_of(failed) +
-                ": " + found.words + " (" + reason + "). Look at what that rank said last, and start all of them again.";
+  found.words = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + text_of(failed) + ": " +
+                found.words + " (" + reason + "). Look at what that rank said last, and start all of them again.";
   return found;
 }
 

@@ -31,8 +31,18 @@ auto on_all_ranks(World const& world, Make const& make) {
     } catch (std::exception const& one) {
       thrown = std::current_exception();
       words = first_line(one);
+    } catch (...) {
+      // Goes on below; the others wait for this rank meanwhile.
+      thrown = std::current_exception();
     }
-    std::string const failed = world.size() == 1 ? std::string() : failure_of_any(world, words);
+    if (thrown && words.empty()) words = "an exception without words";
+    std::string failed;
+    try {
+      if (world.size() > 1) failed = failure_of_any(world, words);
+    } catch (world_error const&) {
+      // Another rank is gone: what failed here says more.
+      if (!thrown) throw;
+    }
     if (thrown) std::rethrow_exception(thrown);
     if (!failed.empty()) throw world_error("E25", failed);
     return *std::move(made);

@@ -55,12 +55,12 @@ struct run_facts {
   bool known = false;
   long long world_size = 1;                             ///< ranks
   long long updates = 0;                                ///< length of the run; 0: not limited
-  bool is_length_open = false;                          ///< the batches of fit decide it
   double learning_rate = 0.0;                           ///< the smallest of the optimizer's parameter groups
   bool half_kernels = true;                             ///< the device computes in fp16
   bool bfloat16_kernels = true;                         ///< the device computes in bf16
   keel::device::kind device = keel::device::kind::any;  ///< that the parameters are on, if it is one of these
   bool is_part = false;                                 ///< of a run of several models, whose length counts iterations
+  bool is_length_open = false;                          ///< the batches of fit decide it
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };
 

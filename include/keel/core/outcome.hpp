@@ -129,6 +129,8 @@ class one_of {
     return std::get_if<Case>(&value_);
   }
   template <class Case>
+  Case const* get_if() const&& = delete;
+  template <class Case>
   held_case<Case> get_if() && {
     if (!is<Case>()) return {};
     return std::get<Case>(std::move(value_));

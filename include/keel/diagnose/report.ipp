@@ -319,20 +319,24 @@ KEEL_BODY std::string best_evaluation_of(run_history const& run) {
   }
   std::string wanted = judged.monitor.letters;
   std::replace(wanted.begin(), wanted.end(), '/', ' ');
-  if (run_event const* const first = first_event(run, "evaluated"); wanted.empty() && first != nullptr) {
-    std::string const name = text_of(*first, "name");
-    wanted = name.empty() ? "loss" : name + " loss";
+  // As the run judges: of several that have the value the one that was evaluated first.
+  std::map<std::string, run_curve> const all = evaluations_of(run);
+  std::string judged_name = all.count(wanted) > 0 ? wanted : "";
+  for (run_event const& event : run.events) {
+    if (!judged_name.empty() || event.name != "evaluated") continue;
+    std::string const of = text_of(event, "name");
+    std::string const name = (of.empty() ? "" : of + " ") + (wanted.empty() ? "loss" : wanted);
+    if (all.count(name) > 0) judged_name = name;
   }
-  for (auto const& [name, curve] : evaluations_of(run)) {
-    if (name != wanted && !name.ends_with(" " + wanted)) continue;
-    curve_point const* best = nullptr;
-    for (curve_point const& point : curve.kept) {
-      bool const is_better = best == nullptr || (judged.larger ? point.value > best->value : point.value < best->value);
-      if (std::isfinite(point.value) && is_better) best = &point;
-    }
-    if (best != nullptr) return name + " " + short_number(best->value) + " at update " + std::to_string(best->update);
+  auto const found = all.find(judged_name);
+  if (found == all.end()) return "";
+  curve_point const* best = nullptr;
+  for (curve_point const& point : found->second.kept) {
+    bool const is_better = best == nullptr || (judged.larger ? point.value > best->value : point.value < best->value);
+    if (std::isfinite(point.value) && is_better) best = &point;
   }
-  return "";
+  if (best == nullptr) return "";
+  return judged_name + " " + short_number(best->value) + " at update " + std::to_string(best->update);
 }
 
 KEEL_BODY std::string memory_plot(run_history const& run) {

@@ -34,12 +34,14 @@ class moving_average {
   /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
   class averaged_scope {
    public:
-    averaged_scope(averaged_scope&& other) noexcept : average_(std::exchange(other.average_, nullptr)), model_(other.model_) {}
+    averaged_scope(averaged_scope&& other) noexcept
+        : average_(std::exchange(other.average_, nullptr)), model_(std::exchange(other.model_, nullptr)) {}
     averaged_scope& operator=(averaged_scope&&) = delete;
     ~averaged_scope() {
       if (average_ != nullptr) average_->put_back();
     }
-    /// The model's tensors by name, not copies, the averages in their places; without a model those that are averaged.
+    /// The model's tensors by name, not copies, the averages in their places; without a model those that are averaged. Throws error (E12)
+    /// once this was moved from.
     tensor_map tensors() const;
 
    private:

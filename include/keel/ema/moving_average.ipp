@@ -81,6 +81,7 @@ KEEL_BODY void moving_average::put_back() {
 }
 
 KEEL_BODY tensor_map moving_average::averaged_scope::tensors() const {
+  if (average_ == nullptr) throw error("E12", "this average has been moved from. Ask the object that it was moved to.");
   if (model_ != nullptr) return model_tensors(*model_);
   tensor_map found;
   for (std::size_t i = 0; i < average_->parameters_.size(); ++i)

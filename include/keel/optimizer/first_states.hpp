@@ -1,5 +1,6 @@
-// What LibTorch's Adam, AdamW and RMSprop allocate when they first meet a parameter, allocated before any parameter has changed: memory
-// that runs out there costs the update and nothing else. keel's own optimizers prepare all that they need (engine.hpp).
+// What LibTorch's Adam, AdamW and RMSprop keep of each parameter, allocated before any parameter has changed: memory that runs out there
+// costs the update and nothing else. Their steps allocate more for a moment, of which that is not certain: keel's own optimizers prepare all
+// that they need (engine.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -65,7 +65,7 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
     if (is_sgd && !has_momentum(group.options())) continue;
     for (at::Tensor const& parameter : group.params()) with_state += parameter.grad().defined() ? 1 : 0;
   }
-  // From its second update on a run looks no further.
+  // From its second update on a run looks no further: a parameter that begins to train later gets its state in the step.
   if (optimizer.state().size() >= with_state) return;
 
   optimizer_ = &optimizer;
@@ -73,7 +73,7 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
   at::Tensor largest;
   for (auto& group : optimizer.param_groups()) {
     for (at::Tensor const& parameter : group.params()) {
-      if (!parameter.grad().defined()) continue;
+      if (!parameter.grad().defined() || parameter.grad().is_sparse()) continue;
       if (!largest.defined() || parameter.nbytes() > largest.nbytes()) largest = parameter;
       auto const key = libtorch::state_key(parameter);
       if (optimizer.state().find(key) != optimizer.state().end()) continue;
@@ -86,9 +86,9 @@ KEEL_BODY void first_states::make(torch::optim::Optimizer& optimizer) {
       }
     }
   }
-  // Adam's step has a gradient with weight decay, a root and a denominator at once.
-  constexpr int most_at_once = 3;
-  for (int i = 0; largest.defined() && i < most_at_once; ++i) for_a_moment.push_back(at::empty_like(largest));
+  // A root and a denominator are there at once, of SGD a gradient with weight decay.
+  int const at_once = is_sgd ? 1 : 2;
+  for (int i = 0; largest.defined() && i < at_once; ++i) for_a_moment.push_back(at::empty_like(largest));
 }
 
 KEEL_BODY void first_states::forget() noexcept {

@@ -27,7 +27,7 @@ struct settings {
   long long growth_interval = 2000;  ///< updates that were applied
   long long hysteresis = 1;          ///< overflows before the scale backs off; counted from zero when it grows
   double floor = 1.0;                ///< the scale never falls below; 0 means no floor
-  bool raise_at_floor = true;        ///< an overflow at the floor is an error, not one more skipped step
+  bool raise_at_floor = true;        ///< an overflow at the floor ends the run, and is not one more skipped step
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -22,7 +22,7 @@
 //   plateau<..>                after each patience<D> whose mean loss is not below the best one's by the share threshold<0.0>,
 //                              multiplies the rate by lowered_by<0.5>; with evaluations<N> after N evaluations in a row of
 //                              which none is better than the best so far. Where the length of the run is not known.
-// Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options say it), decay<D>, min_ratio<R> or
+// Options: warmup<D> or warmup_ratio<R> (L01), total<D> (else the trainer's options, or options.epochs and the batches), decay<D>, min_ratio<R> or
 // min_lr<L>, and those above. D is `100_steps`. What follows a warm-up begins with its end; total and milestones count from the
 // first update of the run, as its record does.
 // Left out: cycling the momentum along with the rate, which AdamW's second moment makes pointless; triangles between two rates,
@@ -185,8 +185,6 @@ constexpr bool falls_to_its_end(kind k) {
 }
 /// Needs to know how long the run is.
 constexpr bool depends_on_length(settings const& s) { return falls_to_its_end(s.kind) || s.warmup_ratio != 0.0; }
-/// Without keel::schedule::total it takes the length of the run.
-constexpr bool takes_run_length(settings const& s) { return s.total == 0 && (s.kind == kind::custom || depends_on_length(s)); }
 
 /// Otherwise the program sets the rates.
 constexpr bool changes_the_rate(settings const& s) {

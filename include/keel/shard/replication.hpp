@@ -186,6 +186,8 @@ class replication {
     } catch (world_error const&) {
       throw;
     } catch (std::exception const& thrown) {
+      // Ranks skip together, and so reach a limit together.
+      if (auto const* const skips = dynamic_cast<skip_limit_error const*>(&thrown)) all_know_ |= skips->limit().has_value();
       if (is_shared() && !all_know_ && !is_told(thrown)) world_.abort(first_line(thrown));
       throw;
     }

@@ -157,8 +157,9 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
  private:
   friend detail::gradient_access;
   using gradients_base::gradients_base;
-  update_engine* engine_ = nullptr;  ///< that is prepared
-  detail::first_states states_;      ///< of another optimizer
+  bool is_prepared_ = false;
+  update_engine* engine_ = nullptr;
+  detail::first_states states_;  ///< of another optimizer
 };
 
 template <>

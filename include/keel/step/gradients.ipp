@@ -143,6 +143,7 @@ KEEL_BODY std::variant<gradients<stage::checked>, nonfinite_gradient> gradients<
 }
 
 KEEL_BODY void gradients<stage::clipped>::prepare(torch::optim::Optimizer& optimizer) {
+  is_prepared_ = true;
   engine_ = dynamic_cast<update_engine*>(&optimizer);
   if (engine_ != nullptr) return engine_->prepare();
   states_.make(optimizer);
@@ -155,7 +156,7 @@ KEEL_BODY void gradients<stage::clipped>::write_for(torch::optim::Optimizer& opt
 }
 
 KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim::Optimizer& optimizer) && {
-  if (engine_ == nullptr) prepare(optimizer);
+  if (!is_prepared_) prepare(optimizer);
   if (engine_ != nullptr) {
     engine_->update_with(values_.factor);
   } else {

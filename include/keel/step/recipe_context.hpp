@@ -32,12 +32,12 @@ run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const&
   return {.known = true,
           .world_size = ranks,
           .updates = std::max<std::int64_t>(updates, 0),
-          .is_length_open = updates == run_facts::length_of_batches,
           .learning_rate = smallest,
           .half_kernels = Autocast::computes_in_half(parameters.device),
           .bfloat16_kernels = precision != precision::kind::bf16 || Autocast::computes_in_bfloat16(parameters.device),
           .device = kind,
-          .is_part = is_part};
+          .is_part = is_part,
+          .is_length_open = updates == run_facts::length_of_batches};
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -219,7 +219,7 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::funct
   } catch (nonfinite_error const& thrown) {
     // What cannot be saved cannot be trained on either.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
-    return roll_back({thrown.what(), false}, recipe_);
+    return roll_back({thrown.what(), false, reason::nonfinite_buffer}, recipe_);
   }
   return false;
 }

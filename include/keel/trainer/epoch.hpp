@@ -3,11 +3,13 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
 #include <keel/trainer/batch_walk.hpp>
+#include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <optional>
 #include <range/v3/range/concepts.hpp>
@@ -45,6 +47,13 @@ std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batche
   } else {
     return -1;
   }
+}
+
+/// As if the program had given options.batches_per_epoch, where the batches know it.
+template <class Batches>
+trainer_options with_epoch_length(trainer_options options, Batches& batches) {
+  options.batches_per_epoch = std::max<std::int64_t>(epoch_length(batches, options.batches_per_epoch, true), 0);
+  return options;
 }
 
 /// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.

@@ -26,7 +26,7 @@ struct trainer_options {
   /// Passes over the data; 0: as many as `updates` needs, or one.
   std::int64_t epochs = 0;
   /// Micro-batches of an epoch, as keel::shuffled_batches::size() says: with `epochs` and without `updates` they give the run's
-  /// length, which schedules need. 0: not known.
+  /// length, which schedules need. 0: not known, or as the batches of fit say.
   std::int64_t batches_per_epoch = 0;
   /// Continue from the newest checkpoint in the run directory.
   bool resume = true;
@@ -82,7 +82,7 @@ namespace keel::inline KEEL_MODE {
 /// Updates of the whole run, of `accumulate` micro-batches each; 0: not known.
 std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
-/// The same, or run_facts::length_of_batches for a schedule that takes the run's length where options.epochs alone are given of it: the
+/// The same, or run_facts::length_of_batches for a schedule that needs the run's length where options.epochs alone are given of it: the
 /// batches may know their number. Ranks may have different numbers of them.
 std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone);
 

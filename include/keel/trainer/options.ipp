@@ -18,7 +18,7 @@ KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t ac
 
 KEEL_BODY std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone) {
   bool const is_open = is_alone && options.updates == 0 && options.epochs > 0 && options.batches_per_epoch == 0 &&
-                       schedule::takes_run_length(recipe.schedule);
+                       schedule::depends_on_length(recipe.schedule) && recipe.schedule.total == 0;
   return is_open ? run_facts::length_of_batches : length_of(options, recipe.accumulate.count);
 }
 

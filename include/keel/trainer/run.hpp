@@ -684,7 +684,7 @@ class run {
                                     parts_.relief(), log_.timeline()));
     }
     log_.ended(ended, parts_.updates(), words,
-               why_finished(length() > 0 && parts_.updates() >= length(), progress_.evaluations));
+               why_finished(length() > 0 && parts_.updates() >= length(), progress_.evaluations, true));
     hooks_(event::run_end{ended});
     begun_ = false;
     in_iteration_ = false;

@@ -2,9 +2,11 @@
 #pragma once
 
 #include <exception>
+#include <keel/config/config.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/core/outcome.hpp>
+#include <optional>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -16,10 +18,13 @@ inline bool spoils_the_run(std::exception const& thrown) {
          dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
 }
 
-/// In the handler of an exception: what a run returns whose policy tolerates no more skipped updates. Rethrows any other.
-inline outcome outcome_of_limit(std::exception const& thrown) {
+/// What a run returns in the place of this exception: its policy tolerates no more skipped updates, which all ranks find together. Nothing
+/// where the exception is thrown.
+inline std::optional<outcome> limit_reached(std::exception const& thrown, config const& recipe) {
   auto const* const by = dynamic_cast<skip_limit_error const*>(&thrown);
-  if (by == nullptr || !by->limit()) throw;
+  if (by == nullptr || !by->limit()) return std::nullopt;
+  // The floor of a loss scale is reached under every policy.
+  if (*by->limit() == reason::scale_overflow && recipe.nonfinite.kind == nonfinite::kind::raise) return std::nullopt;
   return result::gave_up{*by->limit(), by->what()};
 }
 

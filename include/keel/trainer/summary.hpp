@@ -16,8 +16,8 @@ namespace keel::inline KEEL_MODE {
 
 std::string ending(outcome const& result);
 
-/// Why a run that is finished is.
-std::string why_finished(bool length_is_reached, early_stop const& evaluations);
+/// Why a run that is finished is; `by_program`: its own loop ended.
+std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
 
 /// Its name in events.jsonl.
 inline char const* event_of_ending(outcome const& result) {

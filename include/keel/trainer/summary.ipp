@@ -17,9 +17,10 @@ KEEL_BODY std::string ending(outcome const& result) {
   return "goes on";
 }
 
-KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations) {
+KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program) {
   if (evaluations.is_over()) return evaluations.why();
-  return length_is_reached ? "its length is reached" : "no more batches came";
+  if (length_is_reached) return "its length is reached";
+  return by_program ? "the program's loop ended" : "its data or its epochs came to their end";
 }
 
 KEEL_BODY std::string words_of(memory_settings const& relief) {

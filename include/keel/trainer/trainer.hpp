@@ -142,15 +142,15 @@ class trainer {
   /// Trains on the batches until the options' length is reached, the data ends, a stop is requested, or a policy gives up: the ladder, or
   /// one that skips updates until its limit, after which nothing is saved and load_best() has the best weights.
   /// `batches`: an input range, a LibTorch data loader, or a function of the epoch that returns one; each element is one
-  /// micro-batch. `loss_of(batch)`: its mean loss, or keel::weighted_loss. Throws what resume and step throw, and what a save
-  /// throws; what is not saved yet is then saved where the recipe says so.
+  /// micro-batch. `loss_of(batch)`: its mean loss, or keel::weighted_loss. Throws what resume and step throw, what a save
+  /// throws, and recipe_error for rules that the batches decide; what is not saved yet is then saved where the recipe says so.
   template <class Batches, class LossOf>
   outcome fit(Batches&& batches, LossOf&& loss_of) {
     if constexpr (!batch_source<std::remove_reference_t<Batches>>) {
       return detail::reject_call<rule::U18, Batches>(), outcome(result::finished{0});
     } else {
       detail::require_epoch_length(batches, options_.batches_per_epoch);
-      take_length_of(batches);
+      if (is_length_open()) options_ = detail::with_epoch_length(options_, batches), require_length();
       step_.add_facts(detail::source_facts<std::remove_cvref_t<Batches>>());
       typename Environment::stop const listener(options_.stop_on_signals);
       deterministic_scope const deterministic(is_strict);
@@ -161,10 +161,11 @@ class trainer {
         if (ended.is<result::finished>()) listener.defer();
         return ended;
       } catch (std::exception const& thrown) {
-        fail(thrown);
-        outcome const ended = detail::outcome_of_limit(thrown);
-        hooks_(event::run_end{ended});
-        return ended;
+        auto const limit = detail::limit_reached(thrown, configured);
+        fail(thrown, limit.has_value());
+        if (!limit) throw;
+        hooks_(event::run_end{*limit});
+        return *limit;
       }
     }
   }
@@ -254,8 +255,9 @@ class trainer {
       }
       bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
       step_.settle();
-      if (gave_up_) return end_run(*std::exchange(gave_up_, std::nullopt));
-      return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}));
+      if (gave_up_) return end_run(*std::exchange(gave_up_, std::nullopt), true);
+      return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}),
+                     true);
     });
   }
   /// Where a loop continues after resume().
@@ -282,7 +284,7 @@ class trainer {
   // Checkpoints.
 
   /// Loads the newest good checkpoint of the run directory; false if there is none. fit and the first step do it by themselves.
-  /// Throws checkpoint_error if there are checkpoints but none that this run can use.
+  /// Throws checkpoint_error if there are checkpoints but none that this run can use, recipe_error (L04) for a schedule without a length.
   bool resume() { return require_length(), checkpoints_.resume(); }
   /// Saves a checkpoint now, beside a scheduled one of this update if there is one; returns when it is durable, or under
   /// checkpoint::asynchronous when it was copied. Throws error: E12 without a checkpoint policy, S16 inside an update; what a
@@ -387,10 +389,11 @@ class trainer {
       return detail::reject_call<rule::U32, Batches>(), preflight_result();
     } else {
       using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
-      take_length_of(batches);
+      auto const known = is_length_open() ? detail::with_epoch_length(options_, batches) : options_;
       detail::raised const trying(is_trying_);
-      return detail::preflight_where_included(looked_at{step_, checkpoints_.registered(), evaluator_, options_, length()},
-                                              batches, loss_of, options);
+      looked_at const subject{step_, checkpoints_.registered(), evaluator_, known,
+                              length_of(known, recipe_value().accumulate.count)};
+      return detail::preflight_where_included(subject, batches, loss_of, options);
     }
   }
 
@@ -460,22 +463,18 @@ class trainer {
     bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe_value().accumulate.count;
     return accumulates_otherwise ? options_.updates : length_of(options_, recipe_value().accumulate.count);
   }
-  /// As if the program had given options.batches_per_epoch; nothing where the length is known, or where the batches do not know theirs.
-  template <class Batches>
-  void take_length_of(Batches& batches) {
-    if (!step_.facts().is_length_open) return;
-    options_.batches_per_epoch = std::max<std::int64_t>(detail::epoch_length(batches, 0, true), 0);
-    require_length();
-  }
+  bool is_length_open() const { return step_.facts().is_length_open; }
   /// Throws recipe_error (L04) where the schedule needs a length that neither options nor batches gave.
   void require_length() {
-    if (!step_.facts().is_length_open) return;
-    step_.set_length(length());
-    progress_.record.alarms.set_warmup(schedule::warmup_updates(recipe_value().schedule, length()));
+    if (!is_length_open()) return;
+    step_.set_length(length_of(options_, step_.present_value().accumulate.count));
+    progress_.record.alarms.set_warmup(schedule::warmup_updates(recipe_value().schedule, step_.facts().updates));
   }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
-  detail::dry_run<recipe, Environment, step_type> dry_run() { return {step_, checkpoints_.registered(), length()}; }
+  detail::dry_run<recipe, Environment, step_type> dry_run() {
+    return {step_, checkpoints_.registered(), is_length_open() ? run_facts::length_of_batches : length()};
+  }
 
   template <class Batch, class LossOf, class Use>
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
@@ -820,7 +819,7 @@ class trainer {
     step_.drop_update();
   }
 
-  outcome end_run(outcome const& ended) {
+  outcome end_run(outcome const& ended, bool by_program = false) {
     step_.settle();
     step_.verify_replicas();
     step_.phases().stop();
@@ -832,18 +831,19 @@ class trainer {
     console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), progress_.record,
                                   progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                   step_.relief(), log_.timeline()));
-    log_.ended(ended, step_.updates(), words, why_finished(length_reached(), progress_.evaluations));
+    log_.ended(ended, step_.updates(), words, why_finished(length_reached(), progress_.evaluations, by_program));
     watch_.end();
     hooks_(event::run_end{ended});
     begun_ = false;
     ended_ = true;
-    stop_requested_ = false;
-    if constexpr (step_type::replicates) {
-      // What asked this loop to end does not ask the next one.
-      signal_ = 0;
-      step_.ranks().forget_asked();
-    }
+    forget_stops();
     return ended;
+  }
+  /// What asked this loop to end does not ask the next one.
+  void forget_stops() {
+    stop_requested_ = false;
+    signal_ = 0;
+    if constexpr (step_type::replicates) step_.ranks().forget_asked();
   }
 
   /// What a program's own loop calls: an exception by which its run is over is in the record as fit's.
@@ -861,11 +861,12 @@ class trainer {
   }
 
   /// In the handler of the exception by which the run ends: what can still be written down is.
-  void fail(std::exception const& thrown) {
-    step_.ranks().leave(first_line(thrown).c_str());
+  void fail(std::exception const& thrown, bool of_all = false) {
+    if (!of_all) step_.ranks().leave(first_line(thrown).c_str());
     observer_.failing(thrown, evaluator_.is_inside());
     drop_open_update();
     begun_ = false;
+    forget_stops();
     auto const try_to = [](auto const& call) {
       try {
         call();
