@@ -35,6 +35,12 @@ inline constexpr bool is_sanitized = true;
 #else
 inline constexpr bool is_sanitized = false;
 #endif
+/// Several times slower again: a process takes seconds to end.
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool is_thread_sanitized = true;
+#else
+inline constexpr bool is_thread_sanitized = false;
+#endif
 
 /// Where the small models and their batches are: KEEL_TEST_DEVICE, or the CPU.
 at::Device device();

@@ -407,6 +407,10 @@ TEST_CASE("processes train what ranks of one process do, and one that throws or 
 }
 
 TEST_CASE("a rank that hangs ends itself by keel::timeout::hard, and the others end with its words long before their collectives would") {
+  if (is_thread_sanitized) {
+    WARN("SKIPPED: under ThreadSanitizer two seconds pass on each rank before the one that hangs has ended");
+    return;
+  }
   auto const all = run_ranks("trainer_hangs", 3);
   for (std::size_t const rank : {0u, 1u}) {
     CHECK(has(all[rank], "[E25] rank " + std::to_string(rank) + " of 3 cannot complete the agreement"));

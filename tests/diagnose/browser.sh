@@ -3,10 +3,10 @@
 # and 1400 pixels in light and dark. With KEEL_PICTURES=FOLDER the pictures stay there for a look.
 set -euo pipefail
 if [ $# -ne 1 ] || [ ! -x "$1" ]; then
-  echo "usage: $0 REPORT, the program of examples/report.cpp" >&2
+  echo "usage: $0 KEEL, the program" >&2
   exit 1
 fi
-report=$(realpath "$1")
+keel=$(realpath "$1")
 if ! command -v chromium >/dev/null; then
   echo "SKIPPED: there is no chromium"
   exit 0
@@ -37,7 +37,7 @@ awk 'BEGIN {
   for (i = 0; i < 300; ++i) printf ",{\"ph\":\"X\",\"pid\":1,\"tid\":3,\"name\":\"aten::addmm\",\"cat\":\"matrix products\",\"ts\":%d,\"dur\":80}\n", i * 100
   print ",{\"ph\":\"X\",\"pid\":1,\"tid\":9,\"name\":\"forward\",\"cat\":\"phase\",\"ts\":0,\"dur\":20000}]}"
 }' >"$folder/run/profiles/update-000000300/trace.json"
-"$report" "$folder/run" --output "$folder/report.html" >"$folder/said"
+"$keel" report "$folder/run" --output "$folder/report.html" >"$folder/said"
 grep -qF 'Finished after update 380. 1 rollback. 1 alarm.' "$folder/said" || { cat "$folder/said"; exit 1; }
 
 # A profile of its own, so that no other Chromium of this user takes the page.

@@ -16,7 +16,7 @@ floor_of() {
     keel/step/*) echo 5 ;;
     keel/trainer/*) echo 6 ;;
     keel/diagnose/* | keel/rl/*) echo 7 ;;
-    keel/keel.hpp | keel/compiled/*) echo 8 ;;
+    keel/keel.hpp | keel/compiled/* | keel/tools/*) echo 8 ;;
     keel/collective/* | keel/gradients/* | keel/optimizer/* | keel/lora/* | keel/memory/* | keel/metrics/* | keel/json/*) echo 4 ;;
     keel/*/*)
       local folder=${1#keel/}

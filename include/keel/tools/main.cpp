@@ -1,0 +1,80 @@
+// The program keel: looks at runs, checkpoints and recipes without the program that trained.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <filesystem>
+#include <keel/core/version.hpp>
+#include <keel/tools/commands.hpp>
+#include <string>
+#include <vector>
+
+int main(int count, char** words) {
+  using path = std::filesystem::path;
+  CLI::App program("Looks at runs, checkpoints and recipes of keel. What cannot be read is exit status 2.", "keel");
+  program.set_version_flag("--version", std::string(keel::version));
+  program.require_subcommand(1);
+  int status = 0;
+  std::vector<path> paths;
+  path first, second, output = "report.html";
+  std::vector<std::string> asked;
+  double seconds = 0.0;
+
+  auto* const report = program.add_subcommand("report", "writes a page about runs, which any browser opens, without a network");
+  report->add_option("RUN_DIRECTORY", paths, "directories that hold metrics.jsonl")->required();
+  report->add_option("--output,-o", output, "the page")->capture_default_str();
+  report->callback([&] { status = keel::tools::report(paths, output); });
+
+  auto* const triage = program.add_subcommand("triage",
+                                              "judges a run, also while it runs: the family of trouble, the likely causes with "
+                                              "their evidence, and what to do. Exit status: 0 "
+                                              "healthy, 1 in trouble, 3 not enough data, 4 it did not end");
+  triage->add_option("RUN_DIRECTORY", first, "a directory that holds metrics.jsonl or events.jsonl")->required();
+  triage->add_option("--every", seconds, "judge again and again, with so many seconds between, until the run is in trouble");
+  triage->callback([&] { status = keel::tools::triage(first, seconds); });
+
+  auto* const compare = program.add_subcommand("compare",
+                                               "says where two runs part: settings, the first update whose record differs, and "
+                                               "the distance of their weights. Exit status: 0 the "
+                                               "same, 1 they part");
+  compare->add_option("RUN_A", first, "a directory that holds metrics.jsonl, as of a run that is fine")->required();
+  compare->add_option("RUN_B", second, "another one")->required();
+  compare->callback([&] { status = keel::tools::compare(first, second); });
+
+  auto* const explain = program.add_subcommand(
+      "explain", "says what a message, a symptom or an id of keel means and what to do. Exit status: 0 found, 1 nothing fits");
+  explain->add_option("WORDS", asked, "a message, a symptom as \"loss jumps after a resume\", or an id as A01")->required();
+  explain->callback([&] {
+    std::string all;
+    for (std::string const& word : asked) all += word + " ";
+    status = keel::tools::explain(all);
+  });
+
+  auto* const check = program.add_subcommand(
+      "check", "judges recipes in JSON files by keel's rules. Exit status: 0 good, 1 a rule is broken, 2 not a recipe");
+  check->add_option("FILE", paths, "recipes to judge")->required();
+  check->callback([&] { status = keel::tools::check(paths); });
+
+  auto* const checkpoint = program.add_subcommand("checkpoint", "looks into checkpoints");
+  checkpoint->require_subcommand(1);
+  auto* const verify =
+      checkpoint->add_subcommand("verify", "compares every byte with the manifest. Exit status: 0 whole, 1 one is damaged");
+  verify->add_option("DIR", paths, "checkpoints or run directories")->required();
+  verify->callback([&] { status = keel::tools::verify_checkpoints(paths); });
+  auto* const show = checkpoint->add_subcommand("show", "who wrote it, of which recipe, where the run stood, and the tensors");
+  show->add_option("DIR", first, "a checkpoint, or a run directory for its newest")->required();
+  show->callback([&] { status = keel::tools::show_checkpoint(first); });
+  auto* const diff = checkpoint->add_subcommand("diff", "how two checkpoints differ. Exit status: 0 the same, 1 they differ");
+  diff->add_option("FIRST", first, "a checkpoint, or a run directory for its newest")->required();
+  diff->add_option("SECOND", second, "the other one")->required();
+  diff->callback([&] { status = keel::tools::diff_checkpoints(first, second); });
+
+  try {
+    program.parse(count, words);
+    return status;
+  } catch (CLI::ParseError const& thrown) {
+    return program.exit(thrown);
+  } catch (std::exception const& thrown) {
+    std::fprintf(stderr, "%s\n", thrown.what());
+    return 2;
+  }
+}

@@ -1,0 +1,60 @@
+#!/usr/bin/env bash
+# commands.sh KEEL GOOD_RECIPE OLDER: what the commands of the program keel answer, with their exit status. OLDER: run directories of
+# tests/checkpoint/older.
+set -euo pipefail
+keel=$(realpath "$1")
+good=$2
+older=$3/0.1
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+count=0
+fail() {
+  echo "$*" >&2
+  exit 1
+}
+# answers STATUS "WORDS" ARG..
+answers() {
+  local due=$1 words=$2 status=0
+  shift 2
+  "$keel" "$@" > "$folder/said" 2>&1 || status=$?
+  [ "$status" -eq "$due" ] || fail "keel $*: exit status $status, expected $due: $(cat "$folder/said")"
+  grep -qF -- "$words" "$folder/said" || fail "keel $*: does not say '$words' but: $(cat "$folder/said")"
+  count=$((count + 1))
+}
+
+answers 0 'ladder halve_micro_batch, enable_recompute reentrant, give_up' check "$good"
+echo '{"shard": {"zero": 3}, "recompute": "non_reentrant", "ema": 1.0}' > "$folder/bad.json"
+answers 1 '[A01] non-reentrant' check "$folder/bad.json"
+answers 1 '[M10] the decay' check "$folder/bad.json"
+echo '{"shrad": {"zero": 3}}' > "$folder/unknown.json"
+answers 2 'did you mean "shard"?' check "$folder/unknown.json"
+answers 2 'cannot open' check "$folder/nowhere.json"
+answers 2 'cannot open' check "$good" "$folder/nowhere.json" "$folder/bad.json"
+
+answers 0 'parameters that ZeRO-3 freed' explain '[A01]'
+answers 1 'no entry of the guide has these words' explain xyzzy
+
+cp -r "$older/judged/run" "$folder/run"
+cp -r "$older/at_milestones/run" "$folder/other"
+cp -r "$older/at_milestones/run" "$folder/third"
+answers 0 'whole: update 6' checkpoint verify "$folder/run"
+answers 0 'written by    keel' checkpoint show "$folder/run"
+answers 0 'the same' checkpoint diff "$folder/run" "$folder/run/checkpoints/step-000000006"
+answers 1 'differences' checkpoint diff "$folder/run" "$folder/other"
+printf 'x' | dd of="$folder/other/checkpoints/step-000000006/model.safetensors" bs=1 seek=100 conv=notrunc 2>/dev/null
+answers 1 'DAMAGED' checkpoint verify "$folder/run" "$folder/other"
+answers 2 'holds no checkpoint' checkpoint verify "$folder"
+
+cd "$folder"
+answers 0 'wrote ' report run --output page.html
+grep -q '</html>' page.html || fail "keel report left no page"
+answers 2 '[E02]' report nowhere
+answers 2 '[E02]' triage nowhere
+answers 3 'not enough data' triage run
+answers 1 'they part' compare run "$folder/third"
+answers 2 '[E02]' compare run nowhere
+
+"$keel" --version > said || fail "keel --version fails"
+answers 106 'subcommand' 
+answers 106 'RUN_DIRECTORY is required' triage
+echo "keel answered $count times"
