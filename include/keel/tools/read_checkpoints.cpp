@@ -6,6 +6,7 @@
 #include <keel/checkpoint/store.hpp>
 #include <keel/checkpoint/verify.hpp>
 #include <keel/diagnose/compare_runs.hpp>
+#include <keel/json/load_config.hpp>
 #include <keel/tools/commands.hpp>
 #include <map>
 #include <set>
@@ -111,8 +112,12 @@ int show_checkpoint(fs::path const& path) {
   std::printf("%s\n  update        %lld%s\n  written by    keel %s, LibTorch %s\n", checkpoint.c_str(),
               static_cast<long long>(all.update), all.requested ? ", requested" : "", all.keel.c_str(), all.libtorch.c_str());
   std::printf("recipe\n");
-  for (auto const& [slot, words] : all.recipe.items())
-    std::printf("  %-14s%s\n", slot.c_str(), words.get<std::string>().c_str());
+  try {
+    std::fputs(describe(parse_config(all.recipe.dump())).c_str(), stdout);
+  } catch (config_error const&) {
+    // Custom policies, or a recipe of another version: as it was written.
+    std::printf("%s\n", all.recipe.dump(2).c_str());
+  }
   std::printf("state\n");
   std::vector<std::pair<std::string, std::string>> fields;
   flatten(content.state.value("run", nlohmann::json::object()), "", fields);

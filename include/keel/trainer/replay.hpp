@@ -59,9 +59,8 @@ struct replay_result {
 /// What became of the update with one thing changed.
 struct narrow_row {
   std::string experiment;  ///< what was changed
-  bool was_tried;
   bool is_finite;
-  std::string words;  ///< where it began then, or why it was not tried
+  std::string words;  ///< where it began then
 };
 struct narrow_result {
   std::vector<narrow_row> rows;
@@ -269,15 +268,12 @@ class incident_replay {
 /// The experiments of narrow(), in the order in which they are tried.
 std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts, config const& recipe);
 narrow_row row_of(std::string const& experiment, replay_result const& result);
-/// What cannot be tried on one update of one process, and why.
-std::vector<narrow_row> experiments_left_out(config const& recipe);
 
 template <class Again>
 narrow_result narrowed(Again& again) {
   narrow_result result;
   for (auto const& [experiment, options] : experiments_on(again.facts(), again.recipe_value()))
     result.rows.push_back(row_of(experiment, again.run(options)));
-  for (narrow_row& one : experiments_left_out(again.recipe_value())) result.rows.push_back(std::move(one));
   return result;
 }
 

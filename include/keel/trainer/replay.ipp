@@ -24,7 +24,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY std::vector<std::string> narrow_result::cures() const {
   std::vector<std::string> found;
   for (narrow_row const& row : rows) {
-    if (row.was_tried && row.is_finite) found.push_back(row.experiment);
+    if (row.is_finite) found.push_back(row.experiment);
   }
   return found;
 }
@@ -35,7 +35,7 @@ KEEL_BODY std::string narrow_result::table() const {
   std::string text;
   for (narrow_row const& row : rows) {
     text += row.experiment + std::string(width - row.experiment.size() + 2, ' ');
-    text += !row.was_tried ? "not tried   " : row.is_finite ? "FINITE      " : "not finite  ";
+    text += row.is_finite ? "FINITE      " : "not finite  ";
     text += row.words + "\n";
   }
   return text;
@@ -155,13 +155,7 @@ KEEL_BODY std::vector<std::pair<std::string, replay_options>> experiments_on(inc
 }
 
 KEEL_BODY narrow_row row_of(std::string const& experiment, replay_result const& result) {
-  return {experiment, true, result.is_finite(), result.is_finite() ? "" : to_sentence(result.origin)};
-}
-
-KEEL_BODY std::vector<narrow_row> experiments_left_out(config const&) {
-  return {{"a smaller learning rate", false, false,
-           "this update failed before its step; options.resume_at goes on from an earlier checkpoint with another rate"},
-          {"one rank", false, false, "the run has one"}};
+  return {experiment, result.is_finite(), result.is_finite() ? "" : to_sentence(result.origin)};
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -22,7 +22,6 @@
 #include <keel/lora/lora.hpp>
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/words_of_0_1.hpp>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -105,41 +104,11 @@ bool comes_to_the_same(typename Slot::settings before, typename Slot::settings n
   return before == now;
 }
 
-/// True for a recipe whose words keel 0.1 wrote.
-template <class Slot>
-bool has_words(std::string const& before, config const& value) {
-  std::string const now = words_of_0_1<Slot>(value);
-  if (before == now) return true;
-  if constexpr (std::is_same_v<Slot, slot::attention>) {
-    for (attention_kind const kind : {attention_kind::automatic, attention_kind::math, attention_kind::fused}) {
-      config other = value;
-      other.attention.kind = kind;
-      if (before == words_of_0_1<Slot>(other)) return kernel_of(other.attention, value) == kernel_of(value.attention, value);
-    }
-  }
-  if constexpr (std::is_same_v<Slot, slot::shard>) {
-    config other = value;
-    other.shard = shard::replicate::configured;
-    return shard::is_of_ranks(value.shard) && before == words_of_0_1<Slot>(other);
-  }
-  // Its first checkpoints do not name custom policies.
-  if constexpr (requires { (value.*place<Slot>).own; }) {
-    short_name const& own = (value.*place<Slot>).own;
-    return !own.empty() && before + ", " + own.letters == now;
-  }
-  return false;
-}
-
 /// A slot's settings of a checkpoint beside those of the recipe: nothing where they come to the same, or what the checkpoint's are.
 template <class Slot>
 std::string other_settings(nlohmann::json const& saved, config const& value) {
   if (saved.is_null()) return "nothing";
   if (saved == slot_to_json<Slot>(value)) return "";
-  if (saved.is_string()) {
-    auto const before = saved.get<std::string>();
-    if (has_words<Slot>(before, value)) return "";
-    return before.empty() ? "nothing" : printable(before, 200);
-  }
   try {
     config before;
     before.*place<Slot> = read_slot<Slot>(saved, "");
