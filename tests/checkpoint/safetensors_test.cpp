@@ -128,6 +128,7 @@ TEST_CASE("a tensor that cannot be saved is named and nothing is written") {
 }
 
 TEST_CASE("a model's parameters and buffers are saved by its name, and load again") {
+  using namespace keel_test;
   scratch_directory const directory;
   auto const model = make_small();
   keel::save_safetensors(directory / "model.safetensors", *model, {{"kind", "small"}});

@@ -91,7 +91,7 @@ TEST_CASE("a group for devices gets the store in which the hosts met, and its fa
     return of_devices;
   });
   CHECK(world.timeout() == 5s);
-  CHECK(store->check({"devices/key"}));
+  CHECK(store->check({"keel/world/1/devices/key"}));
   CHECK(!store->check({"key"}));
   CHECK(world.leaves_signs());
   world.limit(2s);

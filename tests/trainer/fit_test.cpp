@@ -295,12 +295,13 @@ TEST_CASE("a function of the epoch may return LibTorch's own pointer to a loader
 }
 
 TEST_CASE("a schedule takes the run's length from options.epochs and batches that know their number") {
-  struct falling : keel::recipe<keel::accumulate<2>, keel::schedule::cosine<keel::schedule::warmup_ratio<0.25>>, keel::checkpoint::every<3_steps>> {};
+  struct falling : keel::recipe<keel::accumulate<2>, keel::schedule::cosine<keel::schedule::warmup_ratio<0.25>>> {};
+  struct falling_and_saved : keel::recipe<keel::accumulate<2>, keel::schedule::cosine<keel::schedule::warmup_ratio<0.25>>, keel::checkpoint::every<3_steps>> {};
   std::vector<pair_batch> data;
   for (std::uint64_t seed = 0; seed < 8; ++seed) data.push_back(make_pair_batch(seed));
   scratch_directory const directory;
-  auto const train = [&](keel::trainer_options options, std::int64_t stop_at = -1) {
-    fixture<falling> f(std::move(options));
+  auto const train_with = [&]<class Recipe>(Recipe, keel::trainer_options options, std::int64_t stop_at = -1) {
+    fixture<Recipe> f(std::move(options));
     std::vector<double> rates;
     f.run.on([&](keel::event::update_end const& e) {
       rates.push_back(f.run.learning_rate());
@@ -309,15 +310,16 @@ TEST_CASE("a schedule takes the run's length from options.epochs and batches tha
     f.run.fit(data, mean_squared_error(f.model));
     return std::pair(rates, copies_of(f.model->parameters()));
   };
+  auto const train = [&](keel::trainer_options options) { return train_with(falling{}, std::move(options)); };
   auto const given = train({.epochs = 3, .batches_per_epoch = 8});
   CHECK(given.first.size() == 12);
   auto const found = train({.epochs = 3});
   CHECK(found.first == given.first);
   CHECK(same_bits(found.second, given.second));
-  train({.run_directory = directory.path(), .epochs = 3}, 5);
-  CHECK(same_bits(train({.run_directory = directory.path(), .epochs = 3}).second, given.second));
+  train_with(falling_and_saved{}, {.run_directory = directory.path(), .epochs = 3}, 5);
+  CHECK(same_bits(train_with(falling_and_saved{}, {.run_directory = directory.path(), .epochs = 3}).second, given.second));
   try {
-    train({.run_directory = directory.path(), .epochs = 4});
+    train_with(falling_and_saved{}, {.run_directory = directory.path(), .epochs = 4});
     FAIL("a resume over another length was taken");
   } catch (keel::checkpoint_error const& thrown) {
     CHECK(thrown.id() == "E03");

@@ -54,11 +54,8 @@ result go(std::filesystem::path const& directory, Bad const& bad, std::int64_t l
       at::Tensor const loss = mean_squared_error(model)(make_pair_batch(static_cast<std::uint64_t>(rows[0])));
       return bad(run, rows[0]) ? loss * NAN : loss;
     };
-    try {
-      run.fit(batches, loss_of);
-    } catch (keel::error const& thrown) {
-      found.error = thrown.what();
-    }
+    keel::outcome const ended = run.fit(batches, loss_of);
+    if (ended.gave_up()) found.error = ended.gave_up()->detail;
     found.updates = run.updates();
     found.rollbacks = run.rollbacks();
     found.learning_rate = run.learning_rate();
