@@ -220,7 +220,7 @@ TEST_CASE("what ends a rank before its run has parts is told to the others") {
     keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
   });
   CHECK(has(said[0], "[E01]"));
-  CHECK(has(said[1], "rank 0 has given up: an exception has ended its run"));
+  CHECK(has(said[1], "[E25] rank 0: [E01] another run"));
   for (std::string const& one : words_of_ranks(2, [&](keel::world_of_ranks const& world) {
          gan of(world);
          keel::run<unsaved> run{world, quiet()};

@@ -232,8 +232,9 @@ class attempt_store : public c10d::PrefixStore {
   /// does not say.
   bool are_all_connected(launch const& how, bool is_connected, std::chrono::steady_clock::time_point last) {
     auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
-    if (!is_connected) set(failed_key, {1});
-    set(key(how.rank), {1});
+    std::vector<std::uint8_t> const yes{1};
+    if (!is_connected) set(failed_key, yes);
+    set(key(how.rank), yes);
     for (int rank = 0; rank < how.size;) {
       if (has_failed()) return false;
       if (check({key(rank)})) {

@@ -392,7 +392,7 @@ class trainer {
       auto const known = is_length_open() ? detail::with_epoch_length(options_, batches) : options_;
       detail::raised const trying(is_trying_);
       looked_at const subject{step_, checkpoints_.registered(), evaluator_, known,
-                              length_of(known, recipe_value().accumulate.count)};
+                              is_length_open() ? length_of(known, step_.present_value().accumulate.count) : length()};
       return detail::preflight_where_included(subject, batches, loss_of, options);
     }
   }
