@@ -32,7 +32,7 @@ auto on_all_ranks(World const& world, Make const& make) {
       thrown = std::current_exception();
       words = first_line(one);
     } catch (...) {
-      // Goes on below; the others wait for this rank meanwhile.
+      // Rethrown below, once the others, who wait for this rank, know of it.
       thrown = std::current_exception();
     }
     if (thrown && words.empty()) words = "an exception without words";

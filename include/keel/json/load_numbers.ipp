@@ -13,7 +13,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// True if a field of a slot stands in the JSON of that slot, as a key or as the argument of a policy.
+/// True if the JSON of a slot gives this field, as a key or as the argument of a policy.
 KEEL_BODY bool is_field_there(nlohmann::json const& value, char const* field, char const* argument) {
   if (!value.is_object()) return argument != nullptr && is_same(argument, field) && !value.is_string();
   if (value.contains(field)) return true;

@@ -35,7 +35,7 @@ std::vector<fs::path> checkpoints_of(fs::path const& path) {
 
 fs::path one_checkpoint(fs::path const& path) { return checkpoints_of(path).back(); }
 
-std::string words_of(at::Tensor const& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
+std::string describe_tensor(at::Tensor const& tensor) { return c10::str(tensor.scalar_type(), " ", tensor.sizes()); }
 
 /// Numbers and texts by their path, without the tensors' marks.
 void flatten(nlohmann::json const& value, std::string const& path, std::vector<std::pair<std::string, std::string>>& into) {
@@ -59,7 +59,7 @@ int diff_tensors(char const* name, tensor_map const& a, tensor_map const& b) {
     if (left == a.end() || right == b.end()) {
       words = left == a.end() ? "only in the second" : "only in the first";
     } else if (left->second.sizes() != right->second.sizes() || left->second.scalar_type() != right->second.scalar_type()) {
-      words = words_of(left->second) + " and " + words_of(right->second);
+      words = describe_tensor(left->second) + " and " + describe_tensor(right->second);
     } else if (!at::equal(left->second, right->second)) {
       at::Tensor const apart = (left->second.to(at::kDouble) - right->second.to(at::kDouble)).abs();
       char text[96];
@@ -127,7 +127,7 @@ int show_checkpoint(fs::path const& path) {
     std::uint64_t bytes = 0;
     for (auto const& [key, tensor] : *tensors) bytes += tensor.nbytes();
     std::printf("%s: %zu tensors, %.1f MB\n", name, tensors->size(), static_cast<double>(bytes) / 1e6);
-    for (auto const& [key, tensor] : *tensors) std::printf("  %-32s%s\n", key.c_str(), words_of(tensor).c_str());
+    for (auto const& [key, tensor] : *tensors) std::printf("  %-32s%s\n", key.c_str(), describe_tensor(tensor).c_str());
   }
   return 0;
 }
