@@ -112,7 +112,7 @@ class agreeing {
  public:
   explicit agreeing(keel::world_of_ranks const& world)
       : world_(world), optimizer_(model_->parameters(), 0.1), parameters_(keel::collect_parameters(*model_, optimizer_)), with_(world) {
-    with_.begin({}, parameters_, *model_, optimizer_, false, false);
+    with_.begin({}, parameters_, *model_, optimizer_, /*updates=*/0, /*has_closure=*/false, /*on_device=*/false);
   }
   /// From when the last rank begins until all are at the end.
   double turn(bool agrees) {

@@ -97,6 +97,7 @@ template <class Case>
 class held_case : public std::optional<Case> {
  public:
   using std::optional<Case>::optional;
+  operator bool() const { return this->has_value(); }
   friend bool operator==(held_case const& one, std::nullptr_t) { return !one.has_value(); }
 };
 
