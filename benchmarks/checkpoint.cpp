@@ -122,7 +122,7 @@ void write(fs::path const& folder) {
   run.trainer.save();
   std::uint64_t const bytes = bytes_of(folder / "write/checkpoints");
   std::vector<char> const content(bytes, 'k');
-  keel::posix_files files;
+  keel::file_system files;
   auto const theirs = [&] {
     fs::path const name = folder / "plain";
     auto const file = files.create(name);

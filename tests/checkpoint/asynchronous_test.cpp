@@ -34,18 +34,18 @@ struct held_disk {
   }
 };
 
-struct held_files : keel::posix_files {
+struct held_files : keel::file_system {
   explicit held_files(std::shared_ptr<held_disk> disk = nullptr) : disk_(std::move(disk)) {}
-  keel::file_handle create(path const& name) {
+  keel::file_handle create(path const& name) override {
     if (disk_ && name.filename() == "model.safetensors") {
       std::unique_lock<std::mutex> lock(disk_->mutex);
       disk_->most_writing = std::max(disk_->most_writing, ++disk_->writing);
       disk_->wake.wait(lock, [this] { return !disk_->held; });
       --disk_->writing;
     }
-    return posix_files::create(name);
+    return file_system::create(name);
   }
-  std::string sync_directory(path const& name) {
+  std::string sync_directory(path const& name) override {
     if (disk_ && name.filename() == "checkpoints") {
       std::lock_guard<std::mutex> const lock(disk_->mutex);
       if (disk_->fail_syncs > 0) {
@@ -53,14 +53,11 @@ struct held_files : keel::posix_files {
         keel::detail::throw_file_error("sync", name, EIO);
       }
     }
-    return posix_files::sync_directory(name);
+    return file_system::sync_directory(name);
   }
 
  private:
   std::shared_ptr<held_disk> disk_;
-};
-struct on_a_held_disk : keel::environment {
-  using files = held_files;
 };
 
 template <class... Options>
@@ -72,13 +69,13 @@ struct parts {
   explicit parts(std::filesystem::path const& directory, std::shared_ptr<held_disk> disk = nullptr)
       : model((keel::seed<Recipe>(), std::make_shared<small_module>(0.2))),
         optimizer(model->parameters(), 0.05),
-        run(model, optimizer, quiet({.run_directory = directory}), held_files(std::move(disk))) {}
+        run(model, optimizer, quiet({.run_directory = directory, .own_files = std::make_shared<held_files>(std::move(disk))})) {}
   void update() {
     run.step(make_pair_batch(static_cast<std::uint64_t>(count++)), mean_squared_error(model));
   }
   std::shared_ptr<small_module> model;
   torch::optim::AdamW optimizer;
-  keel::trainer<Recipe, on_a_held_disk> run;
+  keel::trainer<Recipe> run;
   int count = 0;
 };
 
@@ -106,7 +103,7 @@ TEST_CASE("async_save_holds_the_old_values: every tensor is changed right after 
   at::rand({5});
   disk->let_go();
   p.run.wait_for_save();
-  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  keel::checkpoint_store store(directory / "run/checkpoints");
   auto const saved = store.load(2);
   std::size_t i = 0;
   for (auto const& item : p.model->named_parameters()) CHECK(same_bits(saved.model.at(item.key()), parameters[i++]));
@@ -139,7 +136,7 @@ TEST_CASE("torn_async_save: step and content agree, and the name is the content'
     disk->let_go();
   }
   p.run.wait_for_save();
-  keel::checkpoint_store<> store(slowly / "run/checkpoints");
+  keel::checkpoint_store store(slowly / "run/checkpoints");
   REQUIRE(store.updates().size() == 8);
   for (std::int64_t const update : store.updates()) {
     auto const saved = store.load(update);
@@ -178,7 +175,7 @@ TEST_CASE("stale_buffers: successive checkpoints differ in every moment, also wh
   }
   p.update();
   p.run.wait_for_save();
-  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  keel::checkpoint_store store(directory / "run/checkpoints");
   auto const before = store.load(2);
   auto const after = store.load(3);
   for (auto const& [name, tensor] : before.optimizer) CHECK_FALSE(same_bits(tensor, after.optimizer.at(name)));
@@ -201,7 +198,7 @@ TEST_CASE("a slow disk never makes two saves overlap: the next one waits, or is 
     release.join();
     for (int i = 0; i < 4; ++i) p.update();
     p.run.wait_for_save();
-    CHECK(keel::checkpoint_store<>(directory / "waits/checkpoints").updates() == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6});
+    CHECK(keel::checkpoint_store(directory / "waits/checkpoints").updates() == std::vector<std::int64_t>{1, 2, 3, 4, 5, 6});
   }
   {
     parts<saves<checkpoint::drop_when_busy>> p(directory / "drops", disk);
@@ -211,7 +208,7 @@ TEST_CASE("a slow disk never makes two saves overlap: the next one waits, or is 
     p.run.wait_for_save();
     p.update();
     p.run.wait_for_save();
-    CHECK(keel::checkpoint_store<>(directory / "drops/checkpoints").updates() == std::vector<std::int64_t>{1, 5});
+    CHECK(keel::checkpoint_store(directory / "drops/checkpoints").updates() == std::vector<std::int64_t>{1, 5});
     std::string const events = read_file(directory / "drops/events.jsonl");
     CHECK(events.find("\"checkpoint_dropped\",\"update\":3") != std::string::npos);
   }
@@ -235,7 +232,7 @@ TEST_CASE("a save that fails beside training is heard of at the next step, by na
   REQUIRE(heard.size() == 1);
   CHECK(heard[0].find("2 [E02] cannot sync " + (directory / "run/checkpoints").string()) == 0);
   p.run.wait_for_save();
-  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  keel::checkpoint_store store(directory / "run/checkpoints");
   CHECK(store.updates().back() > 2);
   for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
   CHECK(read_file(directory / "run/events.jsonl").find("\"checkpoint_failed\",\"update\":2") != std::string::npos);
@@ -273,14 +270,14 @@ TEST_CASE("loading_beside_a_save: who reads the directory finds the one from bef
     p.run.wait_for_save();
     disk->hold();
     p.update();
-    keel::checkpoint_store<> reader(directory / "run/checkpoints");
+    keel::checkpoint_store reader(directory / "run/checkpoints");
     CHECK(reader.updates() == std::vector<std::int64_t>{1});
     CHECK_NOTHROW(reader.load(1));
     auto const soon = let_go_soon();
     // The trainer ends here.
   }
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{1, 2});
-  CHECK_NOTHROW(keel::checkpoint_store<>(directory / "run/checkpoints").load(2));
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{1, 2});
+  CHECK_NOTHROW(keel::checkpoint_store(directory / "run/checkpoints").load(2));
 
   struct goes_back : keel::recipe<checkpoint::every<2_steps, checkpoint::keep<4>, checkpoint::asynchronous>, keel::nonfinite::rollback<1>,
                                   keel::determinism::seeded<3>> {};
@@ -303,7 +300,7 @@ TEST_CASE("loading_beside_a_save: who reads the directory finds the one from bef
   auto const loss_of = mean_squared_error(p.model);
   p.run.fit(data, [&](pair_batch const& batch) { return loss_of(batch) * (std::exchange(bad, false) ? NAN : 1.0); });
   CHECK(to == 4);
-  keel::checkpoint_store<> store(directory / "back/checkpoints");
+  keel::checkpoint_store store(directory / "back/checkpoints");
   CHECK(store.updates().back() == 12);
   for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }
@@ -325,7 +322,7 @@ TEST_CASE("parameters that are not finite are no checkpoint either when it is wr
     CHECK(thrown.id() == "N13");
     CHECK(std::string(thrown.what()).find("second.bias") != std::string::npos);
   }
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{1});
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{1});
 }
 
 TEST_CASE("asynchronous saves change no bit of a run, stopped after every window or not") {
@@ -358,7 +355,7 @@ TEST_CASE("a disk that fails while young_daly measures is not tried again with e
   auto const disk = std::make_shared<held_disk>();
   auto const model = make_small();
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
-  keel::trainer<recipe, on_a_held_disk> run{model, optimizer, quiet({.run_directory = directory / "run"}), held_files(disk)};
+  keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "run", .own_files = std::make_shared<held_files>(disk)})};
   int heard = 0;
   run.on([&](keel::event::checkpoint_failed const&) { ++heard; });
   disk->fail_syncs = 100;

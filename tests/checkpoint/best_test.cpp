@@ -47,7 +47,7 @@ struct scripted {
   keel::trainer<Recipe> run;
 };
 
-std::vector<std::int64_t> kept(fs::path const& directory) { return keel::checkpoint_store<>(directory / "checkpoints").updates(); }
+std::vector<std::int64_t> kept(fs::path const& directory) { return keel::checkpoint_store(directory / "checkpoints").updates(); }
 
 template <class... Options>
 using every_update = keel::recipe<evaluation::every<1_steps>, checkpoint::every<1_steps, checkpoint::keep<1>, checkpoint::by_evaluation, Options...>>;
@@ -640,7 +640,7 @@ TEST_CASE("the last epoch of a run whose length is given in epochs is evaluated 
   CHECK(run.fit(data, mean_squared_error(model)).get<keel::result::finished>().updates == 6);
   CHECK(ends == std::vector<std::int64_t>{0, 1, 2});
   CHECK(at == std::vector<std::int64_t>{2, 4, 6});
-  CHECK_FALSE(keel::checkpoint_store<>(directory / "run/checkpoints").is_requested(6));
+  CHECK_FALSE(keel::checkpoint_store(directory / "run/checkpoints").is_requested(6));
 }
 
 TEST_CASE("a best evaluation at an epoch's end is saved at once, whatever the cadence of the saves") {
@@ -715,7 +715,7 @@ TEST_CASE("fit ends by an outcome where a policy that skips updates gives up, an
     CHECK(keel::exit_code_of(ended) == keel::exit_code::not_finite);
     CHECK(read_file(run_directory / "events.jsonl").find("\"failed\"") != std::string::npos);
     CHECK(run.updates() == 24);
-    CHECK(keel::checkpoint_store<>(run_directory / "checkpoints").updates().back() == 24);
+    CHECK(keel::checkpoint_store(run_directory / "checkpoints").updates().back() == 24);
     CHECK(run.load_best().update <= 24);
     keel::save_safetensors(directory / "exported.safetensors", *model);
     for (at::Tensor const& one : model->parameters()) CHECK(one.isfinite().all().template item<bool>());

@@ -13,37 +13,30 @@ namespace {
 namespace checkpoint = keel::checkpoint;
 
 /// A clock that a test moves.
-struct hand_clock {
-  using duration = std::chrono::nanoseconds;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::time_point<hand_clock>;
-  static constexpr bool is_steady = true;
+struct hand_clock : keel::time_source {
   static inline duration passed{};
-  static time_point now() { return time_point(passed); }
+  time_point now() const override { return time_point(passed); }
   static void pass(double seconds) { passed += std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9)); }
 };
-struct by_hand : keel::environment {
-  using clock = hand_clock;
-};
+auto const by_hand = std::make_shared<hand_clock>();
 
 std::vector<pair_batch> one_an_epoch(std::int64_t epoch) { return {make_pair_batch(static_cast<std::uint64_t>(epoch))}; }
 
 /// Updates at which checkpoints are there.
 std::vector<std::int64_t> kept(std::filesystem::path const& directory) {
-  return keel::checkpoint_store<>(directory / "checkpoints").updates();
+  return keel::checkpoint_store(directory / "checkpoints").updates();
 }
 
-template <class Recipe, class Environment = keel::environment>
+template <class Recipe>
 struct training {
-  training(std::filesystem::path const& directory, std::int64_t updates)
-      : run(model, optimizer, quiet({.run_directory = directory, .updates = updates})) {
+  training(std::filesystem::path const& directory, std::int64_t updates, std::shared_ptr<keel::time_source const> clock = nullptr)
+      : run(model, optimizer, quiet({.run_directory = directory, .updates = updates, .own_clock = std::move(clock)})) {
     run.on([this](keel::event::checkpoint_saved const& e) { saved.push_back(e.update); });
   }
   keel::outcome fit() { return run.fit(one_an_epoch, mean_squared_error(model)); }
   std::shared_ptr<small_module> model = make_small();
   torch::optim::AdamW optimizer{model->parameters(), 0.01};
-  keel::trainer<Recipe, Environment> run;
+  keel::trainer<Recipe> run;
   std::vector<std::int64_t> saved;
 };
 
@@ -67,7 +60,7 @@ TEST_CASE("Daly's interval is the one that loses the least time, by a search ove
 }
 
 TEST_CASE("young_daly saves after the first update, measures, and adapts: a slower disk means fewer saves, and never more than can be written") {
-  keel::checkpoint_cadence<hand_clock> cadence(checkpoint::young_daly<checkpoint::mean_time_between_failures<1_h>>::configured);
+  keel::checkpoint_cadence cadence(checkpoint::young_daly<checkpoint::mean_time_between_failures<1_h>>::configured);
   cadence.restart();
   CHECK_FALSE(cadence.is_due(0, false));
   CHECK(cadence.is_due(1, true));
@@ -94,7 +87,7 @@ TEST_CASE("a run under young_daly, and one that saves by the minute") {
   CHECK(first.saved.front() == 1);
   CHECK(first.saved.back() == 6);
   struct by_the_minute : keel::recipe<checkpoint::every<1_min, checkpoint::keep<9>>> {};
-  training<by_the_minute, by_hand> second(directory / "minute", 10);
+  training<by_the_minute> second(directory / "minute", 10, by_hand);
   second.run.on([](keel::event::update_end const&) { hand_clock::pass(25.0); });
   second.fit();
   CHECK(second.saved == std::vector<std::int64_t>{3, 6, 9, 10});
@@ -126,7 +119,7 @@ TEST_CASE("three preemptions in a row take no checkpoint away that a rollback ma
 TEST_CASE("a file that appears asks for a checkpoint, and goes") {
   scratch_directory const directory;
   struct recipe : keel::recipe<checkpoint::every<100_steps>> {};
-  training<recipe, by_hand> one(directory / "run", 10);
+  training<recipe> one(directory / "run", 10, by_hand);
   one.run.on([&](keel::event::update_end const& e) {
     hand_clock::pass(2.0);
     if (e.update == 4) write_file(directory / "run/save", "");
@@ -161,11 +154,11 @@ TEST_CASE("SIGUSR2 asks for a checkpoint and the run goes on; a program that han
 TEST_CASE("grace_shorter_than_a_save: said once, after the save that shows it and before a signal comes") {
   scratch_directory const directory;
   struct enough : keel::recipe<checkpoint::every<2_steps>, keel::timeout::set<keel::timeout::grace<60_s>>> {};
-  training<enough, by_hand> one(directory / "enough", 6);
+  training<enough> one(directory / "enough", 6, by_hand);
   one.run.on([](keel::event::update_end const&) { hand_clock::pass(40.0); });
   one.fit();
   CHECK(read_file(directory / "enough/events.jsonl").find("grace_too_short") == std::string::npos);
-  training<enough, by_hand> two(directory / "short", 6);
+  training<enough> two(directory / "short", 6, by_hand);
   two.run.on([](keel::event::micro_batch_end const&) { hand_clock::pass(70.0); });
   two.fit();
   std::string const events = read_file(directory / "short/events.jsonl");

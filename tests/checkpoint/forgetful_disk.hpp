@@ -7,7 +7,7 @@
 
 #include <exception>
 #include <filesystem>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -91,13 +91,12 @@ class forgetful_disk {
   std::map<int, std::shared_ptr<node>> open_;
 };
 
-/// The seam that keel takes for its files.
-class forgetful_files {
+/// That disk as keel takes it.
+class forgetful_files : public keel::file_system {
  public:
-  using path = std::filesystem::path;
   explicit forgetful_files(std::shared_ptr<forgetful_disk> disk = nullptr) : disk_(std::move(disk)) {}
 
-  void make_directories(path const& name) {
+  void make_directories(path const& name) override {
     auto const lock = next();
     auto at = disk_->root_;
     for (auto const& part : name.lexically_normal().relative_path()) {
@@ -110,14 +109,14 @@ class forgetful_files {
       at = entry;
     }
   }
-  keel::file_handle create(path const& name) { return open(name, true, true); }
-  keel::file_handle create_new(path const& name) {
+  keel::file_handle create(path const& name) override { return open(name, true, true); }
+  keel::file_handle create_new(path const& name) override {
     if (exists(name)) throw keel::file_error("E02", "cannot create " + name.string() + ": File exists.");
     return open(name, true, true);
   }
-  keel::file_handle open_for_append(path const& name) { return open(name, true, false); }
-  keel::file_handle open_for_read(path const& name) { return open(name, false, false); }
-  void write(keel::file_handle const& file, path const&, char const* bytes, std::size_t count) {
+  keel::file_handle open_for_append(path const& name) override { return open(name, true, false); }
+  keel::file_handle open_for_read(path const& name) override { return open(name, false, false); }
+  void write(keel::file_handle const& file, path const&, char const* bytes, std::size_t count) override {
     {
       // A cut in the middle of a write leaves half of it.
       std::lock_guard<std::mutex> const lock(disk_->mutex_);
@@ -126,24 +125,24 @@ class forgetful_files {
     auto const lock = next();
     disk_->open_.at(file.get())->live.append(bytes, count);
   }
-  void begin_writing_back(keel::file_handle const&, std::uint64_t, std::uint64_t) {}
-  void sync(keel::file_handle const& file, path const&) {
+  void begin_writing_back(keel::file_handle const&, std::uint64_t, std::uint64_t) override {}
+  void sync(keel::file_handle const& file, path const&) override {
     auto const lock = next();
     auto& node = *disk_->open_.at(file.get());
     node.durable = node.live;
   }
-  std::string sync_directory(path const& name) {
+  std::string sync_directory(path const& name) override {
     auto const lock = next();
     auto const node = disk_->require("sync", name);
     node->durable_entries = node->entries;
     node->history.clear();
     return {};
   }
-  void truncate(path const& name, std::uint64_t size) {
+  void truncate(path const& name, std::uint64_t size) override {
     auto const lock = next();
     disk_->require("truncate", name)->live.resize(size);
   }
-  void rename(path const& from, path const& to) {
+  void rename(path const& from, path const& to) override {
     auto const lock = next();
     auto const source = disk_->require("rename", from.parent_path());
     auto const moved = disk_->require("rename", from);
@@ -152,13 +151,13 @@ class forgetful_files {
     target->entries[to.filename().string()] = moved;
     target->changed();
   }
-  void remove_file(path const& name) {
+  void remove_file(path const& name) override {
     auto const lock = next();
     auto const parent = disk_->find(name.parent_path());
     if (!parent || parent->entries.erase(name.filename().string()) == 0) return;
     parent->changed();
   }
-  bool remove_directory(path const& name) {
+  bool remove_directory(path const& name) override {
     {
       std::lock_guard<std::mutex> const lock(disk_->mutex_);
       auto const found = disk_->find(name);
@@ -166,42 +165,42 @@ class forgetful_files {
     }
     return remove_file(name), true;
   }
-  keel::file_kind kind(path const& name) {
+  keel::file_kind kind(path const& name) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     auto const found = disk_->find(name);
     if (!found) return keel::file_kind::none;
     return found->is_directory ? keel::file_kind::directory : keel::file_kind::file;
   }
-  bool is_named(keel::file_handle const& file, path const& name) {
+  bool is_named(keel::file_handle const& file, path const& name) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     return disk_->open_.at(file.get()) == disk_->find(name);
   }
-  bool exists(path const& name) {
+  bool exists(path const& name) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     return disk_->find(name) != nullptr;
   }
-  std::uint64_t size(path const& name) {
+  std::uint64_t size(path const& name) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     return disk_->require("read the size of", name)->live.size();
   }
-  std::vector<path> list(path const& name) {
+  std::vector<path> list(path const& name) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     std::vector<path> names;
     for (auto const& [entry, node] : disk_->require("list", name)->entries) names.push_back(name / entry);
     return names;
   }
-  std::string read(path const& name, std::uint64_t = 0) {
+  std::string read(path const& name, std::uint64_t = 0) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     return disk_->require("read", name)->live;
   }
-  std::size_t read_at(keel::file_handle const& file, path const&, char* to, std::size_t count, std::uint64_t offset) {
+  std::size_t read_at(keel::file_handle const& file, path const&, char* to, std::size_t count, std::uint64_t offset) override {
     std::lock_guard<std::mutex> const lock(disk_->mutex_);
     std::string const& content = disk_->open_.at(file.get())->live;
     std::size_t const got = offset < content.size() ? std::min<std::size_t>(count, content.size() - offset) : 0;
     content.copy(to, got, offset);
     return got;
   }
-  keel::lock_result try_lock(path const& name) { return {open(name, true, false), {}}; }
+  keel::lock_result try_lock(path const& name) override { return {open(name, true, false), {}}; }
 
  private:
   /// One more call that changes something.

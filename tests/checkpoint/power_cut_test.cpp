@@ -7,10 +7,6 @@ using namespace keel::literals;
 
 namespace {
 
-struct on_a_forgetful_disk : keel::environment {
-  using files = forgetful_files;
-};
-
 struct synchronous : keel::recipe<keel::checkpoint::every<1_steps, keel::checkpoint::keep<2>>, keel::determinism::seeded<3>> {};
 struct only_one : keel::recipe<keel::checkpoint::every<1_steps, keel::checkpoint::keep<1>>, keel::determinism::seeded<3>> {};
 struct in_the_background
@@ -24,7 +20,8 @@ std::vector<at::Tensor> train(std::shared_ptr<forgetful_disk> const& disk, std::
   keel::seed<Recipe>();
   auto const model = std::make_shared<small_module>(0.2);
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
-  keel::trainer<Recipe, on_a_forgetful_disk> run{model, optimizer, quiet({.run_directory = "/run", .updates = length}), forgetful_files(disk)};
+  keel::trainer<Recipe> run{model, optimizer,
+                            quiet({.run_directory = "/run", .updates = length, .own_files = std::make_shared<forgetful_files>(disk)})};
   run.on([&](keel::event::checkpoint_saved const& e) { saved = std::max(saved, e.update); });
   auto const batches = [](std::int64_t epoch) {
     return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch)), make_pair_batch(static_cast<std::uint64_t>(epoch) + 100)};
@@ -51,7 +48,8 @@ void cut_before_every_call(std::int64_t keep, std::optional<std::uint64_t> seed)
     CHECK_THROWS_AS(train<Recipe>(disk, saved), power_cut);
     disk->come_back(seed ? std::optional(*seed + static_cast<std::uint64_t>(cut)) : std::nullopt);
 
-    keel::checkpoint_store<forgetful_files> store("/run/checkpoints", forgetful_files(disk));
+    forgetful_files files(disk);
+    keel::checkpoint_store store("/run/checkpoints", files);
     auto whole = [&] {
       std::int64_t count = 0;
       std::int64_t newest = 0;

@@ -24,25 +24,16 @@ double value_of(keel::snapshot const& of) { return of.model.at("weight")[0].item
 struct saves_often : keel::recipe<keel::checkpoint::every<2_steps>> {};
 
 /// A clock on which every look is two seconds later, so that each update looks for the file `save`.
-struct fast_clock {
-  using duration = std::chrono::nanoseconds;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::time_point<fast_clock>;
-  static constexpr bool is_steady = true;
-  static time_point now() {
-    static duration passed{};
-    return time_point(passed += std::chrono::seconds(2));
-  }
-};
-struct in_a_hurry : keel::environment {
-  using clock = fast_clock;
+struct fast_clock : keel::time_source {
+  mutable duration passed{};
+  time_point now() const override { return time_point(passed += std::chrono::seconds(2)); }
 };
 
 void train(fs::path const& directory, std::int64_t updates) {
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);
-  keel::trainer<saves_often, in_a_hurry> run{model, optimizer, quiet({.run_directory = directory, .updates = updates})};
+  keel::trainer<saves_often> run{model, optimizer,
+                                 quiet({.run_directory = directory, .updates = updates, .own_clock = std::make_shared<fast_clock>()})};
   run.fit(std::vector{make_pair_batch(1)}, mean_squared_error(model));
 }
 
@@ -75,10 +66,10 @@ TEST_CASE("a checkpoint that was moved here from another run stays, whatever its
     made.run = std::move(run);
     return made;
   };
-  keel::checkpoint_store<> other(directory / "other");
+  keel::checkpoint_store other(directory / "other");
   other.prepare();
   for (std::int64_t const update : {3, 5, 9}) other.save(update, of("theirs", 100.0), {.newest = 9});
-  keel::checkpoint_store<> store(directory / "mine");
+  keel::checkpoint_store store(directory / "mine");
   store.prepare();
   for (std::int64_t update = 1; update < 5; ++update) store.save(update, of("mine", 1.0), {.newest = 2});
   CHECK(store.updates() == std::vector<std::int64_t>{3, 4});
@@ -115,7 +106,7 @@ TEST_CASE("a manifest with numbers that no count has is rejected in words") {
 
 TEST_CASE("what a person put into a checkpoint's directory outlives the checkpoint") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(1, content(1.0), {.newest = 1});
   write_file(directory / "step-000000001/notes.txt", "the good one");
@@ -138,7 +129,7 @@ TEST_CASE("directories whose names only look like those of keel stay where they 
     fs::create_directories(directory / name);
     write_file(directory / name / "file", name);
   }
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   for (std::int64_t update = 1; update < 6; ++update) store.save(update, content(1.0), {.newest = 1});
   store.prepare();
@@ -147,7 +138,7 @@ TEST_CASE("directories whose names only look like those of keel stay where they 
 
 TEST_CASE("a directory of keel's own temporary names loses its checkpoint files only") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   fs::create_directories(directory / ".writing-step-000000007");
   write_file(directory / ".writing-step-000000007/model.safetensors", "half");
@@ -159,7 +150,7 @@ TEST_CASE("a directory of keel's own temporary names loses its checkpoint files 
 
 TEST_CASE("a step above the newest goes only where its manifest proves that a rollback abandoned it") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(1, content(1.0), {});
   store.save(900, content(9.0), {});
@@ -175,7 +166,7 @@ TEST_CASE("a step above the newest goes only where its manifest proves that a ro
 
 TEST_CASE("a damaged checkpoint in the place of a new one steps aside, and two of one name do, too") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   for (int time = 0; time < 2; ++time) {
     store.save(5, content(1.0 + time), {});
@@ -190,7 +181,7 @@ TEST_CASE("a damaged checkpoint in the place of a new one steps aside, and two o
 TEST_CASE("a link to a checkpoint that was moved to another disk is removed, and not what it leads to") {
   scratch_directory const directory;
   scratch_directory const elsewhere;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(1, content(1.0), {.newest = 1});
   fs::rename(directory / "step-000000001", elsewhere / "step-000000001");
@@ -202,7 +193,7 @@ TEST_CASE("a link to a checkpoint that was moved to another disk is removed, and
 
 TEST_CASE("a requested checkpoint stands beside the scheduled one of its update, and is the newer one") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   auto scheduled = content(1.0);
   scheduled.attempt = 5;
@@ -228,7 +219,7 @@ TEST_CASE("a requested checkpoint stands beside the scheduled one of its update,
 
 TEST_CASE("what a kept checkpoint calls the best stays, also when a newer one is better") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(500, content(1.0, 0, {500}), {.newest = 2, .best = {500}});
   store.save(600, content(2.0, 0, {500}), {.newest = 2, .best = {500}});
@@ -242,7 +233,7 @@ TEST_CASE("what a kept checkpoint calls the best stays, also when a newer one is
 
 TEST_CASE("verify names a checkpoint that was renamed, whatever stands before its number") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(5, content(1.0), {});
   store.save(5, content(2.0), {.requested = true});

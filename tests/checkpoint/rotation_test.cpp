@@ -55,7 +55,7 @@ TEST_CASE("rotation_with_a_limit_of_one: every limit and count up to six, in tur
     for (unsigned extras = 0; extras < 64; ++extras) {
       for (auto const& [every, distance] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {4, 0}, {0, 3}}) {
         scratch_directory const directory;
-        keel::checkpoint_store<> store(directory);
+        keel::checkpoint_store store(directory);
         store.prepare();
         keel::retention keep{.newest = limit, .every = every, .rollback_distance = distance};
         std::vector<saved> all;
@@ -74,7 +74,7 @@ TEST_CASE("rotation_with_a_limit_of_one: every limit and count up to six, in tur
 
 TEST_CASE("rotation_by_string: the step after 9999 is newer than it, and a directory of an abandoned future goes") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   for (std::int64_t const update : {9998, 9999, 10000}) store.save(update, content(1.0), {});
   CHECK(store.updates() == std::vector<std::int64_t>{9999, 10000});

@@ -42,7 +42,7 @@ std::uint64_t inode_of(std::filesystem::path const& path) {
 }
 
 /// The Nth call that changes something fails. With `half`, a write that fails leaves half of its bytes.
-class failing_files : public keel::posix_files {
+class failing_files : public keel::file_system {
  public:
   struct plan {
     int calls = 0;
@@ -50,26 +50,26 @@ class failing_files : public keel::posix_files {
   };
   explicit failing_files(std::shared_ptr<plan> plan) : plan_(std::move(plan)) {}
 
-  keel::file_handle create(path const& name) { return next(name), posix_files::create(name); }
-  keel::file_handle create_in_place(path const& name) { return next(name), posix_files::create_in_place(name); }
-  keel::file_handle create_new(path const& name) { return next(name), posix_files::create_new(name); }
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
-    if (plan_->calls + 1 == plan_->fail_at) posix_files::write(file, name, bytes, count / 2);
+  keel::file_handle create(path const& name) override { return next(name), file_system::create(name); }
+  keel::file_handle create_in_place(path const& name) override { return next(name), file_system::create_in_place(name); }
+  keel::file_handle create_new(path const& name) override { return next(name), file_system::create_new(name); }
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
+    if (plan_->calls + 1 == plan_->fail_at) file_system::write(file, name, bytes, count / 2);
     next(name);
-    posix_files::write(file, name, bytes, count);
+    file_system::write(file, name, bytes, count);
   }
-  void sync(keel::file_handle const& file, path const& name) {
+  void sync(keel::file_handle const& file, path const& name) override {
     next(name);
-    posix_files::sync(file, name);
+    file_system::sync(file, name);
   }
-  std::string sync_directory(path const& name) { return next(name), posix_files::sync_directory(name); }
-  void rename(path const& from, path const& to) {
+  std::string sync_directory(path const& name) override { return next(name), file_system::sync_directory(name); }
+  void rename(path const& from, path const& to) override {
     next(from);
-    posix_files::rename(from, to);
+    file_system::rename(from, to);
   }
-  void remove_file(path const& name) {
+  void remove_file(path const& name) override {
     next(name);
-    posix_files::remove_file(name);
+    file_system::remove_file(name);
   }
 
  private:
@@ -80,12 +80,11 @@ class failing_files : public keel::posix_files {
 };
 
 /// As on a file system that knows no syncing of directories.
-struct forgetful_directories : keel::posix_files {
-  std::string sync_directory(path const&) { return "this directory cannot be synced"; }
+struct forgetful_directories : keel::file_system {
+  std::string sync_directory(path const&) override { return "this directory cannot be synced"; }
 };
 
-template <class Files>
-void replace(Files& files, std::filesystem::path const& path, std::string const& text) {
+void replace(keel::file_system& files, std::filesystem::path const& path, std::string const& text) {
   keel::detail::replace_file(files, path, [&](auto const& sink) {
     sink(text.data(), text.size() / 2);
     sink(text.data() + text.size() / 2, text.size() - text.size() / 2);
@@ -191,7 +190,7 @@ TEST_CASE("saving through a symbolic link replaces the file that it leads to, an
   std::filesystem::create_directories(root / "names");
   std::filesystem::create_symlink("../blobs/one", root / "names" / "first");
   std::filesystem::create_symlink(root / "names" / "first", root / "names" / "second");
-  keel::posix_files files;
+  keel::file_system files;
   // The first save goes through links to a file that is not there yet.
   for (std::string const text : {"older", "newer"}) {
     replace(files, root / "names" / "second", text);
@@ -257,7 +256,7 @@ TEST_CASE("permissions of a replaced file are kept, and those of a new one follo
   }
   REQUIRE(::chmod(path.c_str(), 0600) == 0);
   // Nor may others read it while it is on its way.
-  keel::posix_files files;
+  keel::file_system files;
   keel::detail::replace_file(files, path, [&](auto const&) {
     for (auto const& entry : std::filesystem::directory_iterator(folder.path)) CHECK(permissions_of(entry.path()) == 0600);
   });
@@ -280,7 +279,7 @@ TEST_CASE("root leaves a replaced file to its owner") {
 TEST_CASE("a file with the longest name is replaced, and names that a killed process left behind are passed over") {
   temporary_folder const folder;
   auto const path = folder.path / std::string(255, 'n');
-  keel::posix_files files;
+  keel::file_system files;
   std::string beside;
   keel::detail::replace_file(files, path, [&](auto const& sink) {
     sink("text", 4);
@@ -313,7 +312,8 @@ TEST_CASE("a failure at any call of a sharded save leaves the older set with its
       *plan = {0, fail_at};
       bool failed = false;
       try {
-        keel::save_sharded_safetensors(folder.path, "model", newer, most, {}, failing_files(plan));
+        failing_files files(plan);
+        keel::save_sharded_safetensors(folder.path, "model", newer, most, {}, files);
       } catch (keel::file_error const&) {
         failed = true;
       }

@@ -41,26 +41,26 @@ struct rank_is_dead : std::exception {
   char const* what() const noexcept override { return "dead"; }
 };
 
-class planned_files : public keel::posix_files {
+class planned_files : public keel::file_system {
  public:
   explicit planned_files(int rank = 0, std::shared_ptr<disk_plan> plan = nullptr) : rank_(rank), plan_(std::move(plan)) {}
-  void make_directories(path const& name) { call(name), posix_files::make_directories(name); }
-  keel::file_handle create(path const& name) {
+  void make_directories(path const& name) override { call(name), file_system::make_directories(name); }
+  keel::file_handle create(path const& name) override {
     if (plan_ && rank_ == 2 && plan_->seen == disk_plan::sight::not_writable && name.extension() == ".sees")
       throw keel::file_error("E02", "cannot create " + name.string() + ": Read-only file system.");
-    return call(name), posix_files::create(name);
+    return call(name), file_system::create(name);
   }
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
-    call(name, true), posix_files::write(file, name, bytes, count);
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
+    call(name, true), file_system::write(file, name, bytes, count);
   }
-  void sync(keel::file_handle const& file, path const& name) { call(name), posix_files::sync(file, name); }
-  std::string sync_directory(path const& name) { return call(name), posix_files::sync_directory(name); }
-  void rename(path const& from, path const& to) { call(from), posix_files::rename(from, to); }
-  void remove_file(path const& name) { call(name), posix_files::remove_file(name); }
-  bool remove_directory(path const& name) { return call(name), posix_files::remove_directory(name); }
-  bool exists(path const& name) {
+  void sync(keel::file_handle const& file, path const& name) override { call(name), file_system::sync(file, name); }
+  std::string sync_directory(path const& name) override { return call(name), file_system::sync_directory(name); }
+  void rename(path const& from, path const& to) override { call(from), file_system::rename(from, to); }
+  void remove_file(path const& name) override { call(name), file_system::remove_file(name); }
+  bool remove_directory(path const& name) override { return call(name), file_system::remove_directory(name); }
+  bool exists(path const& name) override {
     bool const is_hidden = plan_ && rank_ == 0 && plan_->seen == disk_plan::sight::not_by_first && name.filename() == "rank-2.sees";
-    return !is_hidden && posix_files::exists(name);
+    return !is_hidden && file_system::exists(name);
   }
 
  private:
@@ -76,9 +76,6 @@ class planned_files : public keel::posix_files {
 
   int rank_;
   std::shared_ptr<disk_plan> plan_;
-};
-struct on_planned_disks : keel::environment {
-  using files = planned_files;
 };
 
 /// State of the program that is each rank's own.
@@ -100,8 +97,10 @@ ended train(keel::world_of_ranks const& world, std::filesystem::path const& dire
   keel::adamw optimizer(model->parameters(), 0.05);
   keel::shuffled_batches const batches({.rows = 48, .batch = 4, .seed = 5, .rank = world.rank(), .ranks = world.size()});
   counter own;
-  keel::trainer<Recipe, on_planned_disks> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = updates}),
-                                              planned_files(world.rank(), plan)};
+  keel::trainer<Recipe> run{*model, optimizer, world,
+                            quiet({.run_directory = directory,
+                                   .updates = updates,
+                                   .own_files = std::make_shared<planned_files>(world.rank(), plan)})};
   run.register_state("counter", own);
   run.on([&](keel::event::update_end const&) { own.calls += world.rank() + 1; });
   run.fit(batches, [&](keel::row_numbers const& numbers) {
@@ -239,7 +238,7 @@ TEST_CASE("a failed call of either rank's disk, tried throughout a run, costs on
         CHECK(words[0].find("No space left") != std::string::npos);
         CHECK(words[1].find("No space left") != std::string::npos);
       }
-      keel::checkpoint_store<> store(std::filesystem::path(directory) / "checkpoints");
+      keel::checkpoint_store store(std::filesystem::path(directory) / "checkpoints");
       for (std::int64_t const update : store.updates()) CHECK(keel::damage_of(store.path_of_update(update)).empty());
       CHECK(same(train_ranks<tried>(2, directory), expected));
       require_whole(directory);
@@ -359,17 +358,18 @@ TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares o
 TEST_CASE("a rank that writes for long shows that it is there, and one that shows nothing is named") {
   scratch_directory const directory;
   using std::chrono::milliseconds;
-  keel::posix_files files;
+  keel::file_system files;
   auto const patience = [] { return milliseconds(1500); };
   {
     // A disk that syncs for longer than the other waits.
-    struct slow_files : keel::posix_files {
-      void sync(keel::file_handle const& file, path const& name) {
+    struct slow_files : keel::file_system {
+      void sync(keel::file_handle const& file, path const& name) override {
         if (name.extension() == ".safetensors") std::this_thread::sleep_for(milliseconds(1200));
-        posix_files::sync(file, name);
+        file_system::sync(file, name);
       }
     };
-    keel::rank_writer<slow_files> writer(slow_files(), 1);
+    slow_files slow;
+    keel::rank_writer writer(slow, 1);
     keel::snapshot mine;
     mine.tensors["state"] = at::ones({3});
     writer.begin(directory, mine);
@@ -391,12 +391,12 @@ TEST_CASE("a rank that writes for long shows that it is there, and one that show
 
 TEST_CASE("a rank does nothing more, and fails by nothing, where rank 0 has given the save up") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   auto const opened = store.open(5, "a run", {}, "0123");
   CHECK(opened.directory.filename() == ".writing-step-000000005.0123");
   store.discard(opened);
-  keel::rank_writer<keel::posix_files> writer(keel::posix_files(), 1);
+  keel::rank_writer writer(keel::real_files(), 1);
   CHECK(!writer.can_write(opened.directory));
   CHECK_NOTHROW(writer.write(opened.directory, {}));
   CHECK(names_in(directory).empty());

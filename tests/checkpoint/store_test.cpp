@@ -7,7 +7,7 @@ using namespace keel_test;
 namespace {
 
 /// Fails the Nth call that could fail on a real disk, and from then on every write, as a full one would.
-struct faulty_files : keel::posix_files {
+struct faulty_files : keel::file_system {
   struct plan {
     int calls = 0;
     int fail_at = -1;
@@ -16,17 +16,17 @@ struct faulty_files : keel::posix_files {
   };
   explicit faulty_files(std::shared_ptr<plan> shared) : shared_(std::move(shared)) {}
 
-  void make_directories(path const& name) { next("make the directory", name), posix_files::make_directories(name); }
-  keel::file_handle create(path const& name) { return next("create", name), posix_files::create(name); }
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
-    if (will_fail()) posix_files::write(file, name, bytes, count / 2);  // a short write, then the error
-    next("write", name), posix_files::write(file, name, bytes, count);
+  void make_directories(path const& name) override { next("make the directory", name), file_system::make_directories(name); }
+  keel::file_handle create(path const& name) override { return next("create", name), file_system::create(name); }
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
+    if (will_fail()) file_system::write(file, name, bytes, count / 2);  // a short write, then the error
+    next("write", name), file_system::write(file, name, bytes, count);
   }
-  void sync(keel::file_handle const& file, path const& name) { next("sync", name), posix_files::sync(file, name); }
-  std::string sync_directory(path const& name) { return next("sync", name), posix_files::sync_directory(name); }
-  void rename(path const& from, path const& to) { next("rename", from), posix_files::rename(from, to); }
-  void remove_file(path const& name) { next("remove", name), posix_files::remove_file(name); }
-  bool remove_directory(path const& name) { return next("remove", name), posix_files::remove_directory(name); }
+  void sync(keel::file_handle const& file, path const& name) override { next("sync", name), file_system::sync(file, name); }
+  std::string sync_directory(path const& name) override { return next("sync", name), file_system::sync_directory(name); }
+  void rename(path const& from, path const& to) override { next("rename", from), file_system::rename(from, to); }
+  void remove_file(path const& name) override { next("remove", name), file_system::remove_file(name); }
+  bool remove_directory(path const& name) override { return next("remove", name), file_system::remove_directory(name); }
 
  private:
   bool will_fail() const { return shared_->calls + 1 == shared_->fail_at || shared_->calls + 1 >= shared_->fail_from; }
@@ -49,7 +49,7 @@ keel::snapshot content(double value) {
 
 TEST_CASE("a checkpoint comes back as it was saved") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(7, content(1.5), {});
   auto const loaded = store.load(7);
@@ -62,7 +62,7 @@ TEST_CASE("a checkpoint comes back as it was saved") {
 TEST_CASE("rotation keeps the newest, also where the number of digits grows") {
   scratch_directory const directory;
   for (std::int64_t keep = 1; keep <= 4; ++keep) {
-    keel::checkpoint_store<> store(directory / std::to_string(keep));
+    keel::checkpoint_store store(directory / std::to_string(keep));
     store.prepare();
     for (std::int64_t const update : {9998, 9999, 10000, 10001, 999999999, 1000000000}) store.save(update, content(1.0), {.newest = keep});
     auto const left = store.updates();
@@ -78,7 +78,8 @@ TEST_CASE("disk_full_in_the_middle_of_a_save: whichever call fails, the error na
     for (bool done = false; !done; ++fail_at) {
       scratch_directory const directory;
       auto const plan = std::make_shared<faulty_files::plan>();
-      keel::checkpoint_store<faulty_files> store(directory, faulty_files(plan));
+      faulty_files files(plan);
+      keel::checkpoint_store store(directory, files);
       store.prepare();
       store.save(1, content(1.0), {});
       store.save(2, content(2.0), {});
@@ -93,7 +94,7 @@ TEST_CASE("disk_full_in_the_middle_of_a_save: whichever call fails, the error na
         CHECK(std::string(thrown.what()).find(directory.path().string()) != std::string::npos);
       }
       plan->fail_at = -1;
-      keel::checkpoint_store<> after(directory);
+      keel::checkpoint_store after(directory);
       after.prepare();
       auto const left = after.updates();
       REQUIRE(left.size() >= 2);
@@ -110,7 +111,7 @@ TEST_CASE("disk_full_in_the_middle_of_a_save: whichever call fails, the error na
 
 TEST_CASE("every_bit: each bit of each file flipped, and each truncation, is found, and the file is named") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   keel::snapshot made = content(1.0);
   made.model["mask"] = at::ones({3}, at::kBool);
@@ -144,7 +145,7 @@ TEST_CASE("every_bit: each bit of each file flipped, and each truncation, is fou
 
 TEST_CASE("damage names the tensor, and a manifest of another format says which it is") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(1, content(1.0), {});
   auto const words = [&] {
@@ -169,7 +170,8 @@ TEST_CASE("saved again under the same number: a kill or an error between the ren
   for (int fail_at = 1; fail_at < 60; ++fail_at) {
     scratch_directory const directory;
     auto const plan = std::make_shared<faulty_files::plan>();
-    keel::checkpoint_store<faulty_files> store(directory, faulty_files(plan));
+    faulty_files files(plan);
+    keel::checkpoint_store store(directory, files);
     store.prepare();
     store.save(5, content(1.0), {.newest = 1});
     plan->calls = 0;
@@ -181,7 +183,7 @@ TEST_CASE("saved again under the same number: a kill or an error between the ren
       failed = true;
     }
     plan->fail_at = -1;
-    keel::checkpoint_store<> after(directory);
+    keel::checkpoint_store after(directory);
     after.prepare();
     REQUIRE(after.updates() == std::vector<std::int64_t>{5});
     double const value = after.load(5).model.at("weight")[0][0].item<double>();
@@ -189,18 +191,18 @@ TEST_CASE("saved again under the same number: a kill or an error between the ren
   }
   // A kill after the first rename leaves the one under its other name.
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(5, content(1.0), {});
   std::filesystem::rename(directory / "step-000000005", directory / ".writing-replaced-step-000000005");
-  keel::checkpoint_store<> after(directory);
+  keel::checkpoint_store after(directory);
   after.prepare();
   CHECK(after.updates() == std::vector<std::int64_t>{5});
 }
 
 TEST_CASE("what a killed save left behind is no checkpoint and goes away") {
   scratch_directory const directory;
-  keel::checkpoint_store<> store(directory);
+  keel::checkpoint_store store(directory);
   store.prepare();
   store.save(1, content(1.0), {});
   std::filesystem::create_directory(directory / ".writing-step-000000002");
@@ -249,14 +251,12 @@ TEST_CASE("where no checkpoint is whole the run does not begin anew over it") {
 }
 
 namespace {
-struct on_a_small_disk : keel::environment {
-  using files = faulty_files;
-};
 /// Trains on from update 3 to 8 on a disk that fails as planned.
 void go_on(std::filesystem::path const& directory, std::shared_ptr<faulty_files::plan> const& plan, std::vector<std::int64_t>& failed) {
   auto const model = make_small();
   torch::optim::AdamW optimizer(model->parameters(), 0.1);
-  keel::trainer<recipe, on_a_small_disk> run{model, optimizer, quiet({.run_directory = directory, .updates = 8}), faulty_files(plan)};
+  keel::trainer<recipe> run{model, optimizer,
+                            quiet({.run_directory = directory, .updates = 8, .own_files = std::make_shared<faulty_files>(plan)})};
   run.on([&](keel::event::checkpoint_failed const& e) { failed.push_back(e.update); });
   run.fit([](std::int64_t epoch) { return std::vector<pair_batch>{make_pair_batch(static_cast<std::uint64_t>(epoch))}; },
           mean_squared_error(model));
@@ -288,7 +288,7 @@ TEST_CASE("disk_full_mid_save: whichever call fails, training goes on to the sam
       CHECK(thrown.id() == "E02");
       ++ended;
     }
-    keel::checkpoint_store<> store(directory / "run/checkpoints");
+    keel::checkpoint_store store(directory / "run/checkpoints");
     auto const left = store.updates();
     REQUIRE(left.size() >= 3);
     for (std::int64_t const update : left) CHECK_NOTHROW(store.load(update));
@@ -307,7 +307,7 @@ TEST_CASE("a disk that stays full ends the run at the third save in a row that f
   CHECK_THROWS_AS(go_on(directory / "run", plan, failed), keel::file_error);
   REQUIRE(failed.size() == 3);
   CHECK(failed[2] - failed[0] == 2);
-  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  keel::checkpoint_store store(directory / "run/checkpoints");
   REQUIRE(store.updates().size() == 3);
   for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }

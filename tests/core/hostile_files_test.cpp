@@ -55,7 +55,7 @@ void train(fs::path const& directory, std::int64_t updates) {
 
 TEST_CASE("a file is never created, cut or added to through a link") {
   scratch_directory const directory;
-  keel::posix_files files;
+  keel::file_system files;
   auto const link = directory / "link", target = directory / "target";
   write_file(target, "mine");
   fs::create_symlink(target, link);
@@ -72,7 +72,7 @@ TEST_CASE("a file is never created, cut or added to through a link") {
 
 TEST_CASE("what is not a regular file is neither read nor written, and nothing waits for it") {
   scratch_directory const directory;
-  keel::posix_files files;
+  keel::file_system files;
   auto const pipe = directory / "pipe";
   make_pipe(pipe);
   for (auto const& name : {pipe, fs::path("/dev/zero")}) {
@@ -181,7 +181,7 @@ TEST_CASE("a limit on the size of files is an error in words, as a full disk is,
   REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
   rlimit limited = before;
   limited.rlim_cur = 4096;
-  keel::posix_files files;
+  keel::file_system files;
   std::string const text(20'000, 'x');
   std::string said;
   REQUIRE(::setrlimit(RLIMIT_FSIZE, &limited) == 0);

@@ -103,7 +103,7 @@ TEST_CASE("a run whose process is gone without an end is not healthy, and one th
   write_file(directory / "lock", "99999999\n");
   CHECK(verdict() == triage_verdict::not_ended);
   {
-    auto const held = keel::posix_files().try_lock(directory / "lock");
+    auto const held = keel::file_system().try_lock(directory / "lock");
     CHECK(verdict() == triage_verdict::healthy);
   }
   CHECK(verdict() == triage_verdict::not_ended);

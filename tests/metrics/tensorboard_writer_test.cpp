@@ -16,14 +16,14 @@ namespace {
 constexpr double infinity = std::numeric_limits<double>::infinity();
 
 /// A disk that takes nothing while `full`.
-struct full_files : keel::posix_files {
+struct full_files : keel::file_system {
   std::shared_ptr<bool> full = std::make_shared<bool>(false);
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
     if (*full) {
-      posix_files::write(file, name, bytes, count / 2);
+      file_system::write(file, name, bytes, count / 2);
       throw keel::file_error("E02", "the disk is full");
     }
-    posix_files::write(file, name, bytes, count);
+    file_system::write(file, name, bytes, count);
   }
 };
 
@@ -129,7 +129,7 @@ TEST_CASE("two writers of one directory have a file each") {
 TEST_CASE("a full disk is a file_error, and what waited is written once it takes bytes again") {
   scratch_directory const directory;
   full_files files;
-  keel::basic_tensorboard_writer<full_files> board(directory / "run", files);
+  keel::tensorboard_writer board(directory / "run", files);
   board.scalar("loss", 1, 1);
   board.flush();
   *files.full = true;
@@ -145,7 +145,7 @@ TEST_CASE("a full disk is a file_error, and what waited is written once it takes
 TEST_CASE("memory stays bounded where the disk never takes anything") {
   scratch_directory const directory;
   full_files files;
-  keel::basic_tensorboard_writer<full_files> board(directory / "run", files);
+  keel::tensorboard_writer board(directory / "run", files);
   *files.full = true;
   std::string const words(1 << 20, 'x');
   int thrown = 0;

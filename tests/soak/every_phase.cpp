@@ -33,23 +33,20 @@ void moment() {
   if (++moments == last_moment) ::kill(::getpid(), SIGKILL);
 }
 
-struct deadly_files : keel::posix_files {
-  void make_directories(path const& name) { moment(), posix_files::make_directories(name); }
-  keel::file_handle create(path const& name) { return moment(), posix_files::create(name); }
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+struct deadly_files : keel::file_system {
+  void make_directories(path const& name) override { moment(), file_system::make_directories(name); }
+  keel::file_handle create(path const& name) override { return moment(), file_system::create(name); }
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
     // Half of it, then the kill.
-    moment(), posix_files::write(file, name, bytes, count / 2);
-    moment(), posix_files::write(file, name, bytes + count / 2, count - count / 2);
+    moment(), file_system::write(file, name, bytes, count / 2);
+    moment(), file_system::write(file, name, bytes + count / 2, count - count / 2);
   }
-  void sync(keel::file_handle const& file, path const& name) { moment(), posix_files::sync(file, name); }
-  std::string sync_directory(path const& name) { return moment(), posix_files::sync_directory(name); }
-  void rename(path const& from, path const& to) { moment(), posix_files::rename(from, to); }
-  void remove_file(path const& name) { moment(), posix_files::remove_file(name); }
-  bool remove_directory(path const& name) { return moment(), posix_files::remove_directory(name); }
-  void truncate(path const& name, std::uint64_t size) { moment(), posix_files::truncate(name, size); }
-};
-struct deadly : soak::environment {
-  using files = deadly_files;
+  void sync(keel::file_handle const& file, path const& name) override { moment(), file_system::sync(file, name); }
+  std::string sync_directory(path const& name) override { return moment(), file_system::sync_directory(name); }
+  void rename(path const& from, path const& to) override { moment(), file_system::rename(from, to); }
+  void remove_file(path const& name) override { moment(), file_system::remove_file(name); }
+  bool remove_directory(path const& name) override { return moment(), file_system::remove_directory(name); }
+  void truncate(path const& name, std::uint64_t size) override { moment(), file_system::truncate(name, size); }
 };
 
 constexpr std::int64_t updates = 15;
@@ -65,8 +62,8 @@ bool train(fs::path const& directory, int die_at, int* count = nullptr) {
     at::set_num_threads(1);
     last_moment = die_at;
     try {
-      soak::train<Saves, Nonfinite, deadly>(
-          directory, updates, [](auto& run) { run.on([](auto const&) { moment(); }); }, [] {});
+      soak::train<Saves, Nonfinite>(
+          directory, updates, [](auto& run) { run.on([](auto const&) { moment(); }); }, [] {}, std::make_shared<deadly_files>());
     } catch (std::exception const& thrown) {
       std::fprintf(stderr, "killed at moment %d: %s\n", die_at, thrown.what());
       ::_exit(3);

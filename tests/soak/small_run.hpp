@@ -69,9 +69,9 @@ struct rows_seen {
 };
 
 /// Trains to its end in `directory`; `prepare(run)` hangs on hooks, `each()` is called for every micro-batch.
-template <class Saves, class Nonfinite = keel::nonfinite::skip<4>, class Environment = environment, class Prepare, class Each>
+template <class Saves, class Nonfinite = keel::nonfinite::skip<4>, class Prepare, class Each>
 void train(std::filesystem::path const& directory, std::int64_t updates, Prepare const& prepare, Each const& each,
-           typename Environment::files files = {}) {
+           std::shared_ptr<keel::file_system> files = {}) {
   using recipe = recipe_of<Saves, Nonfinite>;
   char const* const named = std::getenv("KEEL_TEST_DEVICE");
   at::Device const device(named == nullptr ? "cpu" : named);
@@ -79,8 +79,11 @@ void train(std::filesystem::path const& directory, std::int64_t updates, Prepare
   auto const model = std::make_shared<net>();
   model->to(device);
   torch::optim::AdamW optimizer(model->parameters(), 0.01);
-  keel::trainer<recipe, Environment> run{
-      model, optimizer, {.run_directory = directory, .updates = updates, .mode = keel::console_mode::off}, files};
+  keel::trainer<recipe, environment> run{model, optimizer,
+                                         {.run_directory = directory,
+                                          .updates = updates,
+                                          .mode = keel::console_mode::off,
+                                          .own_files = std::move(files)}};
   rows_seen seen;
   run.register_state("rows_seen", seen);
   prepare(run);

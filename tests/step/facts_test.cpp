@@ -279,7 +279,7 @@ TEST_CASE("a checkpoint of parameters that are not finite is rejected by rule N1
     CHECK(thrown.id() == "N13");
     CHECK(std::string(thrown.what()).find("second.weight") != std::string::npos);
   }
-  keel::checkpoint_store<> store(directory / "run" / "checkpoints");
+  keel::checkpoint_store store(directory / "run" / "checkpoints");
   CHECK(store.updates() == std::vector<std::int64_t>{1});
   CHECK_NOTHROW(store.load(1));
 }

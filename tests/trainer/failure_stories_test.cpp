@@ -97,7 +97,7 @@ TEST_CASE("lr_warmup_restarted: the learning rate of every update is that of a r
 TEST_CASE("scheduler_saved_before_the_update: rate, moments and counters of a checkpoint belong to one update") {
   scratch_directory const directory;
   go(directory / "run", 7);
-  auto const saved = keel::checkpoint_store<>(directory / "run/checkpoints").load(7);
+  auto const saved = keel::checkpoint_store(directory / "run/checkpoints").load(7);
   auto const& step = saved.state["run"]["step"];
   CHECK(step["updates"] == 7);
   CHECK(step["schedule"]["position"] == 7);
@@ -113,11 +113,11 @@ TEST_CASE("optimizer_rebuilt_around_a_load: an optimizer built before or after t
   go<plain, keel::environment>(directory / "run", 5);
   // Values from the newest checkpoint first, then the optimizer, then the trainer, which loads all of it again.
   auto const model = std::make_shared<small_module>(0.3);
-  keel::load_model(*model, keel::checkpoint_store<>(directory / "run/checkpoints").load(5).model, "the checkpoint");
+  keel::load_model(*model, keel::checkpoint_store(directory / "run/checkpoints").load(5).model, "the checkpoint");
   torch::optim::AdamW optimizer(model->parameters(), 0.05);
   keel::trainer<plain> run{model, optimizer, quiet({.run_directory = directory / "run", .updates = length})};
   REQUIRE(run.resume());
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").load(5).optimizer.size() == image_of(*model, optimizer).moments.size());
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").load(5).optimizer.size() == image_of(*model, optimizer).moments.size());
   auto const batches = [](std::int64_t epoch) {
     return ranges::views::iota(0, 3) | ranges::views::transform([epoch](int i) { return make_pair_batch(static_cast<std::uint64_t>(10 * epoch + (i + epoch) % 3)); });
   };

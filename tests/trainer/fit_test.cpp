@@ -274,7 +274,7 @@ TEST_CASE("a hook asks for a checkpoint and gets it at the boundary; saving insi
   });
   f.run.fit(endless, mean_squared_error(f.model));
   CHECK(refused);
-  keel::checkpoint_store<> store(directory / "checkpoints");
+  keel::checkpoint_store store(directory / "checkpoints");
   CHECK(store.updates() == std::vector<std::int64_t>{3, 5});
   CHECK(store.load(3).state["run"]["data"]["consumed"] == 3);
 }

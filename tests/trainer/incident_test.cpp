@@ -381,22 +381,19 @@ TEST_CASE("an incident of a recipe that keeps them needs a directory") {
 namespace {
 
 /// A disk that is full for incidents.
-struct full_for_incidents : keel::posix_files {
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+struct full_for_incidents : keel::file_system {
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
     if (name.string().find("/incidents/") != std::string::npos)
       throw keel::file_error("E02", "cannot write " + name.string() + ": No space left on device. Make room.");
-    keel::posix_files::write(file, name, bytes, count);
+    keel::file_system::write(file, name, bytes, count);
   }
-};
-struct on_a_disk_full_for_incidents : keel::environment {
-  using files = full_for_incidents;
 };
 
 }  // namespace
 
 TEST_CASE("a disk that does not take an incident costs the incident and nothing else") {
   scratch_directory directory;
-  small_run<keeps, on_a_disk_full_for_incidents> small({.run_directory = directory.path(), .epochs = 1});
+  small_run<keeps> small({.run_directory = directory.path(), .epochs = 1, .own_files = std::make_shared<full_for_incidents>()});
   small.run.fit(batches_with({9}), small.loss());
   CHECK(small.run.updates() == 11);
   CHECK(incidents_of(directory.path()).empty());

@@ -51,30 +51,19 @@ struct fake_signal {
 };
 
 /// A clock of each thread, and so of each rank.
-struct rank_clock {
-  using duration = std::chrono::steady_clock::duration;
-  using rep = duration::rep;
-  using period = duration::period;
-  using time_point = std::chrono::time_point<rank_clock>;
-  static constexpr bool is_steady = true;
+struct rank_clock : keel::time_source {
   static inline thread_local duration passed{};
-  static time_point now() { return time_point(passed); }
-};
-struct with_own_clocks : keel::environment {
-  using clock = rank_clock;
+  time_point now() const override { return time_point(passed); }
 };
 
 /// Rank 0's disk is full for checkpoints after the first.
 std::atomic<bool> is_full{false};
-struct full_for_checkpoints : keel::posix_files {
-  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+struct full_for_checkpoints : keel::file_system {
+  void write(keel::file_handle const& file, path const& name, char const* bytes, std::size_t count) override {
     if (is_full && name.string().find("/checkpoints/") != std::string::npos)
       throw keel::file_error("E02", "cannot write " + name.string() + ": No space left on device. Make room.");
-    keel::posix_files::write(file, name, bytes, count);
+    keel::file_system::write(file, name, bytes, count);
   }
-};
-struct on_a_full_disk : keel::environment {
-  using files = full_for_checkpoints;
 };
 
 }  // namespace
@@ -120,7 +109,8 @@ TEST_CASE("ranks whose clocks differ save by the clock of rank 0, all behind the
     keel::run_in_process(2, [&](keel::world_of_ranks const& world) {
       rank_clock::passed = {};
       program of(world);
-      keel::trainer<by_time, with_own_clocks> run{*of.model, of.optimizer, world, quiet({.run_directory = directory, .updates = 9})};
+      keel::trainer<by_time> run{*of.model, of.optimizer, world,
+                                 quiet({.run_directory = directory, .updates = 9, .own_clock = std::make_shared<rank_clock>()})};
       run.on([&](keel::event::update_end const& event) {
         if (world.rank() == late && event.update == 4) rank_clock::passed += std::chrono::minutes(11);
       });
@@ -139,7 +129,8 @@ TEST_CASE("a disk that is full for rank 0 ends the run of all, or none, and the 
   std::vector<std::int64_t> updates(2);
   auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
     program of(world);
-    keel::trainer<saving, on_a_full_disk> run{*of.model, of.optimizer, world, quiet({.run_directory = directory, .updates = 20})};
+    keel::trainer<saving> run{*of.model, of.optimizer, world,
+                              quiet({.run_directory = directory, .updates = 20, .own_files = std::make_shared<full_for_checkpoints>()})};
     run.on([&](keel::event::update_end const& event) {
       if (event.update == 3) is_full = true;
     });

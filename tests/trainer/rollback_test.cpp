@@ -180,7 +180,7 @@ TEST_CASE("rollback_ends: after its attempts the run gives up and says what it t
   CHECK(found.error.find("rolled back 2 times") != std::string::npos);
   // The second time to an older one, because the first led here.
   CHECK(found.error.find("from update 9 to 8, from 8 to 4") != std::string::npos);
-  keel::checkpoint_store<> store(directory / "run/checkpoints");
+  keel::checkpoint_store store(directory / "run/checkpoints");
   REQUIRE(!store.updates().empty());
   for (std::int64_t const update : store.updates()) CHECK_NOTHROW(store.load(update));
 }

@@ -20,23 +20,19 @@ auto const endless = [](std::int64_t) {
   return ranges::views::iota(1) | ranges::views::transform([](int i) { return make_pair_batch(static_cast<std::uint64_t>(i)); });
 };
 
-template <class Environment = keel::environment>
 struct training {
-  explicit training(fs::path const& directory, std::int64_t updates = 6)
-      : run(model, optimizer, quiet({.run_directory = directory, .updates = updates})) {}
+  explicit training(fs::path const& directory, std::shared_ptr<keel::file_system> files = nullptr)
+      : run(model, optimizer, quiet({.run_directory = directory, .updates = 6, .own_files = std::move(files)})) {}
   keel::outcome fit() { return run.fit(endless, mean_squared_error(model)); }
   std::shared_ptr<small_module> model = make_small();
   torch::optim::SGD optimizer{model->parameters(), 0.01};
-  keel::trainer<saves, Environment> run;
+  keel::trainer<saves> run;
 };
 
 /// A network file system without locks and without a sync of directories.
-struct weak_files : keel::posix_files {
-  std::string sync_directory(path const& name) { return "the entries of " + name.string() + " cannot be synced (test)"; }
-  keel::lock_result try_lock(path const& name) { return {keel::posix_files::try_lock(name).handle, "no locks here"}; }
-};
-struct on_weak_files : keel::environment {
-  using files = weak_files;
+struct weak_files : keel::file_system {
+  std::string sync_directory(path const& name) override { return "the entries of " + name.string() + " cannot be synced (test)"; }
+  keel::lock_result try_lock(path const& name) override { return {keel::file_system::try_lock(name).handle, "no locks here"}; }
 };
 
 bool has_event(fs::path const& directory, std::string const& name) {
@@ -50,20 +46,20 @@ TEST_CASE("a relative run directory stays where the process stood when the train
   fs::path const before = fs::current_path();
   fs::current_path(directory.path());
   fs::create_directories("elsewhere");
-  training<> one("run");
+  training one("run");
   fs::current_path("elsewhere");
   one.fit();
   fs::current_path(before);
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
   CHECK(read_lines(directory / "run/metrics.jsonl").size() == 6);
   CHECK_FALSE(fs::exists(directory / "elsewhere/run"));
 }
 
 TEST_CASE("a second run in the directory is rejected and learns which process has it") {
   scratch_directory const directory;
-  training<> one(directory / "run");
+  training one(directory / "run");
   try {
-    training<> two(directory / "run");
+    training two(directory / "run");
     FAIL("two runs in one directory");
   } catch (keel::file_error const& thrown) {
     CHECK(thrown.id() == "E01");
@@ -73,12 +69,12 @@ TEST_CASE("a second run in the directory is rejected and learns which process ha
 
 TEST_CASE("where the file `lock` was removed and a second run began, the first one saves nothing more and says which process has it") {
   scratch_directory const directory;
-  training<> one(directory / "run");
-  std::unique_ptr<training<>> two;
+  training one(directory / "run");
+  std::unique_ptr<training> two;
   one.run.on([&](keel::event::update_end const& e) {
     if (e.update != 3) return;
     fs::remove(directory / "run/lock");
-    two = std::make_unique<training<>>(directory / "run");
+    two = std::make_unique<training>(directory / "run");
   });
   try {
     one.fit();
@@ -87,25 +83,25 @@ TEST_CASE("where the file `lock` was removed and a second run began, the first o
     CHECK(thrown.id() == "E01");
     CHECK(std::string(thrown.what()).find("process " + std::to_string(::getpid())) != std::string::npos);
   }
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{2});
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{2});
 }
 
 TEST_CASE("a lock file that was removed is made again where no other run took the directory") {
   scratch_directory const directory;
-  training<> one(directory / "run");
+  training one(directory / "run");
   one.run.on([&](keel::event::update_end const& e) {
     if (e.update == 3) fs::remove(directory / "run/lock");
   });
   one.fit();
   CHECK(has_event(directory / "run", "lock_retaken"));
-  CHECK_THROWS_AS(training<>(directory / "run"), keel::file_error);
+  CHECK_THROWS_AS(training(directory / "run"), keel::file_error);
 }
 
 TEST_CASE("a file system without locks and without a sync of directories is taken, and the weaker promises are said once") {
   scratch_directory const directory;
-  training<on_weak_files> one(directory / "run");
+  training one(directory / "run", std::make_shared<weak_files>());
   one.fit();
-  CHECK(keel::checkpoint_store<>(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
+  CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
   std::string const events = read_file(directory / "run/events.jsonl");
   CHECK(events.find("has no locks (no locks here)") != std::string::npos);
   std::string const words = "the entries of " + (directory / "run/checkpoints").string() + " cannot be synced";
@@ -116,7 +112,7 @@ TEST_CASE("a file system without locks and without a sync of directories is take
 
 TEST_CASE("a forked process does not hold its parent's lock") {
   scratch_directory const directory;
-  keel::run_directory<> run(directory / "run", {});
+  keel::run_directory run(directory / "run", keel::real_files());
   CHECK_FALSE(run.require_lock());
   pid_t const child = ::fork();
   REQUIRE(child >= 0);
@@ -138,7 +134,7 @@ TEST_CASE("a file `lock` that another program wrote keeps its bytes") {
   scratch_directory const directory;
   fs::create_directories(directory / "run");
   write_file(directory / "run/lock", "mine");
-  keel::run_directory<> const run(directory / "run", {});
+  keel::run_directory const run(directory / "run", keel::real_files());
   CHECK(read_file(directory / "run/lock") == "mine");
 }
 
@@ -156,7 +152,7 @@ TEST_CASE("a parent that may be entered and not read takes a run") {
     if (::geteuid() != 65534) ::chmod((directory / "shared").c_str(), 0311);
     at::set_num_threads(1);
     try {
-      training<>(directory / "shared/run").fit();
+      training(directory / "shared/run").fit();
     } catch (std::exception const& thrown) {
       write_file(directory / "shared/run/thrown", thrown.what());
       ::_exit(1);
@@ -178,16 +174,16 @@ TEST_CASE("a parent that may be entered and not read takes a run") {
 
 TEST_CASE("where checkpoints were moved away, the record of the run before is set aside and not cut") {
   scratch_directory const directory;
-  training<>(directory / "run").fit();
+  training(directory / "run").fit();
   auto const record = read_lines(directory / "run/metrics.jsonl");
   REQUIRE(record.size() == 6);
   fs::rename(directory / "run/checkpoints", directory / "moved");
-  training<>(directory / "run", 4).fit();
+  training(directory / "run", 4).fit();
   CHECK(read_lines(directory / "run/abandoned-metrics.jsonl") == record);
   CHECK(read_lines(directory / "run/metrics.jsonl").size() == 4);
   CHECK(has_event(directory / "run", "record_set_aside"));
   fs::remove_all(directory / "run/checkpoints");
-  training<>(directory / "run", 3).fit();
+  training(directory / "run", 3).fit();
   CHECK(read_lines(directory / "run/abandoned-metrics.jsonl") == record);
   CHECK(read_lines(directory / "run/abandoned-metrics-2.jsonl").size() == 4);
 }
@@ -196,7 +192,7 @@ TEST_CASE("a directory that cannot be written says the way out") {
   scratch_directory const directory;
   write_file(directory / "file", "");
   try {
-    training<>(directory / "file/run");
+    training(directory / "file/run");
     FAIL("a run below a file");
   } catch (keel::file_error const& thrown) {
     CHECK(thrown.id() == "E02");
@@ -210,20 +206,20 @@ TEST_CASE("a recipe without shard is rejected where a launcher started several p
                                    two_names("PMI_SIZE", "PMI_RANK"), two_names("SLURM_STEP_NUM_TASKS", "SLURM_PROCID")}) {
     scratch_directory const directory;
     ::setenv(name, "1", 1);
-    CHECK_NOTHROW(training<>(directory / "run"));
+    CHECK_NOTHROW(training(directory / "run"));
     ::setenv(name, "4", 1);
-    CHECK_THROWS_AS(training<>(directory / "run"), keel::world_error);
+    CHECK_THROWS_AS(training(directory / "run"), keel::world_error);
     ::setenv(rank, "0", 1);
     try {
-      training<> one(directory / "run");
+      training one(directory / "run");
       FAIL("four unconnected copies");
     } catch (keel::recipe_error const& thrown) {
       CHECK(thrown.id() == "W01");
     }
     ::setenv(name, "1", 1);
-    CHECK_NOTHROW(training<>(directory / "run"));
+    CHECK_NOTHROW(training(directory / "run"));
     ::setenv(name, "many", 1);
-    CHECK_THROWS_AS(training<>(directory / "run"), keel::world_error);
+    CHECK_THROWS_AS(training(directory / "run"), keel::world_error);
     ::unsetenv(name);
     ::unsetenv(rank);
   }

@@ -55,7 +55,7 @@ void train(fs::path const& directory, At const& at) {
   run.fit(endless, mean_squared_error(model));
 }
 
-std::vector<std::int64_t> saved(fs::path const& directory) { return keel::checkpoint_store<>(directory / "checkpoints").updates(); }
+std::vector<std::int64_t> saved(fs::path const& directory) { return keel::checkpoint_store(directory / "checkpoints").updates(); }
 
 }  // namespace
 

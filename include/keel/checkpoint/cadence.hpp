@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <keel/config/open_numbers.hpp>
+#include <keel/core/time_source.hpp>
 #include <keel/libtorch/mode.hpp>
 #include <keel/policy/checkpoint.hpp>
 #include <optional>
@@ -21,15 +22,17 @@ inline double daly_interval(double cost, double mean) {
   return std::sqrt(2.0 * cost * mean) * (1.0 + std::sqrt(share) / 3.0 + share / 9.0) - cost;
 }
 
-template <class Clock>
 class checkpoint_cadence {
  public:
   template <policy_for<slot::checkpoint> Policy>
-  explicit checkpoint_cadence(Policy const&) : checkpoint_cadence(detail::closed_settings<Policy>()) {}
-  explicit checkpoint_cadence(checkpoint::settings const& settings) : settings_(settings) {}
+  explicit checkpoint_cadence(Policy const&, time_source const& time = real_time())
+      : checkpoint_cadence(detail::closed_settings<Policy>(), time) {}
+  /// `time` outlives this.
+  explicit checkpoint_cadence(checkpoint::settings const& settings, time_source const& time = real_time())
+      : settings_(settings), time_(time) {}
 
   /// The run begins, or a save began.
-  void restart() { last_ = Clock::now(); }
+  void restart() { last_ = time_.now(); }
   /// A save began, and its cost is not known yet.
   void began() {
     restart();
@@ -61,10 +64,10 @@ class checkpoint_cadence {
       case checkpoint::kind::every_steps:
         return updated && updates % settings_.interval == 0;
       case checkpoint::kind::every_seconds:
-        return Clock::now() - last_ >= std::chrono::seconds(settings_.interval);
+        return time_.now() - last_ >= std::chrono::seconds(settings_.interval);
       case checkpoint::kind::young_daly: {
         auto const seconds = interval();
-        return seconds ? std::chrono::duration<double>(Clock::now() - last_).count() >= *seconds : updated && !measuring_;
+        return seconds ? std::chrono::duration<double>(time_.now() - last_).count() >= *seconds : updated && !measuring_;
       }
       default:
         return false;
@@ -73,7 +76,8 @@ class checkpoint_cadence {
 
  private:
   checkpoint::settings settings_;
-  typename Clock::time_point last_{};
+  time_source const& time_;
+  time_source::time_point last_{};
   std::optional<double> stall_;
   double written_ = 0.0;
   bool measuring_ = false;

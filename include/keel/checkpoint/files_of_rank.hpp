@@ -19,7 +19,7 @@
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/write_checkpoint.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
@@ -35,10 +35,9 @@ inline std::filesystem::path file_of_rank(std::filesystem::path const& directory
 }
 
 /// While it lives this rank shows that it is there.
-template <class Files>
 class sign_of_life {
  public:
-  sign_of_life(Files& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {
+  sign_of_life(file_system& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {
     thread_ = std::thread([this] { run(); });
   }
   sign_of_life(sign_of_life const&) = delete;
@@ -68,7 +67,7 @@ class sign_of_life {
     }
   }
 
-  Files files_;
+  file_system& files_;
   std::filesystem::path path_;
   std::mutex mutex_;
   std::condition_variable ends_;
@@ -78,8 +77,7 @@ class sign_of_life {
 
 /// In this directory, which rank 0 has opened. What was written takes no space where it fails. Throws file_error (E02) with what it failed
 /// by where not even that can be left; where rank 0 has given the save up, nothing.
-template <class Files>
-void write_files_of_rank(Files& files, std::filesystem::path const& directory, int rank, snapshot const& mine) {
+inline void write_files_of_rank(file_system& files, std::filesystem::path const& directory, int rank, snapshot const& mine) {
   std::string const of_rank = "-" + std::to_string(rank) + ".safetensors";
   std::string const optimizer = "optimizer" + of_rank, state = "state" + of_rank;
   auto const alive = file_of_rank(directory, rank, ".alive");
@@ -93,7 +91,7 @@ void write_files_of_rank(Files& files, std::filesystem::path const& directory, i
   try {
     nlohmann::json record;
     {
-      sign_of_life<Files> const shown(files, alive);
+      sign_of_life const shown(files, alive);
       record["files"][optimizer] = json_of(write_tensors(files, directory / optimizer, mine.optimizer, {}));
       record["files"][state] = json_of(write_tensors(files, directory / state, mine.tensors, {}));
     }
@@ -117,9 +115,8 @@ void write_files_of_rank(Files& files, std::filesystem::path const& directory, i
 
 /// Rank 0: waits until each other rank has written its files, and returns what they are, by name. Throws file_error (E02) with what one of
 /// them failed by, or for one that does not show for `patience()` that it is there, and world_error (E25) for what is not its disk's fault.
-template <class Files>
-std::map<std::string, file_record> files_of_ranks(Files& files, std::filesystem::path const& directory, int ranks,
-                                                  std::function<std::chrono::milliseconds()> const& patience) {
+inline std::map<std::string, file_record> files_of_ranks(file_system& files, std::filesystem::path const& directory, int ranks,
+                                                         std::function<std::chrono::milliseconds()> const& patience) {
   using clock = std::chrono::steady_clock;
   using std::chrono::milliseconds;
   std::map<std::string, file_record> all;
@@ -170,10 +167,9 @@ std::map<std::string, file_record> files_of_ranks(Files& files, std::filesystem:
 namespace keel::inline KEEL_MODE {
 
 /// Of a rank but 0: its files of checkpoints, in the foreground or beside training.
-template <class Files>
 class rank_writer {
  public:
-  rank_writer(Files files, int rank) : files_(std::move(files)), rank_(rank) {}
+  rank_writer(file_system& files, int rank) : files_(files), rank_(rank) {}
 
   /// This rank can write there; rank 0 then looks whether it sees what was written.
   bool can_write(std::filesystem::path const& directory) {
@@ -204,7 +200,7 @@ class rank_writer {
   }
 
  private:
-  Files files_;
+  file_system& files_;
   int rank_;
   snapshot_buffers buffers_;
   background_task task_;  ///< last: it ends before what it works with

@@ -8,7 +8,7 @@
 
 #include <filesystem>
 #include <keel/checkpoint/checksum.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,7 +40,7 @@ inline std::string fingerprint_of(at::Tensor const& values) {
 
 /// Of a file's bytes, read in pieces. Throws file_error (E02) for one that cannot be read.
 inline std::string fingerprint_of_file(std::filesystem::path const& path) {
-  posix_files files;
+  file_system files;
   file_handle const file = files.open_for_read(path);
   std::vector<char> piece(std::size_t{1} << 20);
   checksum all;

@@ -17,7 +17,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// The checkpoint of a run directory that the choice means.
 inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run, weights_choice const& choice) {
-  checkpoint_store<> store(run / "checkpoints");
+  checkpoint_store store(run / "checkpoints");
   for (checkpoint_id const& id : store.newest_first()) {
     auto directory = store.path_of(id);
     if (!damage_of(directory).empty()) continue;
@@ -33,7 +33,7 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
 }
 
 inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, bool averaged) {
-  posix_files files;
+  file_system files;
   manifest const all = read_manifest(directory);
   tensor_map weights = read_tensors(files, directory, "model.safetensors", all);
   if (!averaged) return weights;
@@ -61,7 +61,7 @@ inline tensor_map weights_of_checkpoint(std::filesystem::path const& directory, 
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path const& from, weights_choice const& choice) {
-  posix_files files;
+  file_system files;
   bool const is_run = files.exists(from / "checkpoints");
   bool const is_directory = is_run || files.exists(from / "manifest.json");
   if (!is_directory && (choice.best || choice.averaged))

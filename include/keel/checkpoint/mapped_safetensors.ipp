@@ -12,7 +12,7 @@
 #include <keel/checkpoint/open_safetensors.hpp>
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <memory>
 #include <string>
 #include <utility>
@@ -51,7 +51,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY safetensors_content map_safetensors(std::filesystem::path const& path) {
   using namespace detail;
-  posix_files files;
+  file_system files;
   auto const name = path.string();
   auto opened = open_safetensors(files, path);
   auto const mapped = std::make_shared<mapped_file>(opened.file, path, opened.size());

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/safetensors_header.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -24,9 +24,8 @@ struct opened_safetensors {
   file_handle file;  ///< where it was opened by its name
   std::uint64_t size() const { return data_begin + (header.entries.empty() ? 0 : header.entries.back().end); }
 };
-template <class Files>
-opened_safetensors open_safetensors(Files& files, file_handle const& file, std::filesystem::path const& path,
-                                    std::uint64_t size) {
+inline opened_safetensors open_safetensors(file_system& files, file_handle const& file, std::filesystem::path const& path,
+                                           std::uint64_t size) {
   auto const name = path.string();
   std::string text(static_cast<std::size_t>(std::min<std::uint64_t>(size, safetensors_prefix)), '\0');
   auto const source = [&](char* destination, std::size_t count, std::uint64_t offset) {
@@ -43,7 +42,7 @@ opened_safetensors open_safetensors(Files& files, file_handle const& file, std::
 }
 
 /// The file of this name, its size that of what was opened: another may take its place at any time.
-inline opened_safetensors open_safetensors(posix_files& files, std::filesystem::path const& path) {
+inline opened_safetensors open_safetensors(file_system& files, std::filesystem::path const& path) {
   static_cast<void>(files.size(path));  // throws for a pipe, which opening would wait for
   auto file = files.open_for_read(path);
   struct stat status{};

@@ -12,7 +12,7 @@
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/json/text.hpp>
 #include <string>
 #include <utility>
@@ -43,8 +43,7 @@ inline void require_own_name(std::filesystem::path const& directory, manifest co
   refuse_checkpoint(directory, "holds update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
 }
 
-template <class Files>
-std::uint64_t size_as_recorded(Files& files, std::filesystem::path const& path, file_record const& expected) {
+inline std::uint64_t size_as_recorded(file_system& files, std::filesystem::path const& path, file_record const& expected) {
   std::uint64_t const size = files.size(path);
   if (size != expected.bytes)
     refuse_checkpoint(path, "is not what was saved: it has " + std::to_string(size) + " bytes, and manifest.json says " +
@@ -65,8 +64,8 @@ struct tensors_as_recorded {
   }
 };
 
-template <class Files>
-tensor_map read_tensors(Files& files, std::filesystem::path const& directory, char const* name, manifest const& all) {
+inline tensor_map read_tensors(file_system& files, std::filesystem::path const& directory, char const* name,
+                               manifest const& all) {
   auto const path = directory / name;
   auto const& expected = record_of(all, directory, name);
   std::uint64_t const size = size_as_recorded(files, path, expected);
@@ -81,12 +80,11 @@ tensor_map read_tensors(Files& files, std::filesystem::path const& directory, ch
   return read_safetensors_data(std::move(opened.header), path.string(), read_at, tensors_as_recorded{expected, path}).tensors;
 }
 
-template <class Files>
-nlohmann::json read_state(Files& files, std::filesystem::path const& directory, manifest const& all) {
+inline nlohmann::json read_state(file_system& files, std::filesystem::path const& directory, manifest const& all) {
   auto const path = directory / "state.json";
   auto const& expected = record_of(all, directory, "state.json");
   size_as_recorded(files, path, expected);
-  std::string const text = files.read(path, std::max(posix_files::longest_text, expected.bytes));
+  std::string const text = files.read(path, std::max(file_system::longest_text, expected.bytes));
   if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
     refuse_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
   try {
@@ -112,9 +110,8 @@ inline std::vector<std::string> files_of(manifest const& all) {
 inline std::string prefix_of_rank(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
 
 /// Adds the tensors of a file, under `prefix`.
-template <class Files>
-void read_tensors_into(tensor_map& to, Files& files, std::filesystem::path const& directory, std::string const& name,
-                       manifest const& all, std::string const& prefix) {
+inline void read_tensors_into(tensor_map& to, file_system& files, std::filesystem::path const& directory,
+                              std::string const& name, manifest const& all, std::string const& prefix) {
   for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
     if (!to.emplace(prefix + tensor, std::move(values)).second)
       refuse_checkpoint(directory / name, "holds " + shown_name(tensor) + ", which another file of the checkpoint holds too");
@@ -126,8 +123,7 @@ void read_tensors_into(tensor_map& to, Files& files, std::filesystem::path const
 namespace keel::inline KEEL_MODE {
 
 /// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
-template <class Files = posix_files>
-manifest read_manifest(std::filesystem::path const& directory, Files files = {}) {
+inline manifest read_manifest(std::filesystem::path const& directory, file_system& files = real_files()) {
   auto const require = [&](char const* name) {
     if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
   };
@@ -140,8 +136,7 @@ manifest read_manifest(std::filesystem::path const& directory, Files files = {})
 
 /// Reads the checkpoint in `directory` and compares every byte with its manifest. Throws checkpoint_error (E05) that names what
 /// differs from what was saved.
-template <class Files = posix_files>
-snapshot read_checkpoint(std::filesystem::path const& directory, Files files = {}) {
+inline snapshot read_checkpoint(std::filesystem::path const& directory, file_system& files = real_files()) {
   manifest const all = read_manifest(directory, files);
   snapshot content;
   content.run = all.run;

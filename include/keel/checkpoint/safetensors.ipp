@@ -6,7 +6,7 @@
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/safetensors_reader.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/core/replace_file.hpp>
 #include <utility>
 
@@ -36,12 +36,12 @@ KEEL_BODY safetensors_content parse_safetensors(std::span<char const> bytes, std
 
 KEEL_BODY void save_safetensors(std::filesystem::path const& path, tensor_map const& tensors, string_map const& metadata) {
   detail::safetensors_writer const writer(tensors, metadata);
-  posix_files files;
+  file_system files;
   detail::replace_file(files, path, [&](auto const& sink) { writer.write(sink); });
 }
 
 KEEL_BODY safetensors_content load_safetensors(std::filesystem::path const& path) {
-  posix_files files;
+  file_system files;
   auto const name = path.string();
   auto opened = detail::open_safetensors(files, path);
   return detail::read_safetensors_data(std::move(opened.header), name, [&](char* to, std::size_t count, std::uint64_t offset) {

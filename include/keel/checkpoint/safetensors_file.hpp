@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/checkpoint/safetensors_header.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <map>
 #include <string>
 #include <string_view>

@@ -14,7 +14,7 @@
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY safetensors_file::safetensors_file(std::filesystem::path const& path) : path_(path) {
-  posix_files files;
+  file_system files;
   auto opened = detail::open_safetensors(files, path);
   file_ = std::move(opened.file);
   entries_ = std::move(opened.header.entries);
@@ -71,7 +71,7 @@ KEEL_BODY at::Tensor safetensors_file::read(safetensors_entry const& part) const
   auto* const memory = static_cast<char*>(tensor.data_ptr());
   auto const count = static_cast<std::size_t>(part.end - part.begin);
   if (count == 0) return tensor;
-  posix_files files;
+  file_system files;
   if (files.read_at(file_, path_, memory, count, data_begin_ + part.begin) != count)
     detail::refuse_safetensors(file, "it became shorter while it was read");
   detail::require_bools(part, memory, count, file);

@@ -29,18 +29,17 @@ struct save_report {
   bool dropped = false;   ///< dropped because the one before it was still being written
 };
 
-template <class Files, class Clock>
 class saver {
   using milliseconds = std::chrono::milliseconds;
 
  public:
-  /// The store and the metrics outlive this. `report` is called once for every save that becomes a checkpoint, fails for want of
+  /// The store, the metrics and the time outlive this. `report` is called once for every save that becomes a checkpoint, fails for want of
   /// a disk, or is dropped.
-  saver(checkpoint::settings const& settings, checkpoint_store<Files>& store, json_lines<Files>& metrics,
+  saver(checkpoint::settings const& settings, checkpoint_store& store, json_lines& metrics, time_source const& time,
         std::function<void(save_report const&)> report)
-      : settings_(settings), store_(store), metrics_(metrics), report_(std::move(report)), cadence_(settings) {}
+      : settings_(settings), store_(store), metrics_(metrics), report_(std::move(report)), cadence_(settings, time) {}
 
-  checkpoint_cadence<Clock>& cadence() { return cadence_; }
+  checkpoint_cadence& cadence() { return cadence_; }
   /// A save that is due now would be dropped, because the one before it is still being written. It waits for a requested one,
   /// which takes nothing away that a rollback may need.
   bool drops_now() const { return settings_.drop_when_busy && !requested_ && task_.is_begun() && !task_.is_done(); }
@@ -254,10 +253,10 @@ class saver {
   }
 
   checkpoint::settings settings_;
-  checkpoint_store<Files>& store_;
-  json_lines<Files>& metrics_;
+  checkpoint_store& store_;
+  json_lines& metrics_;
   std::function<void(save_report const&)> report_;
-  checkpoint_cadence<Clock> cadence_;
+  checkpoint_cadence cadence_;
   snapshot_buffers buffers_;
   save_report begun_;
   wall_clock::time_point began_{};

@@ -63,8 +63,7 @@ inline std::string shard_name(std::string const& stem, std::size_t index, std::s
 }
 
 /// Where an older index really is, if there is one. Throws error (E12) for what is not a file.
-template <class Files>
-std::optional<std::filesystem::path> older_index(Files& files, std::filesystem::path const& name) {
+KEEL_BODY std::optional<std::filesystem::path> older_index(file_system& files, std::filesystem::path const& name) {
   auto const target = replaceable_file(name);
   if (!target)
     throw error("E12", name.string() + " is in the way of the index, and it is not a file. Move it away, or give " +
@@ -94,9 +93,9 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
-void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem, tensor_map const& tensors,
-                              std::uint64_t most_bytes, string_map const& metadata, Files files) {
+KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem,
+                                        tensor_map const& tensors, std::uint64_t most_bytes, string_map const& metadata,
+                                        file_system& files) {
   using namespace detail;
   if (most_bytes < 1)
     throw error("E12", "a file of at most 0 bytes holds no tensor. Give save_sharded_safetensors a size such as 5 GB.");
@@ -116,7 +115,7 @@ void save_sharded_safetensors(std::filesystem::path const& directory, std::strin
   std::string const index = one_file ? std::string() : index_text(plan, stem);
 
   // A deque, because what is being replaced cannot be moved.
-  std::deque<replacement<Files>> written;
+  std::deque<replacement> written;
   for (std::size_t i = 0; i < writers.size(); ++i) {
     auto& shard =
         written.emplace_back(files, directory / (one_file ? stem + ".safetensors" : shard_name(stem, i, plan.shards.size())));
@@ -124,7 +123,7 @@ void save_sharded_safetensors(std::filesystem::path const& directory, std::strin
     writers[i].write(sink);
     shard.finish();
   }
-  std::optional<replacement<Files>> new_index;
+  std::optional<replacement> new_index;
   if (!one_file) {
     new_index.emplace(files, index_path);
     new_index->write(index.data(), index.size());
@@ -154,7 +153,7 @@ KEEL_BODY safetensors_content load_sharded_safetensors(std::filesystem::path con
     throw checkpoint_error("E05",
                            index_path.string() + " " + what + ". Take an older checkpoint, or fetch all of its files again.");
   };
-  posix_files files;
+  file_system files;
   nlohmann::json index;
   try {
     index = parse_json(files.read(index_path));

@@ -17,7 +17,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,12 +71,12 @@ struct opened_checkpoint {
   std::shared_ptr<manifest> written;  ///< what is in it so far
 };
 
-template <class Files = posix_files>
 class checkpoint_store {
  public:
   using path = std::filesystem::path;
 
-  explicit checkpoint_store(path directory, Files files = {}) : directory_(std::move(directory)), files_(std::move(files)) {}
+  explicit checkpoint_store(path directory, file_system& files = real_files())
+      : directory_(std::move(directory)), files_(files) {}
 
   /// Makes the directory and removes what a killed save left behind. Returns why a power cut may lose the directory itself;
   /// empty: it is durable.
@@ -170,7 +170,7 @@ class checkpoint_store {
   auto or_discard(opened_checkpoint const& opened, Step const& step);
 
   path directory_;
-  Files files_;
+  file_system& files_;
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -16,10 +16,11 @@
 #include <set>
 #include <tuple>
 
+#include <keel/core/detail/body_begin.inc>
+
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
-std::string checkpoint_store<Files>::prepare() {
+KEEL_BODY std::string checkpoint_store::prepare() {
   files_.make_directories(directory_);
   std::string not_synced = files_.sync_directory(directory_.parent_path());
   put_back();
@@ -30,16 +31,14 @@ std::string checkpoint_store<Files>::prepare() {
   return not_synced;
 }
 
-template <class Files>
-saved_checkpoint checkpoint_store<Files>::save(std::int64_t update, snapshot const& content, retention const& keep) {
+KEEL_BODY saved_checkpoint checkpoint_store::save(std::int64_t update, snapshot const& content, retention const& keep) {
   opened_checkpoint const opened = open(update, content.run, keep);
   write(opened, content);
   return seal(opened, keep);
 }
 
-template <class Files>
 template <class Step>
-auto checkpoint_store<Files>::or_discard(opened_checkpoint const& opened, Step const& step) {
+auto checkpoint_store::or_discard(opened_checkpoint const& opened, Step const& step) {
   try {
     return step();
   } catch (...) {
@@ -49,9 +48,8 @@ auto checkpoint_store<Files>::or_discard(opened_checkpoint const& opened, Step c
   }
 }
 
-template <class Files>
-opened_checkpoint checkpoint_store<Files>::open(std::int64_t update, std::string const& run, retention const& keep,
-                                                std::string const& mark) {
+KEEL_BODY opened_checkpoint checkpoint_store::open(std::int64_t update, std::string const& run, retention const& keep,
+                                                   std::string const& mark) {
   opened_checkpoint opened;
   checkpoint_id& id = opened.id = update;
   or_discard(opened, [&] {
@@ -69,8 +67,7 @@ opened_checkpoint checkpoint_store<Files>::open(std::int64_t update, std::string
   return opened;
 }
 
-template <class Files>
-bool checkpoint_store<Files>::is_seen_by(opened_checkpoint const& opened, int ranks) {
+KEEL_BODY bool checkpoint_store::is_seen_by(opened_checkpoint const& opened, int ranks) {
   bool all = true;
   try {
     for (int rank = 1; rank < ranks; ++rank) {
@@ -85,19 +82,16 @@ bool checkpoint_store<Files>::is_seen_by(opened_checkpoint const& opened, int ra
   return all;
 }
 
-template <class Files>
-void checkpoint_store<Files>::write(opened_checkpoint const& opened, snapshot const& content) {
+KEEL_BODY void checkpoint_store::write(opened_checkpoint const& opened, snapshot const& content) {
   or_discard(opened, [&] { detail::write_files(files_, opened.directory, content, *opened.written); });
 }
 
-template <class Files>
-void checkpoint_store<Files>::add_files_of_ranks(opened_checkpoint const& opened, int ranks,
-                                                 std::function<std::chrono::milliseconds()> const& patience) {
+KEEL_BODY void checkpoint_store::add_files_of_ranks(opened_checkpoint const& opened, int ranks,
+                                                    std::function<std::chrono::milliseconds()> const& patience) {
   or_discard(opened, [&] { opened.written->files.merge(detail::files_of_ranks(files_, opened.directory, ranks, patience)); });
 }
 
-template <class Files>
-saved_checkpoint checkpoint_store<Files>::seal(opened_checkpoint const& opened, retention const& keep) {
+KEEL_BODY saved_checkpoint checkpoint_store::seal(opened_checkpoint const& opened, retention const& keep) {
   checkpoint_id const id = opened.id;
   saved_checkpoint saved;
   saved.path = path_of(id);
@@ -120,8 +114,7 @@ saved_checkpoint checkpoint_store<Files>::seal(opened_checkpoint const& opened, 
   return saved;
 }
 
-template <class Files>
-std::vector<checkpoint_id> checkpoint_store<Files>::all() {
+KEEL_BODY std::vector<checkpoint_id> checkpoint_store::all() {
   std::vector<checkpoint_id> found;
   if (!files_.exists(directory_)) return found;
   for (path const& entry : files_.list(directory_)) {
@@ -131,8 +124,7 @@ std::vector<checkpoint_id> checkpoint_store<Files>::all() {
   return found;
 }
 
-template <class Files>
-std::vector<std::int64_t> checkpoint_store<Files>::updates() {
+KEEL_BODY std::vector<std::int64_t> checkpoint_store::updates() {
   std::vector<std::int64_t> found;
   for (checkpoint_id const& id : all()) {
     if (found.empty() || found.back() != id.update) found.push_back(id.update);
@@ -140,14 +132,12 @@ std::vector<std::int64_t> checkpoint_store<Files>::updates() {
   return found;
 }
 
-template <class Files>
-bool checkpoint_store<Files>::is_requested(checkpoint_id const& id) {
+KEEL_BODY bool checkpoint_store::is_requested(checkpoint_id const& id) {
   auto const read = look_at(id);
   return !read || read->requested;
 }
 
-template <class Files>
-std::vector<checkpoint_id> checkpoint_store<Files>::newest_first() {
+KEEL_BODY std::vector<checkpoint_id> checkpoint_store::newest_first() {
   using age = std::tuple<std::int64_t, std::int64_t, std::int64_t, checkpoint_id>;
   std::vector<age> found;
   for (checkpoint_id const& id : all()) {
@@ -162,14 +152,12 @@ std::vector<checkpoint_id> checkpoint_store<Files>::newest_first() {
   return order;
 }
 
-template <class Files>
-void checkpoint_store<Files>::rename_abandoned(checkpoint_id const& id) {
+KEEL_BODY void checkpoint_store::rename_abandoned(checkpoint_id const& id) {
   move_aside("abandoned-", id);
   files_.sync_directory(directory_);
 }
 
-template <class Files>
-void checkpoint_store<Files>::remove_abandoned(checkpoint_id const& newest) {
+KEEL_BODY void checkpoint_store::remove_abandoned(checkpoint_id const& newest) {
   std::vector<checkpoint_id> leave;
   auto const kept = look_at(newest);
   for (checkpoint_id const& id : all()) {
@@ -179,14 +167,12 @@ void checkpoint_store<Files>::remove_abandoned(checkpoint_id const& newest) {
   remove(leave);
 }
 
-template <class Files>
-snapshot checkpoint_store<Files>::load(checkpoint_id const& id) {
+KEEL_BODY snapshot checkpoint_store::load(checkpoint_id const& id) {
   detail::require_own_name(path_of(id), read_manifest(path_of(id), files_));
   return read_checkpoint(path_of(id), files_);
 }
 
-template <class Files>
-std::optional<manifest> checkpoint_store<Files>::look_at(checkpoint_id const& id) {
+KEEL_BODY std::optional<manifest> checkpoint_store::look_at(checkpoint_id const& id) {
   try {
     auto read = read_manifest(path_of(id), files_);
     if (read.update != id.update) return std::nullopt;
@@ -197,8 +183,7 @@ std::optional<manifest> checkpoint_store<Files>::look_at(checkpoint_id const& id
   }
 }
 
-template <class Files>
-std::optional<manifest> checkpoint_store<Files>::look_at_own(checkpoint_id const& id) {
+KEEL_BODY std::optional<manifest> checkpoint_store::look_at_own(checkpoint_id const& id) {
   try {
     return look_at(id);
   } catch (checkpoint_error const&) {
@@ -206,21 +191,18 @@ std::optional<manifest> checkpoint_store<Files>::look_at_own(checkpoint_id const
   }
 }
 
-template <class Files>
-bool checkpoint_store<Files>::is_abandoned(checkpoint_id const& id, manifest const& of_id, checkpoint_id const& newest,
-                                           manifest const& of_newest) {
+KEEL_BODY bool checkpoint_store::is_abandoned(checkpoint_id const& id, manifest const& of_id, checkpoint_id const& newest,
+                                              manifest const& of_newest) {
   return id.update > newest.update && of_id.generation < of_newest.generation;
 }
 
-template <class Files>
-std::string checkpoint_store<Files>::name_of(checkpoint_id const& id) {
+KEEL_BODY std::string checkpoint_store::name_of(checkpoint_id const& id) {
   char name[32];
   std::snprintf(name, sizeof name, "step-%09lld", static_cast<long long>(id.update));
   return name + std::string(id.requested ? requested_suffix : "");
 }
 
-template <class Files>
-std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& name) {
+KEEL_BODY std::optional<checkpoint_id> checkpoint_store::id_of(std::string const& name) {
   bool const requested = name.ends_with(requested_suffix);
   std::string const number = name.substr(0, name.size() - (requested ? requested_suffix.size() : 0));
   if (!number.starts_with("step-") || number.size() < 14) return std::nullopt;
@@ -235,8 +217,7 @@ std::optional<checkpoint_id> checkpoint_store<Files>::id_of(std::string const& n
   return id;
 }
 
-template <class Files>
-std::string checkpoint_store<Files>::name_in(std::string const& directory) {
+KEEL_BODY std::string checkpoint_store::name_in(std::string const& directory) {
   for (std::string_view const prefix : {replaced_prefix, removed_prefix, temporary_prefix}) {
     if (!directory.starts_with(prefix)) continue;
     std::string const name = directory.substr(prefix.size(), directory.find('.', prefix.size()) - prefix.size());
@@ -245,8 +226,7 @@ std::string checkpoint_store<Files>::name_in(std::string const& directory) {
   return {};
 }
 
-template <class Files>
-std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, retention const& keep) {
+KEEL_BODY std::string checkpoint_store::remove_old(checkpoint_id const& newest, retention const& keep) {
   std::map<checkpoint_id, manifest> found;
   for (checkpoint_id const& id : all()) {
     if (auto read = look_at_own(id)) found.emplace(id, std::move(*read));
@@ -293,8 +273,7 @@ std::string checkpoint_store<Files>::remove_old(checkpoint_id const& newest, ret
   return remove(leave);
 }
 
-template <class Files>
-std::string checkpoint_store<Files>::remove(std::vector<checkpoint_id> const& leave) {
+KEEL_BODY std::string checkpoint_store::remove(std::vector<checkpoint_id> const& leave) {
   for (checkpoint_id const& id : leave) {
     path const aside = directory_ / (std::string(removed_prefix) + name_of(id));
     remove_files_of(aside, name_of(id));
@@ -313,8 +292,7 @@ std::string checkpoint_store<Files>::remove(std::vector<checkpoint_id> const& le
   return stays;
 }
 
-template <class Files>
-std::string checkpoint_store<Files>::remove_files_of(path const& directory, std::string const& name) {
+KEEL_BODY std::string checkpoint_store::remove_files_of(path const& directory, std::string const& name) {
   auto const is_own = [](std::string const& file) {
     auto const& names = detail::checkpoint_files;
     return std::find(std::begin(names), std::end(names), file) != std::end(names) || detail::rank_of_file(file) > 0;
@@ -323,15 +301,13 @@ std::string checkpoint_store<Files>::remove_files_of(path const& directory, std:
   return detail::remove_directory_of(files_, directory, name, is_own, "manifest.json");
 }
 
-template <class Files>
-typename checkpoint_store<Files>::path checkpoint_store<Files>::free_name(std::string const& name) {
+KEEL_BODY checkpoint_store::path checkpoint_store::free_name(std::string const& name) {
   path free = directory_ / name;
   for (int again = 2; files_.kind(free) != file_kind::none; ++again) free = directory_ / (name + "-" + std::to_string(again));
   return free;
 }
 
-template <class Files>
-void checkpoint_store<Files>::put_back() {
+KEEL_BODY void checkpoint_store::put_back() {
   for (path const& entry : files_.list(directory_)) {
     std::string const name = entry.filename().string();
     if (!name.starts_with(replaced_prefix) || !id_of(name.substr(replaced_prefix.size()))) continue;
@@ -340,8 +316,7 @@ void checkpoint_store<Files>::put_back() {
   }
 }
 
-template <class Files>
-void checkpoint_store<Files>::clean_up_quietly(path const& directory, std::string const& name) {
+KEEL_BODY void checkpoint_store::clean_up_quietly(path const& directory, std::string const& name) {
   try {
     put_back();
     if (files_.kind(directory) == file_kind::none) return;
@@ -356,3 +331,5 @@ void checkpoint_store<Files>::clean_up_quietly(path const& directory, std::strin
 }
 
 }  // namespace keel::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

@@ -11,8 +11,7 @@ namespace keel::inline KEEL_MODE {
 
 /// A sentence for each thing in which the checkpoint in `directory` is not what was saved; none: every byte is. Throws
 /// file_error (E02) where the disk does not let it be read.
-template <class Files = posix_files>
-std::vector<std::string> damage_of(std::filesystem::path const& directory, Files files = {}) {
+inline std::vector<std::string> damage_of(std::filesystem::path const& directory, file_system& files = real_files()) {
   std::vector<std::string> found;
   auto const note = [&](auto const& look) {
     try {

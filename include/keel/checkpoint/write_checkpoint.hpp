@@ -10,7 +10,7 @@
 #include <keel/checkpoint/safetensors_writer.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/core/finite_bytes.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/nonfinite.hpp>
@@ -20,10 +20,9 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-template <class Files>
 class checkpoint_file {
  public:
-  checkpoint_file(Files& files, std::filesystem::path path)
+  checkpoint_file(file_system& files, std::filesystem::path path)
       : files_(files), path_(std::move(path)), file_(files_.create(path_)) {}
 
   void write(char const* bytes, std::size_t count) {
@@ -44,7 +43,7 @@ class checkpoint_file {
   file_record& record() { return record_; }
 
  private:
-  Files& files_;
+  file_system& files_;
   std::filesystem::path path_;
   file_handle file_;
   checksum sum_;
@@ -53,11 +52,10 @@ class checkpoint_file {
 };
 
 /// Throws nonfinite_error (N13) for a tensor among `finite`, sorted, that is not.
-template <class Files>
-file_record write_tensors(Files& files, std::filesystem::path const& path, tensor_map const& tensors,
-                          std::vector<std::string> const& finite) {
+inline file_record write_tensors(file_system& files, std::filesystem::path const& path, tensor_map const& tensors,
+                                 std::vector<std::string> const& finite) {
   safetensors_writer const writer(tensors, {});
-  checkpoint_file<Files> file(files, path);
+  checkpoint_file file(files, path);
   file.write(writer.header().data(), writer.header().size());
   file.record().header_checksum = checksum_of(writer.header());
   for (auto const& entry : writer.entries()) {
@@ -80,9 +78,8 @@ file_record write_tensors(Files& files, std::filesystem::path const& path, tenso
   return file.finish();
 }
 
-template <class Files>
-file_record write_text(Files& files, std::filesystem::path const& path, std::string const& text) {
-  checkpoint_file<Files> file(files, path);
+inline file_record write_text(file_system& files, std::filesystem::path const& path, std::string const& text) {
+  checkpoint_file file(files, path);
   file.write(text.data(), text.size());
   return file.finish();
 }
@@ -98,8 +95,7 @@ inline std::string text_of(nlohmann::json const& state) {
 }
 
 /// Writes the files of `content` into `directory`; `all`: what the manifest is to say of them.
-template <class Files>
-void write_files(Files& files, std::filesystem::path const& directory, snapshot const& content, manifest& all) {
+inline void write_files(file_system& files, std::filesystem::path const& directory, snapshot const& content, manifest& all) {
   all.generation = content.generation;
   all.run = content.run;
   all.attempt = content.attempt;
@@ -120,8 +116,7 @@ void write_files(Files& files, std::filesystem::path const& directory, snapshot 
 }
 
 /// The last file. Returns how many bytes all of them are.
-template <class Files>
-std::uint64_t write_manifest(Files& files, std::filesystem::path const& directory, manifest const& all) {
+inline std::uint64_t write_manifest(file_system& files, std::filesystem::path const& directory, manifest const& all) {
   std::uint64_t bytes = write_text(files, directory / "manifest.json", manifest_text(all)).bytes;
   for (auto const& [name, record] : all.files) bytes += record.bytes;
   files.sync_directory(directory);
@@ -129,9 +124,8 @@ std::uint64_t write_manifest(Files& files, std::filesystem::path const& director
 }
 
 /// Writes all files of `content` into `directory`, the manifest last, and syncs it. Returns how many bytes that were.
-template <class Files>
-std::uint64_t write_checkpoint(Files& files, std::filesystem::path const& directory, std::int64_t update, bool requested,
-                               snapshot const& content) {
+inline std::uint64_t write_checkpoint(file_system& files, std::filesystem::path const& directory, std::int64_t update,
+                                      bool requested, snapshot const& content) {
   manifest all;
   all.update = update;
   all.requested = requested;

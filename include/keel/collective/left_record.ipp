@@ -4,7 +4,7 @@
 #include <exception>
 #include <keel/collective/left_record.hpp>
 #include <keel/collective/recent_collectives.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/core/seconds_since_1970.hpp>
 #include <nlohmann/json.hpp>
 
@@ -36,7 +36,7 @@ KEEL_BODY void leave_record(world_of_ranks const& world, std::filesystem::path c
       if (one.is_completed) add("completed", one.time, {{"sequence", one.sequence}});
     }
     add("left", seconds_since_1970(), {{"why", why}});
-    posix_files files;
+    file_system files;
     auto const records = records_of_ranks(world, directory);
     files.make_directories(records);
     auto const path = records / (std::to_string(world.rank()) + ".jsonl");
@@ -50,7 +50,7 @@ KEEL_BODY void leave_record(world_of_ranks const& world, std::filesystem::path c
 KEEL_BODY void remove_record(world_of_ranks const& world, std::filesystem::path const& directory) noexcept {
   if (world.size() == 1 || directory.empty()) return;
   try {
-    posix_files files;
+    file_system files;
     auto const records = records_of_ranks(world, directory);
     auto const remove = [&](int rank) {
       auto const path = records / (std::to_string(rank) + ".jsonl");

@@ -15,19 +15,4 @@
 #include <keel/libtorch/ivalue_first.hpp>
 #include <keel/trainer/checkpoint_manager.ipp>
 #include <keel/trainer/checkpointed_step.ipp>
-#include <keel/trainer/environment.hpp>
 #include <keel/trainer/replay.ipp>
-
-namespace keel {
-
-template class checkpoint_store<posix_files>;
-template void save_sharded_safetensors<posix_files>(std::filesystem::path const&, std::string const&, tensor_map const&,
-                                                    std::uint64_t, string_map const&, posix_files);
-
-namespace detail {
-
-template class checkpoint_manager<checkpoint_seams_of<environment>>;
-
-}  // namespace detail
-
-}  // namespace keel

@@ -2,7 +2,7 @@
 #include <keel/collective/exit_code.ipp>
 #include <keel/collective/launch.ipp>
 #include <keel/collective/recent_collectives.ipp>
-#include <keel/core/files.ipp>
+#include <keel/core/file_system.ipp>
 #include <keel/json/load_numbers.ipp>
 #include <keel/metrics/console_log.ipp>
 #include <keel/metrics/figure_text.ipp>

@@ -29,20 +29,3 @@
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/summary.ipp>
-
-namespace keel {
-
-template class run_log<posix_files>;
-template written_incident write_incident<posix_files>(posix_files&, std::filesystem::path const&, std::int64_t, long long,
-                                                      snapshot const&, nlohmann::ordered_json);
-template class basic_tensorboard_writer<posix_files>;
-
-namespace detail {
-
-template struct close_directory<posix_files>;
-template opened_directory<posix_files> open_directory(trainer_options const&, bool, posix_files const&);
-template std::filesystem::path const& root_of(run_directory<posix_files> const&);
-
-}  // namespace detail
-
-}  // namespace keel

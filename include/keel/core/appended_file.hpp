@@ -5,17 +5,16 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files = posix_files>
 class appended_file {
  public:
-  appended_file(std::filesystem::path name, Files files) : name_(std::move(name)), files_(std::move(files)) {}
+  appended_file(std::filesystem::path name, file_system& files) : name_(std::move(name)), files_(files) {}
 
   std::filesystem::path const& name() const { return name_; }
   bool is_open() const { return is_open_.load(std::memory_order_acquire); }
@@ -64,7 +63,7 @@ class appended_file {
   }
 
   std::filesystem::path name_;
-  Files files_;
+  file_system& files_;
   file_handle file_;
   std::uint64_t size_ = 0;  ///< of what was written whole
   bool torn_ = false;

@@ -3,7 +3,7 @@
 #pragma once
 
 #include <filesystem>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,8 +12,8 @@ namespace keel::detail::inline KEEL_MODE {
 /// Removes those files of `directory` whose name `is_own(name)` is true of, `last` after the others, and the directory. Returns a sentence
 /// where something else is in it, by `name`: that stays beside it, under the first free kept-NAME or kept-NAME-N. Empty: all went, or
 /// nothing was there. Throws file_error (E02).
-template <class Files, class IsOwn>
-std::string remove_directory_of(Files& files, std::filesystem::path const& directory, std::string const& name,
+template <class IsOwn>
+std::string remove_directory_of(file_system& files, std::filesystem::path const& directory, std::string const& name,
                                 IsOwn const& is_own, std::string_view last) {
   file_kind const kind = files.kind(directory);
   if (kind == file_kind::none) return {};

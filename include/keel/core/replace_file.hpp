@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -66,11 +66,10 @@ class temporary_name {
 
 /// The new content of a file on its way: construct, write, finish, take_place. Until the last, an exception leaves everything
 /// as it was, but for what is written in place.
-template <class Files>
 class replacement {
  public:
   /// Throws file_error (E02), like all of it.
-  replacement(Files& files, std::filesystem::path const& name) : files_(files), target_(name) {
+  replacement(file_system& files, std::filesystem::path const& name) : files_(files), target_(name) {
     auto const target = replaceable_file(name);
     in_place_ = !target;
     if (in_place_) {
@@ -136,7 +135,7 @@ class replacement {
     if (::fchmod(file_.get(), bits) != 0) throw_file_error("keep the permissions of", target_, errno);
   }
 
-  Files& files_;
+  file_system& files_;
   std::filesystem::path target_;
   temporary_name beside_;
   file_handle file_;
@@ -145,15 +144,14 @@ class replacement {
 
 /// Makes renames in `directory` last through a power cut, if its file system can; one that cannot fails no save, which is whole
 /// without it.
-template <class Files>
-void sync_directory_if_possible(Files& files, std::filesystem::path const& directory) {
+inline void sync_directory_if_possible(file_system& files, std::filesystem::path const& directory) {
   static_cast<void>(files.sync_directory(directory));
 }
 
 /// Calls `write(sink)`, which calls `sink(char const* bytes, std::size_t count)` in the order of the file.
-template <class Files, class Write>
-void replace_file(Files& files, std::filesystem::path const& name, Write const& write) {
-  replacement<Files> file(files, name);
+template <class Write>
+void replace_file(file_system& files, std::filesystem::path const& name, Write const& write) {
+  replacement file(files, name);
   auto const sink = [&](char const* bytes, std::size_t count) { file.write(bytes, count); };
   write(sink);
   file.finish();

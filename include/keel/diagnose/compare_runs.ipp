@@ -14,7 +14,7 @@
 #include <cstring>
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/checkpoint/store.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/diagnose/compare_runs.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/json/text.hpp>
@@ -51,10 +51,10 @@ KEEL_BODY void add_differences(std::map<std::string, std::string> const& a, std:
 }
 
 /// The state of the newest checkpoint: versions, the optimizer's options, the order of the data.
-KEEL_BODY std::map<std::string, std::string> settings_of_state(posix_files& files, std::filesystem::path const& directory) {
+KEEL_BODY std::map<std::string, std::string> settings_of_state(file_system& files, std::filesystem::path const& directory) {
   std::map<std::string, std::string> found;
   if (!files.exists(directory / "checkpoints")) return found;
-  checkpoint_store<> store(directory / "checkpoints");
+  checkpoint_store store(directory / "checkpoints");
   auto const updates = store.updates();
   if (updates.empty()) return found;
   try {
@@ -120,17 +120,17 @@ KEEL_BODY std::map<std::string, std::pair<double, double>> squares_by_layer(tens
 }
 
 KEEL_BODY void add_weights(run_comparison& to, std::filesystem::path const& a, std::filesystem::path const& b) {
-  posix_files files;
+  file_system files;
   if (!files.exists(a / "checkpoints") || !files.exists(b / "checkpoints")) return;
-  checkpoint_store<> of_a(a / "checkpoints");
-  checkpoint_store<> of_b(b / "checkpoints");
+  checkpoint_store of_a(a / "checkpoints");
+  checkpoint_store of_b(b / "checkpoints");
   auto const in_a = of_a.updates();
   auto const in_b = of_b.updates();
   for (std::int64_t const update : in_a) {
     if (std::find(in_b.begin(), in_b.end(), update) != in_b.end()) to.checkpoint = update;
   }
   if (!to.checkpoint) return;
-  auto const weights = [&](checkpoint_store<>& store) {
+  auto const weights = [&](checkpoint_store& store) {
     return load_safetensors(store.path_of_update(*to.checkpoint) / "model.safetensors").tensors;
   };
   for (auto const& [name, squares] : squares_by_layer(weights(of_a), weights(of_b))) {
@@ -207,7 +207,7 @@ KEEL_BODY run_comparison compare_runs(std::filesystem::path const& a, std::files
   run_comparison found;
   found.name_a = run_a.name == run_b.name ? a.string() : run_a.name;
   found.name_b = run_a.name == run_b.name ? b.string() : run_b.name;
-  posix_files files;
+  file_system files;
   auto settings_a = detail::settings_of_state(files, a);
   auto settings_b = detail::settings_of_state(files, b);
   // Of a run without checkpoints nothing more than the recipe is known.

@@ -46,7 +46,7 @@ KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part
                               std::string const& directory) {
   snapshot const content = take_snapshot(program.recipe(), program.model(),
                                          {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts);
-  posix_files files;
+  file_system files;
   write_checkpoint(files, directory, update, false, content);
 }
 

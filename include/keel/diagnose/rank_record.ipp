@@ -2,7 +2,7 @@
 #pragma once
 
 #include <algorithm>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/diagnose/rank_record.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/json/text.hpp>
@@ -52,7 +52,7 @@ KEEL_BODY void add_line(rank_record& to, nlohmann::json const& line) {
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const& run_directory) {
-  posix_files files;
+  file_system files;
   std::vector<rank_record> found;
   std::error_code failed;
   for (std::filesystem::directory_iterator one(run_directory / "ranks", failed), end; !failed && one != end;
@@ -63,7 +63,7 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
     if (!is_rank) continue;
     rank_record record;
     record.rank = std::stoll(stem);
-    std::string const content = files.read(one->path(), posix_files::longest_record);
+    std::string const content = files.read(one->path(), file_system::longest_record);
     for (std::size_t begin = 0; begin < content.size();) {
       std::size_t const end_of_line = std::min(content.find('\n', begin), content.size());
       try {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/diagnose/trace_figure.hpp>
 #include <keel/json/text.hpp>
@@ -129,7 +129,7 @@ KEEL_BODY std::string without_control_codes(std::string text) {
 }
 
 /// The newest ones: each takes as much of a page as the rest of a run.
-KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesystem::path const& folder) {
+KEEL_BODY std::vector<run_profile> read_profiles(file_system& files, std::filesystem::path const& folder) {
   constexpr std::size_t most_profiles = 4;
   constexpr std::uintmax_t most_bytes = 64 << 20;
   std::vector<std::filesystem::path> all;
@@ -163,7 +163,7 @@ KEEL_BODY std::vector<run_profile> read_profiles(posix_files& files, std::filesy
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY run_history read_run_history(std::filesystem::path const& run_directory) {
-  posix_files files;
+  file_system files;
   bool const has_metrics = files.exists(run_directory / "metrics.jsonl");
   // A run may end in its first update.
   if (!has_metrics && !files.exists(run_directory / "events.jsonl")) {
@@ -175,12 +175,12 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
   auto const whole = std::filesystem::absolute(run_directory).lexically_normal();
   found.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   constexpr std::size_t most_kept = 8 << 20;
-  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl", posix_files::longest_record) : std::string();
+  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl", file_system::longest_record) : std::string();
   found.bytes = metrics.size();
   found.unreadable = detail::for_each_object(metrics, [&](nlohmann::json const& line) { detail::add_line(found, line); });
   if (metrics.size() <= most_kept) found.metrics = std::move(metrics);
   if (files.exists(run_directory / "events.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl", posix_files::longest_record),
+    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl", file_system::longest_record),
                                                 [&](nlohmann::json line) {
                                                   run_event event;
                                                   if (line.contains("event") && line["event"].is_string())
@@ -195,7 +195,7 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
                                                 });
   }
   if (files.exists(run_directory / "layers.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl", posix_files::longest_record),
+    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl", file_system::longest_record),
                                                 [&](nlohmann::json const& line) { detail::add_layers(found, line); });
   }
   found.profiles = detail::read_profiles(files, run_directory / "profiles");

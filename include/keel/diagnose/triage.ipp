@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/diagnose/triage.hpp>
 #include <keel/diagnose/triage_learning.hpp>
 #include <keel/diagnose/triage_memory.hpp>
@@ -82,7 +82,7 @@ KEEL_BODY triage_result triage(run_history const& history, std::vector<rank_reco
 namespace keel::detail::inline KEEL_MODE {
 
 /// A process of this machine has the lock, or is the one that it names.
-inline bool is_held(posix_files& files, std::filesystem::path const& lock) {
+inline bool is_held(file_system& files, std::filesystem::path const& lock) {
   if (files.kind(lock) != file_kind::file) return false;
   std::string const text = files.read(lock).substr(0, 11);
   auto const process = static_cast<pid_t>(std::strtol(text.c_str(), nullptr, 10));
@@ -95,7 +95,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY triage_result triage(std::filesystem::path const& run_directory) {
   auto const ranks = read_rank_records(run_directory);
-  posix_files files;
+  file_system files;
   // Ranks that did not meet have no record of a run.
   bool const has_record = files.exists(run_directory / "metrics.jsonl") || files.exists(run_directory / "events.jsonl");
   if (!ranks.empty() && !has_record) return triage(run_history{}, ranks);

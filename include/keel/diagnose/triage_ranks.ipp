@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
@@ -182,7 +182,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_ends(std::vector<std::string> co
 
 /// The message of the failure with which a run directory's events end; empty where they do not.
 KEEL_BODY std::string end_in(std::filesystem::path const& directory) {
-  posix_files files;
+  file_system files;
   if (!files.exists(directory / "events.jsonl")) return "";
   std::string message;
   for (run_event const& event : read_run_history(directory).events) {

@@ -7,25 +7,24 @@
 #include <filesystem>
 #include <keel/core/appended_file.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 namespace keel {
 
-template <class Files = posix_files>
 class json_lines {
  public:
   /// Bytes that may wait for a disk before that ends the run.
   static constexpr std::size_t most_waiting = 16 << 20;
 
-  json_lines(std::filesystem::path name, Files files) : files_(files), file_(std::move(name), std::move(files)) {}
+  json_lines(std::filesystem::path name, file_system& files) : files_(files), file_(std::move(name), files) {}
 
   /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
   void resume_at(std::int64_t lines) {
     if (!files_.exists(name())) return;
-    std::string const content = files_.read(name(), posix_files::longest_record);
+    std::string const content = files_.read(name(), file_system::longest_record);
     std::size_t end = 0;
     for (; lines > 0; --lines) {
       std::size_t const line_end = content.find('\n', end);
@@ -54,7 +53,7 @@ class json_lines {
   /// Lines that the file has; a truncated last one does not count.
   std::int64_t lines() {
     if (!files_.exists(name())) return 0;
-    std::string const content = files_.read(name(), posix_files::longest_record);
+    std::string const content = files_.read(name(), file_system::longest_record);
     return static_cast<std::int64_t>(std::count(content.begin(), content.end(), '\n'));
   }
 
@@ -98,8 +97,8 @@ class json_lines {
   }
   std::filesystem::path const& name() const { return file_.name(); }
 
-  Files files_;
-  appended_file<Files> file_;
+  file_system& files_;
+  appended_file file_;
   bool is_mended_ = false;
   std::string trouble_;
 };

@@ -21,7 +21,7 @@
 #include <initializer_list>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/json/fields.hpp>
 #include <keel/json/text.hpp>
 #include <keel/recipe/check.hpp>
@@ -249,7 +249,7 @@ inline config parse_config(std::string const& text) {
 
 namespace detail {
 /// Throws file_error (E02).
-inline std::string text_of_file(std::filesystem::path const& file) { return posix_files().read(file); }
+inline std::string text_of_file(std::filesystem::path const& file) { return file_system().read(file); }
 }  // namespace detail
 
 /// A configuration from a JSON file, not yet judged. Throws config_error (E13), file_error (E02).

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/memory/counting_allocator.hpp>
 #include <map>
 #include <mutex>

@@ -113,7 +113,7 @@ KEEL_BODY std::string recording::pickle() const {
 
 KEEL_BODY void recording::save(std::filesystem::path const& path) const {
   std::string const bytes = pickle();
-  posix_files files;
+  file_system files;
   keel::detail::replace_file(files, path, [&](auto const& sink) { sink(bytes.data(), bytes.size()); });
 }
 

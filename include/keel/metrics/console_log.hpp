@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <filesystem>
 #include <keel/core/appended_file.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/metrics/sink.hpp>
 #include <string>
 #include <string_view>
@@ -16,7 +16,7 @@ namespace keel::inline KEEL_MODE {
 class console_log : public metric_sink {
  public:
   /// Makes nothing before its first line.
-  explicit console_log(std::filesystem::path name) : file_(std::move(name), posix_files()) {}
+  explicit console_log(std::filesystem::path name) : file_(std::move(name), real_files()) {}
 
   void scalars(std::int64_t, std::span<named_value const>) override {}
   void text(std::int64_t, std::string_view /*name*/, std::string_view line) override {
@@ -32,7 +32,7 @@ class console_log : public metric_sink {
 
  private:
   static constexpr std::size_t most_waiting = 1 << 20;
-  appended_file<posix_files> file_;
+  appended_file file_;
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <keel/core/time_source.hpp>
 #include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <utility>
@@ -60,17 +61,26 @@ class phase_listener {
 };
 
 /// Phases follow each other; one that begins inside another takes its place for as long as it lasts.
-template <class Clock>
 class phase_clock {
  public:
+  /// `time` outlives this.
+  explicit phase_clock(time_source const& time = real_time()) : time_(&time), taken_(time.now()) {}
+  phase_clock(phase_clock const&) = delete;
+  phase_clock& operator=(phase_clock const&) = delete;
+
+  /// Counts by another clock from here on, which outlives this.
+  void use(time_source const& time) {
+    time_ = &time;
+    restart();
+  }
   /// Time before counts for no update.
   void restart() {
     stop();
     times_ = {};
-    taken_ = Clock::now();
+    taken_ = time_->now();
   }
   void enter(run_phase next) {
-    auto const now = Clock::now();
+    auto const now = time_->now();
     close(now);
     now_ = next;
     shown_.store(static_cast<int>(next), std::memory_order_relaxed);
@@ -78,11 +88,11 @@ class phase_clock {
     if (listener_ != nullptr) listener_->phase_began(next);
   }
   void stop() {
-    if (now_) close(Clock::now());
+    if (now_) close(time_->now());
   }
   /// What was spent since the last call. A phase that has not ended goes on.
   phase_times take() {
-    auto const now = Clock::now();
+    auto const now = time_->now();
     if (now_) {
       add(*now_, now);
       since_ = now;
@@ -116,18 +126,18 @@ class phase_clock {
   /// What happens while it lives counts for no update and no phase: the cost of looking is not the run's.
   class left_out {
    public:
-    explicit left_out(phase_clock& clock) : clock_(clock), began_(Clock::now()) {}
+    explicit left_out(phase_clock& clock) : clock_(clock), began_(clock.time_->now()) {}
     left_out(left_out const&) = delete;
     left_out& operator=(left_out const&) = delete;
     ~left_out() {
-      auto const passed = Clock::now() - began_;
+      auto const passed = clock_.time_->now() - began_;
       clock_.taken_ += passed;
       clock_.since_ += passed;
     }
 
    private:
     phase_clock& clock_;
-    typename Clock::time_point began_;
+    time_source::time_point began_;
   };
 
   /// A phase that begins where it ends.
@@ -138,10 +148,8 @@ class phase_clock {
   };
 
  private:
-  using time_point = typename Clock::time_point;
-  static double milliseconds(typename Clock::duration taken) {
-    return std::chrono::duration<double, std::milli>(taken).count();
-  }
+  using time_point = time_source::time_point;
+  static double milliseconds(time_source::duration taken) { return std::chrono::duration<double, std::milli>(taken).count(); }
   void add(run_phase phase, time_point now) { times_.spent[static_cast<std::size_t>(phase)] += milliseconds(now - since_); }
   void close(time_point now) {
     if (!now_) return;
@@ -152,10 +160,11 @@ class phase_clock {
     if (listener_ != nullptr) listener_->phase_ended(ended);
   }
 
+  time_source const* time_;
   std::optional<run_phase> now_;
   std::atomic<int> shown_{-1};
   time_point since_{};
-  time_point taken_ = Clock::now();
+  time_point taken_;
   phase_times times_;
   phase_listener* listener_ = nullptr;
 };

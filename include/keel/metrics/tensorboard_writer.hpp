@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <keel/core/appended_file.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/metrics/histogram.hpp>
 #include <keel/metrics/sink.hpp>
 #include <span>
@@ -18,17 +18,16 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The writer on other files than the system's. For one thread at a time.
-template <class Files>
-class basic_tensorboard_writer {
+/// For one thread at a time.
+class tensorboard_writer {
  public:
   /// Makes the directory and a new file in it. Its name sorts behind those of the event files that the directory has: TensorBoard
   /// reads them in that order. Throws file_error (E02).
-  explicit basic_tensorboard_writer(std::filesystem::path const& directory, Files files = {});
-  basic_tensorboard_writer(basic_tensorboard_writer const&) = delete;
-  basic_tensorboard_writer& operator=(basic_tensorboard_writer const&) = delete;
+  explicit tensorboard_writer(std::filesystem::path const& directory, file_system& files = real_files());
+  tensorboard_writer(tensorboard_writer const&) = delete;
+  tensorboard_writer& operator=(tensorboard_writer const&) = delete;
   /// Writes what waits; where that fails, it is lost without a word. Whoever must know calls flush().
-  ~basic_tensorboard_writer();
+  ~tensorboard_writer();
 
   // All of these throw file_error (E02) where a flush that is due fails; what waits is kept, up to 16 MiB, and tried again with the
   // next call.
@@ -57,11 +56,9 @@ class basic_tensorboard_writer {
   void add(std::string const& record);
   void flush_if_due();
 
-  appended_file<Files> file_;
+  appended_file file_;
   clock::time_point flushed_ = clock::now();
 };
-
-using tensorboard_writer = basic_tensorboard_writer<posix_files>;
 
 }  // namespace keel::inline KEEL_MODE
 

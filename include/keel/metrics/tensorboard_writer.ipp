@@ -19,8 +19,7 @@ namespace keel::detail::inline KEEL_MODE {
 inline constexpr char event_file_prefix[] = "events.out.tfevents.";
 
 /// Makes a new event file, with a name after those that are there, also where the clock was set back or a process ended in this second.
-template <class Files>
-std::filesystem::path new_event_file(std::filesystem::path const& directory, Files& files) {
+KEEL_BODY std::filesystem::path new_event_file(std::filesystem::path const& directory, file_system& files) {
   auto seconds = static_cast<long long>(seconds_since_1970());
   for (auto const& there : files.list(directory)) {
     std::string const name = there.filename().string();
@@ -41,8 +40,7 @@ std::filesystem::path new_event_file(std::filesystem::path const& directory, Fil
   }
 }
 
-template <class Files>
-std::filesystem::path made_event_directory(std::filesystem::path const& directory, Files& files) {
+KEEL_BODY std::filesystem::path made_event_directory(std::filesystem::path const& directory, file_system& files) {
   auto const whole = std::filesystem::absolute(directory);
   files.make_directories(whole);
   return new_event_file(whole, files);
@@ -52,14 +50,12 @@ std::filesystem::path made_event_directory(std::filesystem::path const& director
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
-basic_tensorboard_writer<Files>::basic_tensorboard_writer(std::filesystem::path const& directory, Files files)
+KEEL_BODY tensorboard_writer::tensorboard_writer(std::filesystem::path const& directory, file_system& files)
     : file_(detail::made_event_directory(directory, files), files) {
   file_.add(detail::version_record(detail::seconds_since_1970()));
 }
 
-template <class Files>
-basic_tensorboard_writer<Files>::~basic_tensorboard_writer() {
+KEEL_BODY tensorboard_writer::~tensorboard_writer() {
   try {
     file_.flush();
   } catch (file_error const&) {
@@ -67,51 +63,43 @@ basic_tensorboard_writer<Files>::~basic_tensorboard_writer() {
   }
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::scalar(std::string_view tag, double value, std::int64_t step) {
+KEEL_BODY void tensorboard_writer::scalar(std::string_view tag, double value, std::int64_t step) {
   add(detail::scalar_record(detail::seconds_since_1970(), step, tag, value));
   flush_if_due();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::scalars(std::span<named_value const> values, std::int64_t step) {
+KEEL_BODY void tensorboard_writer::scalars(std::span<named_value const> values, std::int64_t step) {
   for (auto const& [tag, value] : values) add(detail::scalar_record(detail::seconds_since_1970(), step, tag, value));
   flush_if_due();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::histogram(std::string_view tag, keel::histogram const& values, std::int64_t step) {
+KEEL_BODY void tensorboard_writer::histogram(std::string_view tag, keel::histogram const& values, std::int64_t step) {
   add(detail::histogram_record(detail::seconds_since_1970(), step, tag, values));
   flush_if_due();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::text(std::string_view tag, std::string_view words, std::int64_t step) {
+KEEL_BODY void tensorboard_writer::text(std::string_view tag, std::string_view words, std::int64_t step) {
   add(detail::text_record(detail::seconds_since_1970(), step, tag, words));
   flush_if_due();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::restarted_after(std::int64_t step) {
+KEEL_BODY void tensorboard_writer::restarted_after(std::int64_t step) {
   // TensorBoard drops what is at the step of such a record, too.
   add(detail::restart_record(detail::seconds_since_1970(), step + 1));
   flush_if_due();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::flush() {
+KEEL_BODY void tensorboard_writer::flush() {
   flushed_ = clock::now();
   file_.flush();
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::add(std::string const& record) {
+KEEL_BODY void tensorboard_writer::add(std::string const& record) {
   if (file_.waiting() + record.size() > most_waiting) flush();
   file_.add(record);
 }
 
-template <class Files>
-void basic_tensorboard_writer<Files>::flush_if_due() {
+KEEL_BODY void tensorboard_writer::flush_if_due() {
   if (file_.waiting() >= most_buffered || clock::now() - flushed_ >= longest_buffered) flush();
 }
 

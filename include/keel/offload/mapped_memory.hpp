@@ -20,7 +20,7 @@
 #include <cstring>
 #include <filesystem>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/optimizer/state_storage.hpp>
 #include <map>
 #include <memory>

@@ -15,7 +15,6 @@
 namespace keel::inline KEEL_MODE {
 
 struct step_environment {
-  using clock = std::chrono::steady_clock;
   using autocast = autocast_scope;
   /// The host reads a number that may be on a device, and waits for it.
   static double host_value(at::Tensor const& one) { return keel::host_value(one); }

@@ -78,7 +78,7 @@ class update_pass {
   }
 
   memory::phase_watch& memory() { return memory_; }
-  phase_clock<typename Environment::clock>& phases() { return phases_; }
+  phase_clock& phases() { return phases_; }
   layer_watch& layers() { return layers_; }
   update_sums const& sums() const { return sums_; }
   /// Rows that are cut together.
@@ -369,7 +369,7 @@ class update_pass {
   bool can_go_back_ = false;         ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
-  phase_clock<typename Environment::clock> phases_;
+  phase_clock phases_;
   layer_watch layers_;
   bool losses_stay_on_device_ = false;
   before_backward before_backward_;

@@ -10,7 +10,7 @@
 #include <keel/collective/exit_code.hpp>
 #include <keel/collective/transport.hpp>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/core/seconds_since_1970.hpp>
 #include <keel/timeout/run_watch.hpp>
 #include <keel/timeout/thread_stacks.hpp>
@@ -192,7 +192,7 @@ KEEL_BODY void run_watch::report(char const* event, std::string const& words, st
   }
   nlohmann::ordered_json const found{
       {"event", event}, {"update", updates_.load()}, {"time", seconds_since_1970()}, {"message", words}};
-  posix_files files;
+  file_system files;
   auto const write = [&](auto const& open, std::filesystem::path const& name, std::string const& text) {
     try {
       files.write(open(name), name, text.data(), text.size());

@@ -24,7 +24,7 @@ namespace fs = std::filesystem;
 std::vector<fs::path> checkpoints_of(fs::path const& path) {
   if (fs::exists(path / "manifest.json")) return {path};
   for (fs::path const& folder : {path / "checkpoints", path}) {
-    checkpoint_store<> store(folder);
+    checkpoint_store store(folder);
     std::vector<fs::path> found;
     for (checkpoint_id const& id : store.all()) found.push_back(store.path_of(id));
     if (!found.empty()) return found;

@@ -44,11 +44,8 @@ struct retention;
 struct save_report;
 struct snapshot;
 struct state_part;
-template <class Files>
 class rank_writer;
-template <class Files>
 class run_directory;
-template <class Files, class Clock>
 class saver;
 
 /// The best checkpoint of a run.
@@ -64,32 +61,17 @@ namespace keel::detail::inline KEEL_MODE {
 
 class late_parts;
 
-/// What of an environment the checkpoints depend on: environments that differ in anything else share one class of them.
-template <class Files, class Clock, class World>
-struct checkpoint_seams {
-  using files = Files;
-  using clock = Clock;
-  using world = World;
-};
-template <class Environment>
-using checkpoint_seams_of =
-    checkpoint_seams<typename Environment::files, typename Environment::clock, typename Environment::world>;
-
 /// What a snapshot is put into a run for. A rollback may have lowered the run's learning rate; what is put back is what the run was.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 
 /// A trainer's part; the trainer's own members of the same names document what users call.
-template <class Seams>
 class checkpoint_manager {
-  using clock = typename Seams::clock;
-  using files = typename Seams::files;
-
  public:
   /// All of them outlive this; `directory` is null where the options name none. `new_run_id` is the environment's. Of several ranks every one
   /// has a manager, and calls the same.
   checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
-                     run_directory<files>* directory, checkpointed_step& step, run_progress& progress, run_log<files>& log,
-                     hooks& listeners, run_of_ranks ranks = {});
+                     run_directory* directory, checkpointed_step& step, run_progress& progress, run_log& log, hooks& listeners,
+                     run_of_ranks ranks = {});
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -262,12 +244,11 @@ class checkpoint_manager {
   config const& recipe_;
   trainer_options const& options_;
   std::string (*new_run_id_)();
-  run_directory<files>* directory_;
+  run_directory* directory_;
   checkpointed_step& step_;
   run_progress& progress_;
-  run_log<files>& log_;
+  run_log& log_;
   hooks& hooks_;
-  [[no_unique_address]] typename Seams::world world_{};
 
   run_of_ranks ranks_;
   bool is_own_ = true;           ///< what was applied last was saved by a rank of this number
@@ -291,13 +272,13 @@ class checkpoint_manager {
   double slowest_save_ = 0.0;  ///< seconds until it was durable
   bool warned_ = false;
   bool cannot_look_ = false;
-  typename clock::time_point looked_at_{};
+  time_source::time_point looked_at_{};
   std::atomic<bool> ranks_may_be_gone_{false};  ///< whoever waits for their files gives up soon
   std::optional<bool> all_write_;               ///< into one directory; nothing before the first save of several ranks
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
   // Last: a save that is under way ends before what it works with.
-  std::unique_ptr<saver<files, clock>> saver_;  ///< of rank 0
-  std::unique_ptr<rank_writer<files>> writer_;  ///< of another one
+  std::unique_ptr<saver> saver_;         ///< of rank 0
+  std::unique_ptr<rank_writer> writer_;  ///< of another one
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -29,12 +29,13 @@
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/spoiled.hpp>
 
+#include <keel/core/detail/body_begin.inc>
+
 namespace keel::detail::inline KEEL_MODE {
 
-template <class Seams>
-checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
-                                              run_directory<files>* directory, checkpointed_step& step, run_progress& progress,
-                                              run_log<files>& log, hooks& listeners, run_of_ranks ranks)
+KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_options const& options,
+                                                 std::string (*new_run_id)(), run_directory* directory, checkpointed_step& step,
+                                                 run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks)
     : recipe_(recipe),
       options_(options),
       new_run_id_(new_run_id),
@@ -49,29 +50,26 @@ checkpoint_manager<Seams>::checkpoint_manager(config const& recipe, trainer_opti
   if (!saves_) return;
   require_saveable(step_);
   if (!ranks_.writes()) {
-    if (directory != nullptr) writer_ = std::make_unique<rank_writer<files>>(directory->files(), ranks_.rank());
+    if (directory != nullptr) writer_ = std::make_unique<rank_writer>(directory->files(), ranks_.rank());
     return;
   }
   directory->warn(directory->checkpoints().prepare());
-  saver_ = std::make_unique<saver<files, clock>>(recipe.checkpoint, directory->checkpoints(), directory->metrics(),
-                                                 [this](save_report const& report) { on_save(report); });
+  saver_ = std::make_unique<saver>(recipe.checkpoint, directory->checkpoints(), directory->metrics(), options.clock(),
+                                   [this](save_report const& report) { on_save(report); });
 }
 
-template <class Seams>
-checkpoint_manager<Seams>::~checkpoint_manager() {
+KEEL_BODY checkpoint_manager::~checkpoint_manager() {
   if (ranks_.is_shared() && (std::uncaught_exceptions() > 0 || ranks_.may_be_broken())) ranks_may_be_gone_ = true;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::require_saveable(checkpointed_step& step) {
+KEEL_BODY void checkpoint_manager::require_saveable(checkpointed_step& step) {
   note_buffers(step.model());
   // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
   for (auto const& one : step.trained(recipe_)) with_optimizer_codec(*one.optimizer, [](auto) {});
   static_cast<void>(safetensors_writer(model_tensors(step.model()), {}));
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::part_added(std::string const& name, checkpointed_step& alone) {
+KEEL_BODY void checkpoint_manager::part_added(std::string const& name, checkpointed_step& alone) {
   if (!saves_) return;
   require_saveable(alone);
   if (!resumed_) return;
@@ -96,13 +94,11 @@ void checkpoint_manager<Seams>::part_added(std::string const& name, checkpointed
   late_->made(name, std::move(beginning));
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::note_before_parts() {
+KEEL_BODY void checkpoint_manager::note_before_parts() {
   if (late_->is_any_waiting()) before_parts_ = random_snapshot::take(step_.parameters().device);
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::resume() {
+KEEL_BODY bool checkpoint_manager::resume() {
   if (resumed_) return *resumed_;
   bool loaded = false;
   if (saves_) {
@@ -118,8 +114,7 @@ bool checkpoint_manager<Seams>::resume() {
   return loaded;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::save() {
+KEEL_BODY void checkpoint_manager::save() {
   if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
@@ -133,19 +128,14 @@ void checkpoint_manager<Seams>::save() {
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::wait_for_save() {
-  wait_for_files();
-}
+KEEL_BODY void checkpoint_manager::wait_for_save() { wait_for_files(); }
 
-template <class Seams>
-void checkpoint_manager<Seams>::wait_for_files() {
+KEEL_BODY void checkpoint_manager::wait_for_files() {
   if (saver_) saver_->wait();
   if (writer_) writer_->wait();
 }
 
-template <class Seams>
-std::optional<best_saved> checkpoint_manager<Seams>::best() {
+KEEL_BODY std::optional<best_saved> checkpoint_manager::best() {
   if (!saves_) return std::nullopt;
   std::optional<best_saved> found;
   nlohmann::json const there = ranks_.of_first([&]() -> nlohmann::json {
@@ -160,8 +150,7 @@ std::optional<best_saved> checkpoint_manager<Seams>::best() {
   return found;
 }
 
-template <class Seams>
-best_saved checkpoint_manager<Seams>::load_best() {
+KEEL_BODY best_saved checkpoint_manager::load_best() {
   if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
   auto const found = best();
   if (!found)
@@ -175,16 +164,14 @@ best_saved checkpoint_manager<Seams>::load_best() {
   return *found;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::is_save_due(std::int64_t updates) {
+KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
   // Of several ranks none looks at what only it knows.
   if (ranks_.is_shared()) return is_due_by_count(updates, true);
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::wants_save() {
+KEEL_BODY bool checkpoint_manager::wants_save() {
   if (!saves_) return false;
   if (saver_ && asked_by_file()) asked_ = true;
   using checkpoint::kind;
@@ -193,8 +180,7 @@ bool checkpoint_manager<Seams>::wants_save() {
   return clock_asked_ || asked_ || save_requested_.load(std::memory_order_relaxed);
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::begin() {
+KEEL_BODY void checkpoint_manager::begin() {
   if (saves_) {
     ranks_may_be_gone_ = false;
     if (saver_) saver_->cadence().restart();
@@ -204,8 +190,7 @@ void checkpoint_manager<Seams>::begin() {
   }
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
+KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
   late_->require_none_waiting();
   try {
@@ -224,8 +209,7 @@ bool checkpoint_manager<Seams>::at_boundary(bool updated, bool asked, std::funct
   return false;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::end() {
+KEEL_BODY void checkpoint_manager::end() {
   if (saves_) {
     wait_for_files();
     bool const has_news = ranks_.first_says([this] { return step_.at_boundary() && progress_.record.attempts != saved_at_; });
@@ -233,8 +217,7 @@ void checkpoint_manager<Seams>::end() {
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::save_after(std::exception const& thrown, bool all_know) {
+KEEL_BODY void checkpoint_manager::save_after(std::exception const& thrown, bool all_know) {
   if (saves_) {
     if (!all_know || ranks_.may_be_broken()) ranks_may_be_gone_ = true;
     if (saver_) saver_->wait();
@@ -248,20 +231,17 @@ void checkpoint_manager<Seams>::save_after(std::exception const& thrown, bool al
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::note_random() {
+KEEL_BODY void checkpoint_manager::note_random() {
   if (may_drop_an_update()) boundary_random_ = random_snapshot::take(step_.parameters().device);
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::restore_random() {
+KEEL_BODY void checkpoint_manager::restore_random() {
   if (may_drop_an_update()) {
     if (boundary_random_.taken()) boundary_random_.restore();
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::on_save(save_report const& report) {
+KEEL_BODY void checkpoint_manager::on_save(save_report const& report) {
   log_.saved(report);
   if (report.dropped) saved_at_ = -1;
   if (report.dropped) return;
@@ -272,21 +252,18 @@ void checkpoint_manager<Seams>::on_save(save_report const& report) {
   hooks_(event::checkpoint_saved{report.update, report.saved.path});
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::take_save_back(std::int64_t update) {
+KEEL_BODY void checkpoint_manager::take_save_back(std::int64_t update) {
   best_.take_back(update);
   saved_at_ = -1;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::note_buffers(torch::nn::Module& model) {
+KEEL_BODY void checkpoint_manager::note_buffers(torch::nn::Module& model) {
   for (auto const& item : model.named_buffers()) {
     if (is_spoiled(item.value())) spoiled_buffers_.insert(item.key());
   }
 }
 
-template <class Seams>
-std::vector<state_part> checkpoint_manager<Seams>::parts() {
+KEEL_BODY std::vector<state_part> checkpoint_manager::parts() {
   std::vector<state_part> all;
   all.push_back(state_part::of("step", step_));
   all.push_back(state_part::of("data", progress_.cursor));
@@ -300,55 +277,48 @@ std::vector<state_part> checkpoint_manager<Seams>::parts() {
   return all;
 }
 
-template <class Seams>
-std::int64_t checkpoint_manager<Seams>::last_kept_attempt() const {
+KEEL_BODY std::int64_t checkpoint_manager::last_kept_attempt() const {
   run_record const& record = progress_.record;
   return record.interval.is_open() ? record.interval.begins_after_attempt() : record.attempts;
 }
 
-template <class Seams>
-std::function<void(std::int64_t, std::string const&)> checkpoint_manager<Seams>::on_damaged() {
+KEEL_BODY std::function<void(std::int64_t, std::string const&)> checkpoint_manager::on_damaged() {
   return [this](std::int64_t update, std::string const& words) { log_.damaged(update, words); };
 }
 
-template <class Seams>
-config checkpoint_manager<Seams>::present_config() const {
+KEEL_BODY config checkpoint_manager::present_config() const {
   config value = recipe_;
   value.run = step_.facts();
   return value;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::is_spoiled(at::Tensor const& buffer) {
+KEEL_BODY bool checkpoint_manager::is_spoiled(at::Tensor const& buffer) {
   if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
   at::NoGradGuard no_grad;
   return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::is_due(std::int64_t updates, bool updated) const {
+KEEL_BODY bool checkpoint_manager::is_due(std::int64_t updates, bool updated) const {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   std::int64_t const units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
   if (!saver_)
-    return checkpoint_cadence<clock>(recipe_.checkpoint).is_due(updates, updated, units, progress_.record.saved_units);
+    return checkpoint_cadence(recipe_.checkpoint, options_.clock())
+        .is_due(updates, updated, units, progress_.record.saved_units);
   return saver_->cadence().is_due(updates, updated, units, progress_.record.saved_units);
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::is_due_by_count(std::int64_t updates, bool updated) const {
+KEEL_BODY bool checkpoint_manager::is_due_by_count(std::int64_t updates, bool updated) const {
   using checkpoint::kind;
   auto const by = recipe_.checkpoint.kind;
   return (by == kind::every_steps || by == kind::every_epochs || by == kind::every_tokens) && is_due(updates, updated);
 }
 
-template <class Seams>
-std::string const& checkpoint_manager<Seams>::run_id() {
+KEEL_BODY std::string const& checkpoint_manager::run_id() {
   if (run_id_.empty()) run_id_ = new_run_id_();
   return run_id_;
 }
 
-template <class Seams>
-snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
+KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
   step_.settle();
   step_.require_parameters_in_place();
   random_ = random_snapshot::take(step_.parameters().device);
@@ -369,14 +339,12 @@ snapshot checkpoint_manager<Seams>::live(std::optional<std::int64_t> age) {
   return content;
 }
 
-template <class Seams>
-nlohmann::ordered_json checkpoint_manager<Seams>::described_state() {
+KEEL_BODY nlohmann::ordered_json checkpoint_manager::described_state() {
   optimizer_shares::inside const shares(step_.trained(recipe_).front().shares);
   return describe_state(step_.model(), step_.optimizer(), step_.parameters());
 }
 
-template <class Seams>
-snapshot checkpoint_manager<Seams>::before_update(random_snapshot const& random, data_cursor const& cursor) {
+KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& random, data_cursor const& cursor) {
   random_ = random;
   data_cursor const now = std::exchange(progress_.cursor, cursor);
   config const present = present_config();
@@ -389,15 +357,13 @@ snapshot checkpoint_manager<Seams>::before_update(random_snapshot const& random,
   return content;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::apply_for_replay(snapshot content, std::string const& source, bool exactly) {
+KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::string const& source, bool exactly) {
   std::string const run = run_id_;
   apply(std::move(content), source, exactly ? snapshot_use::put_back : snapshot_use::replay);
   run_id_ = run;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::save_if_wanted(bool updated, bool asked) {
+KEEL_BODY void checkpoint_manager::save_if_wanted(bool updated, bool asked) {
   bool const here = asked_ || save_requested_.load(std::memory_order_relaxed) || is_due(step_.updates(), updated);
   // Of several ranks none looks at what only it knows.
   bool const wanted = ranks_.is_shared() ? is_due_by_count(step_.updates(), updated) : here;
@@ -426,7 +392,7 @@ void checkpoint_manager<Seams>::save_if_wanted(bool updated, bool asked) {
   if (due) note_saved_units();
   if (plan / 2 == drops) return;
   step_.settle();
-  if (due || best_wanted_) best_.judge(world_, step_.updates());
+  if (due || best_wanted_) best_.judge(world_of_one(), step_.updates());
   save_requested_.store(false, std::memory_order_relaxed);
   asked_ = best_wanted_ = false;
   begin_save(plan / 2 == is_scheduled    ? save_reason::scheduled
@@ -434,14 +400,12 @@ void checkpoint_manager<Seams>::save_if_wanted(bool updated, bool asked) {
                                          : save_reason::requested);
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::note_saved_units() {
+KEEL_BODY void checkpoint_manager::note_saved_units() {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   progress_.record.saved_units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
 }
 
-template <class Seams>
-retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
+KEEL_BODY retention checkpoint_manager::retention_for(save_reason reason) const {
   return {.newest = recipe_.checkpoint.keep,
           .every = recipe_.checkpoint.keep_every,
           .best = best_.keeps(),
@@ -450,8 +414,7 @@ retention checkpoint_manager<Seams>::retention_for(save_reason reason) const {
           .replaces = reason == save_reason::scheduled};
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::begin_save(save_reason reason, std::optional<std::int64_t> age) {
+KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<std::int64_t> age) {
   // What became of the one before decides which is the best.
   wait_for_files();
   remember([&] {
@@ -460,8 +423,7 @@ void checkpoint_manager<Seams>::begin_save(save_reason reason, std::optional<std
   });
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::save_now(save_reason reason) {
+KEEL_BODY void checkpoint_manager::save_now(save_reason reason) {
   wait_for_files();
   remember([&] {
     if (ranks_.is_shared()) return save_of_ranks(reason, {}, true);
@@ -470,9 +432,8 @@ void checkpoint_manager<Seams>::save_now(save_reason reason) {
   });
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
-  using kind = typename saver<files, clock>::at_once;
+KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
+  using kind = saver::at_once;
   retention const keep = retention_for(reason);
   auto const nothing = [] { return nlohmann::json(); };
   std::optional<opened_checkpoint> opened;
@@ -533,15 +494,13 @@ void checkpoint_manager<Seams>::save_of_ranks(save_reason reason, std::optional<
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::require_lock() {
+KEEL_BODY void checkpoint_manager::require_lock() {
   if (directory_->require_lock()) log_.lock_retaken(step_.updates());
   log_.weaker_promises(step_.updates());
 }
 
-template <class Seams>
 template <class Save>
-void checkpoint_manager<Seams>::remember(Save const& save) {
+void checkpoint_manager::remember(Save const& save) {
   saved_at_ = progress_.record.attempts;
   try {
     save();
@@ -551,9 +510,8 @@ void checkpoint_manager<Seams>::remember(Save const& save) {
   }
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::asked_by_file() {
-  auto const now = clock::now();
+KEEL_BODY bool checkpoint_manager::asked_by_file() {
+  auto const now = options_.clock().now();
   if (now - looked_at_ < std::chrono::seconds(1)) return false;
   looked_at_ = now;
   try {
@@ -565,8 +523,7 @@ bool checkpoint_manager<Seams>::asked_by_file() {
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
+KEEL_BODY void checkpoint_manager::warn_of_grace(double slowest_update) {
   double const grace = static_cast<double>(recipe_.timeout.grace);
   if (grace > 0.0) {
     double const saving = slowest_save_ * (recipe_.checkpoint.asynchronous ? 2.0 : 1.0);
@@ -577,8 +534,7 @@ void checkpoint_manager<Seams>::warn_of_grace(double slowest_update) {
   }
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::apply(snapshot content, std::string const& source, snapshot_use use) {
+KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& source, snapshot_use use) {
   std::int64_t const ranks = ranks_of_checkpoint(content);
   is_own_ = take_own_part(content, ranks_.rank());
   if (ranks != ranks_.size() && (use == snapshot_use::resume || use == snapshot_use::roll_back))
@@ -605,15 +561,13 @@ void checkpoint_manager<Seams>::apply(snapshot content, std::string const& sourc
   step_.take_loaded_rates();
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::restore_loaded_random() {
+KEEL_BODY void checkpoint_manager::restore_loaded_random() {
   random_.restore();
   if (is_own_) return;
   separate_random(step_.parameters().device, ranks_.rank());
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::take_newest(std::function<void(snapshot, std::string const&)> const& take) {
+KEEL_BODY bool checkpoint_manager::take_newest(std::function<void(snapshot, std::string const&)> const& take) {
   if (!ranks_.is_shared()) return load_newest_whole(directory_->checkpoints(), take, on_damaged());
   snapshot content;
   std::string source;
@@ -627,15 +581,13 @@ bool checkpoint_manager<Seams>::take_newest(std::function<void(snapshot, std::st
   return true;
 }
 
-template <class Seams>
-std::vector<trained_optimizer> checkpoint_manager<Seams>::kept_shares() {
+KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::kept_shares() {
   // A migration sees a checkpoint as it was saved.
   if (!migrations_.empty()) return {};
   return step_.trained(present_config());
 }
 
-template <class Seams>
-accepted_changes checkpoint_manager<Seams>::accepted(snapshot_use use) const {
+KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const {
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
   // A replay makes no step, so the rate does not count.
@@ -645,8 +597,7 @@ accepted_changes checkpoint_manager<Seams>::accepted(snapshot_use use) const {
   return accepts;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
+KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
   auto& store = directory_->checkpoints();
   if (saver_) saver_->wait();
   rollback_history history;
@@ -707,8 +658,7 @@ bool checkpoint_manager<Seams>::load_at(std::int64_t update) {
   return true;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory) {
+KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& directory) {
   try {
     snapshot content;
     std::string source;
@@ -737,8 +687,7 @@ bool checkpoint_manager<Seams>::load_from(std::filesystem::path const& directory
   return true;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::load_newest() {
+KEEL_BODY bool checkpoint_manager::load_newest() {
   if (saver_) saver_->wait();
   auto const apply_one = [&](snapshot content, std::string const& source) {
     apply(std::move(content), source);
@@ -753,8 +702,7 @@ bool checkpoint_manager<Seams>::load_newest() {
   return true;
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::is_same(snapshot const& a, snapshot const& b) {
+KEEL_BODY bool checkpoint_manager::is_same(snapshot const& a, snapshot const& b) {
   auto const equal = [](tensor_map const& x, tensor_map const& y) {
     return std::equal(x.begin(), x.end(), y.begin(), y.end(), [](auto const& one, auto const& other) {
       return one.first == other.first && one.second.is_same(other.second);
@@ -763,8 +711,7 @@ bool checkpoint_manager<Seams>::is_same(snapshot const& a, snapshot const& b) {
   return a.state == b.state && equal(a.model, b.model) && equal(a.optimizer, b.optimizer) && equal(a.tensors, b.tensors);
 }
 
-template <class Seams>
-bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, config const& by) {
+KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, config const& by) {
   if (saver_) saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
   step_.settle();
@@ -836,8 +783,7 @@ bool checkpoint_manager<Seams>::roll_back(rollback_request const& request, confi
   return rewinds_data;
 }
 
-template <class Seams>
-std::int64_t checkpoint_manager<Seams>::newest_scheduled() {
+KEEL_BODY std::int64_t checkpoint_manager::newest_scheduled() {
   auto& store = directory_->checkpoints();
   for (checkpoint_id const& id : store.newest_first()) {
     if (!store.is_requested(id)) return id.update;
@@ -845,14 +791,12 @@ std::int64_t checkpoint_manager<Seams>::newest_scheduled() {
   return -1;
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::forget_lost_best() {
+KEEL_BODY void checkpoint_manager::forget_lost_best() {
   std::vector<std::int64_t> const there = ranks_.of_first([&] { return nlohmann::json(directory_->checkpoints().updates()); });
   for (std::int64_t const update : best_.forget_all_but(there)) log_.best_lost(update);
 }
 
-template <class Seams>
-void checkpoint_manager<Seams>::reseed(at::DeviceType device, std::int64_t count) {
+KEEL_BODY void checkpoint_manager::reseed(at::DeviceType device, std::int64_t count) {
   auto const seed = recipe_.determinism.seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(count) +
                     static_cast<std::uint64_t>(ranks_.rank());
   libtorch::seed_random(at::kCPU, seed);
@@ -860,3 +804,5 @@ void checkpoint_manager<Seams>::reseed(at::DeviceType device, std::int64_t count
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

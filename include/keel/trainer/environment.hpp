@@ -1,7 +1,7 @@
-// The seams of a trainer: clock, files, signals and autocast as types. A test derives from environment and replaces one.
+// The seams of a trainer as types: signals, autocast, how the host reads a device. Files and clock are options. A test derives from
+// environment and replaces one.
 #pragma once
 
-#include <keel/core/files.hpp>
 #include <keel/step/step_environment.hpp>
 #include <keel/trainer/signals.hpp>
 #include <random>
@@ -10,7 +10,6 @@
 namespace keel::inline KEEL_MODE {
 
 struct environment : step_environment {
-  using files = posix_files;
   using stop = signal_listener;
   /// What distinguishes the checkpoints of one run from all others: 16 letters.
   static std::string new_run_id() {

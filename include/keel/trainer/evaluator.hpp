@@ -32,13 +32,11 @@ namespace keel::detail::inline KEEL_MODE {
 template <class Recipe, class Environment, class Step>
 class evaluator {
   static constexpr config configured = kinds_of(config_of<Recipe>);
-  using clock = typename Environment::clock;
-  using log_type = run_log<typename Environment::files>;
 
  public:
   /// All of them outlive this.
-  evaluator(Step& step, run_progress const& progress, log_type& log, hooks& hooks)
-      : step_(step), progress_(progress), log_(log), hooks_(hooks) {}
+  evaluator(Step& step, run_progress const& progress, run_log& log, hooks& hooks, time_source const& time)
+      : step_(step), progress_(progress), log_(log), hooks_(hooks), time_(time) {}
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
@@ -65,7 +63,7 @@ class evaluator {
   template <class Batches, class LossOf>
   evaluation_result evaluate(std::string const& name, std::int64_t most, Batches& batches, LossOf& loss_of) {
     step_.settle();
-    auto const began = clock::now();
+    auto const began = time_.now();
     [[maybe_unused]] auto const timed = evaluating();
     // At a boundary the gradients are of no more use: the next update begins without them.
     auto const make_room = [this] {
@@ -81,7 +79,7 @@ class evaluator {
     }();
     if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), name, result);
     is_inside_ = false;
-    double const taken = std::chrono::duration<double, std::milli>(clock::now() - began).count();
+    double const taken = std::chrono::duration<double, std::milli>(time_.now() - began).count();
     log_.evaluated(step_.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
     if (!of_recipe_) hooks_(event::evaluated{step_.updates(), name, result});
     return result;
@@ -101,7 +99,7 @@ class evaluator {
 
   /// All evaluations of the recipe. Returns the value that is judged. Throws error (E12) if no value has the monitored name.
   double evaluate_all() {
-    auto const began = clock::now();
+    auto const began = time_.now();
     std::vector<std::pair<std::string, double>> values;
     std::vector<evaluation_result> results;
     {
@@ -114,7 +112,7 @@ class evaluator {
     }
     // With the parameters in their place.
     for (std::size_t i = 0; i < results.size(); ++i) hooks_(event::evaluated{step_.updates(), all_[i].name, results[i]});
-    slowest_ = std::max(slowest_, std::chrono::duration<double>(clock::now() - began).count());
+    slowest_ = std::max(slowest_, std::chrono::duration<double>(time_.now() - began).count());
     return judged(values);
   }
 
@@ -224,8 +222,9 @@ class evaluator {
 
   Step& step_;
   run_progress const& progress_;
-  log_type& log_;
+  run_log& log_;
   hooks& hooks_;
+  time_source const& time_;
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
   bool of_recipe_ = false;

@@ -7,26 +7,21 @@
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
 class run_directory;
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-template <class Files>
 struct close_directory {
-  void operator()(run_directory<Files>* directory) const;
+  void operator()(run_directory* directory) const;
 };
-template <class Files>
-using opened_directory = std::unique_ptr<run_directory<Files>, close_directory<Files>>;
+using opened_directory = std::unique_ptr<run_directory, close_directory>;
 
 /// Null where the options name none; `saves`: the recipe has checkpoints. Throws error (E12) for options that do not fit,
 /// file_error (E01, E02).
-template <class Files>
-opened_directory<Files> open_directory(trainer_options const& options, bool saves, Files const& files);
-template <class Files>
-std::filesystem::path const& root_of(run_directory<Files> const& directory);
+opened_directory open_directory(trainer_options const& options, bool saves);
+std::filesystem::path const& root_of(run_directory const& directory);
 
 }  // namespace keel::detail::inline KEEL_MODE
 

@@ -4,23 +4,20 @@
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/run_directory.hpp>
 
+#include <keel/core/detail/body_begin.inc>
+
 namespace keel::detail::inline KEEL_MODE {
 
-template <class Files>
-void close_directory<Files>::operator()(run_directory<Files>* directory) const {
-  delete directory;
-}
+KEEL_BODY void close_directory::operator()(run_directory* directory) const { delete directory; }
 
-template <class Files>
-opened_directory<Files> open_directory(trainer_options const& options, bool saves, Files const& files) {
+KEEL_BODY opened_directory open_directory(trainer_options const& options, bool saves) {
   require_sound(options, saves);
   if (options.run_directory.empty()) return nullptr;
-  return opened_directory<Files>(new run_directory<Files>(options.run_directory, files));
+  return opened_directory(new run_directory(options.run_directory, options.files()));
 }
 
-template <class Files>
-std::filesystem::path const& root_of(run_directory<Files> const& directory) {
-  return directory.root();
-}
+KEEL_BODY std::filesystem::path const& root_of(run_directory const& directory) { return directory.root(); }
 
 }  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

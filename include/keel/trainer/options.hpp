@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <filesystem>
 #include <keel/core/error.hpp>
+#include <keel/core/file_system.hpp>
+#include <keel/core/time_source.hpp>
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/sink.hpp>
 #include <keel/rule/checkpoint.hpp>
@@ -73,6 +75,12 @@ struct trainer_options {
   double peak_operations_per_second = 0.0;
   /// Further places for the values of the run; each for this trainer alone, because its calls name no run.
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
+  /// In place of the machine's file system and clock, for tests; null: the machine's.
+  std::shared_ptr<file_system> own_files = {};
+  std::shared_ptr<time_source const> own_clock = {};
+
+  file_system& files() const { return own_files ? *own_files : real_files(); }
+  time_source const& clock() const { return own_clock ? *own_clock : real_time(); }
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -73,7 +73,8 @@ class evaluated_parts {
  public:
   static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool averages = false;
-  evaluated_parts(run_parts& parts, iterations_of_ranks const& ranks) : parts_(parts), ranks_(ranks) {}
+  evaluated_parts(run_parts& parts, iterations_of_ranks const& ranks, time_source const& time)
+      : parts_(parts), ranks_(ranks), phases_(time) {}
   void settle() { parts_.settle(); }
   bool at_boundary() const { return parts_.at_boundary(); }
   torch::nn::Module& model() { return parts_.model(); }
@@ -88,7 +89,7 @@ class evaluated_parts {
  private:
   run_parts& parts_;
   iterations_of_ranks const& ranks_;
-  phase_clock<typename Environment::clock> phases_;
+  phase_clock phases_;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -107,31 +108,30 @@ class run {
  public:
   using recipe_type = typename admission::recipe;
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
-  using files = typename Environment::files;
   using environment_type = Environment;
   static constexpr bool is_of_ranks = shard::is_of_ranks(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
-  explicit run(trainer_options options = {}, files const& file_system = {})
+  explicit run(trainer_options options = {})
     requires(!detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system, {}) {
+      : run(detail::recipe_numbers<recipe_type>(), std::move(options), {}) {
     require_world();
   }
   /// For a recipe that leaves numbers open. Throws recipe_error (E22) too.
-  explicit run(numbers const& all, trainer_options options = {}, files const& file_system = {})
+  explicit run(numbers const& all, trainer_options options = {})
     requires(detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system, {}) {
+      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), {}) {
     require_world();
   }
   /// Of a recipe that replicates, on all ranks of `world`. Throws world_error (E24) for ranks with another recipe or length.
   template <std::same_as<world_of_ranks> World>
-  explicit run(World const& world, trainer_options options = {}, files const& file_system = {})
+  explicit run(World const& world, trainer_options options = {})
     requires(!detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(), std::move(options), file_system, taken_world(world)) {}
+      : run(detail::recipe_numbers<recipe_type>(), std::move(options), taken_world(world)) {}
   template <std::same_as<world_of_ranks> World>
-  run(World const& world, numbers const& all, trainer_options options = {}, files const& file_system = {})
+  run(World const& world, numbers const& all, trainer_options options = {})
     requires(detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), file_system, taken_world(world)) {}
+      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), taken_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
   ~run() {
@@ -241,18 +241,16 @@ class run {
  private:
   template <class, class>
   friend class part;
-  using clock = typename Environment::clock;
-  using phase_scope = typename phase_clock<clock>::scope;
+  using phase_scope = phase_clock::scope;
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, files const& file_system,
-      world_of_ranks const& world)
+  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, world_of_ranks const& world)
       : numbers_(all),
         options_(detail::options_of_rank(std::move(options), world.rank())),
         ranks_(world, recipe_value(), options_),
         console_(options_.console, options_.mode, options_.console_every),
-        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves, file_system); })) {
+        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves); })) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
     evaluator_.restore(checkpoints_.registered());
   }
@@ -473,7 +471,7 @@ class run {
     log_.write_recipe(recipe_value());
     if (directory_) log_.weaker_promises(parts_.updates());
     if (ranks_.is_shared()) log_.begins_on(parts_.updates(), ranks_.world());
-    started_ = clock::now();
+    started_ = options_.clock().now();
     timer_.begin_run();
     tokens_before_ = progress_.record.tokens;
     evaluator_.require_any();
@@ -677,7 +675,7 @@ class run {
     if (!in_iteration_) checkpoints_.end();
     checkpoints_.wait_for_save();
     std::string const words = ending(ended);
-    double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
+    double const seconds = std::chrono::duration<double>(options_.clock().now() - started_).count();
     if (!parts_.all().empty()) {
       console_.summary(summary_rows(words, parts_.updates(), parts_.skipped(), 0.0, progress_.record,
                                     progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
@@ -700,24 +698,24 @@ class run {
   detail::iterations_of_ranks ranks_;
   hooks hooks_;
   detail::run_parts parts_{numbers_.value()};
-  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_, ranks_};
+  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_, ranks_, options_.clock()};
   console console_;
-  detail::opened_directory<files> directory_;
+  detail::opened_directory directory_;
   run_progress progress_{recipe_value().evaluation};
   save_listener save_signal_{saves && options_.stop_on_signals};
-  run_log<files> log_{directory_.get(), console_, progress_.record, options_};
+  run_log log_{directory_.get(), console_, progress_.record, options_};
   detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{
-      evaluated_, progress_, log_, hooks_};
-  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{recipe_value(),
-                                                                                    options_,
-                                                                                    &Environment::new_run_id,
-                                                                                    directory_.get(),
-                                                                                    parts_,
-                                                                                    progress_,
-                                                                                    log_,
-                                                                                    hooks_,
-                                                                                    detail::run_of_ranks(ranks_.world())};
-  update_timer<clock> timer_;
+      evaluated_, progress_, log_, hooks_, options_.clock()};
+  detail::checkpoint_manager checkpoints_{recipe_value(),
+                                          options_,
+                                          &Environment::new_run_id,
+                                          directory_.get(),
+                                          parts_,
+                                          progress_,
+                                          log_,
+                                          hooks_,
+                                          detail::run_of_ranks(ranks_.world())};
+  update_timer timer_{options_.clock()};
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};
   int unwinding_ = std::uncaught_exceptions();  ///< when it was built
@@ -731,7 +729,7 @@ class run {
   std::optional<typename Environment::stop> until_the_end_;  ///< of several ranks that a signal stops
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
-  typename clock::time_point started_ = clock::now();
+  time_source::time_point started_ = options_.clock().now();
   detail::shown_phase shown_{[this] { watch_.moved(); }};
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };

@@ -16,14 +16,13 @@
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files = posix_files>
 class run_directory {
  public:
   /// Makes the directory; a relative path is resolved now, against the current directory. Throws file_error: E01 if another run holds it,
   /// E02 if it cannot be written.
-  run_directory(std::filesystem::path const& root, Files files)
+  run_directory(std::filesystem::path const& root, file_system& files)
       : root_(std::filesystem::absolute(root)),
-        files_(std::move(files)),
+        files_(files),
         lock_(make_and_lock()),
         store_(root_ / "checkpoints", files_),
         metrics_(root_ / "metrics.jsonl", files_),
@@ -35,10 +34,10 @@ class run_directory {
   }
 
   std::filesystem::path const& root() const { return root_; }
-  Files& files() { return files_; }
-  checkpoint_store<Files>& checkpoints() { return store_; }
-  json_lines<Files>& metrics() { return metrics_; }
-  json_lines<Files>& layers() { return layers_; }
+  file_system& files() { return files_; }
+  checkpoint_store& checkpoints() { return store_; }
+  json_lines& metrics() { return metrics_; }
+  json_lines& layers() { return layers_; }
 
   /// Replaces a small file of the directory. Throws file_error (E02) if it cannot be written.
   void write(char const* name, std::string const& content) {
@@ -169,14 +168,14 @@ class run_directory {
   }
 
   std::filesystem::path root_;
-  Files files_;
+  file_system& files_;
   std::vector<std::string> warnings_;
   lock_result lock_;
   pid_t process_ = ::getpid();  ///< that took it
-  checkpoint_store<Files> store_;
-  json_lines<Files> metrics_;
-  json_lines<Files> layers_;
-  json_lines<Files> events_;
+  checkpoint_store store_;
+  json_lines metrics_;
+  json_lines layers_;
+  json_lines events_;
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -185,8 +184,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Throws file_error (E02) for a directory that holds a run, where one of its checkpoints is asked for.
 inline void require_no_run_directory(std::filesystem::path const& directory) {
-  if (!posix_files().exists(directory / "checkpoints")) return;
-  checkpoint_store<> of_run(directory / "checkpoints");
+  if (!real_files().exists(directory / "checkpoints")) return;
+  checkpoint_store of_run(directory / "checkpoints");
   auto const saved = of_run.updates();
   throw file_error("E02", directory.string() + " is a run directory, and options.resume_from names one checkpoint. " +
                               (saved.empty() ? "This run has none yet."

@@ -27,9 +27,8 @@ struct written_incident {
 
 /// Writes one; of older ones the newest stay, `most` with this one, and what a person put into the folder of an older one. Throws file_error (E02),
 /// data_error (E05) for a batch that no file holds; then nothing of it is there.
-template <class Files>
-written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
-                                snapshot const& content, nlohmann::ordered_json description);
+written_incident write_incident(file_system& files, std::filesystem::path const& run_directory, std::int64_t attempt,
+                                long long most, snapshot const& content, nlohmann::ordered_json description);
 
 }  // namespace keel::inline KEEL_MODE
 

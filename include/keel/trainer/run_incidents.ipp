@@ -94,8 +94,7 @@ inline bool is_name_of_incident(std::string const& name) {
 }
 
 /// incident.json last: without it a folder is not an incident.
-template <class Files>
-std::string remove_incident(Files& files, std::filesystem::path const& folder, std::string const& name) {
+KEEL_BODY std::string remove_incident(file_system& files, std::filesystem::path const& folder, std::string const& name) {
   auto const is_own = [](std::string const& file) {
     return file == "manifest.json" || file == "records.jsonl" ||
            std::find(std::begin(checkpoint_files), std::end(checkpoint_files), file) != std::end(checkpoint_files);
@@ -104,8 +103,7 @@ std::string remove_incident(Files& files, std::filesystem::path const& folder, s
 }
 
 /// Returns why something stays that should go.
-template <class Files>
-std::string remove_old_incidents(Files& files, std::filesystem::path const& folder, long long most) {
+KEEL_BODY std::string remove_old_incidents(file_system& files, std::filesystem::path const& folder, long long most) {
   std::vector<std::string> all;
   for (auto const& one : files.list(folder)) {
     std::string const name = one.filename().string();
@@ -124,9 +122,8 @@ std::string remove_old_incidents(Files& files, std::filesystem::path const& fold
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
-written_incident write_incident(Files& files, std::filesystem::path const& run_directory, std::int64_t attempt, long long most,
-                                snapshot const& content, nlohmann::ordered_json description) {
+KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::path const& run_directory, std::int64_t attempt,
+                                          long long most, snapshot const& content, nlohmann::ordered_json description) {
   auto const folder = run_directory / "incidents";
   std::string const name = detail::name_of_incident(attempt);
   auto const beside = folder / (".writing-" + name);
@@ -143,7 +140,7 @@ written_incident write_incident(Files& files, std::filesystem::path const& run_d
     if (files.exists(run_directory / "metrics.jsonl"))
       written.bytes +=
           detail::write_text(files, beside / "records.jsonl",
-                             detail::last_lines(files.read(run_directory / "metrics.jsonl", posix_files::longest_record), 200))
+                             detail::last_lines(files.read(run_directory / "metrics.jsonl", file_system::longest_record), 200))
               .bytes;
     // Of an attempt that was made again after a resume the newer one stays.
     written.not_removed = detail::remove_incident(files, written.path, name);

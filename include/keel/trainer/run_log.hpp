@@ -30,12 +30,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
 class run_directory;
 struct save_report;
 struct trainer_options;
 
-template <class Files>
 class run_log {
  public:
   /// What the trainer knows of an update beside the event of its end.
@@ -52,7 +50,7 @@ class run_log {
   };
 
   /// All of them outlive the log; `directory` may be null.
-  run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options);
+  run_log(run_directory* directory, console& console, run_record& record, trainer_options const& options);
   run_log(run_log const&) = delete;
   run_log& operator=(run_log const&) = delete;
   ~run_log() { console_.log_to(nullptr); }
@@ -183,7 +181,7 @@ class run_log {
   /// Once for each sink and what is wrong with it.
   void say_what_sinks_miss(std::int64_t update);
 
-  run_directory<Files>* directory_;
+  run_directory* directory_;
   console& console_;
   run_record& record_;
   run_sinks sinks_;

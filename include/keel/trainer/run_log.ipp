@@ -26,28 +26,28 @@
 #include <type_traits>
 #include <utility>
 
+#include <keel/core/detail/body_begin.inc>
+
 namespace keel::inline KEEL_MODE {
 
-template <class Files>
-run_log<Files>::run_log(run_directory<Files>* directory, console& console, run_record& record, trainer_options const& options)
+KEEL_BODY run_log::run_log(run_directory* directory, console& console, run_record& record, trainer_options const& options)
     : directory_(directory), console_(console), record_(record), every_(options.record_every) {
   // Their threads write to the system's files, and not to those that a test counts.
-  constexpr bool are_real = std::is_same_v<Files, posix_files>;
-  if (are_real && directory_) {
+  bool const are_real = directory_ != nullptr && &directory_->files() == &real_files();
+  if (are_real) {
     console_log_.emplace("console.log", std::make_shared<console_log>(directory_->root() / "console.log"));
     console_.log_to([this](std::string const& line) {
       console_log_->post([dated = console_log::dated(line)](metric_sink& log) { log.text(0, "", dated); });
     });
   }
-  if (are_real && directory_ && options.tensorboard)
+  if (are_real && options.tensorboard)
     sinks_.add("tensorboard", std::make_shared<tensorboard_sink>(directory_->root() / "tensorboard"));
   for (std::size_t i = 0; i < options.sinks.size(); ++i) {
     if (options.sinks[i]) sinks_.add("options.sinks[" + std::to_string(i) + "]", options.sinks[i]);
   }
 }
 
-template <class Files>
-void run_log<Files>::begin(config const& recipe) {
+KEEL_BODY void run_log::begin(config const& recipe) {
   // An evaluation before the run is of this one.
   if (!sinks_.has_posted()) sinks_.restarted_after(-1);
   if (!directory_) return;
@@ -63,8 +63,7 @@ void run_log<Files>::begin(config const& recipe) {
   directory_->event("started", 0, {{"recipe", printed}});
 }
 
-template <class Files>
-void run_log<Files>::write_recipe(config const& recipe) {
+KEEL_BODY void run_log::write_recipe(config const& recipe) {
   sinks_.text(0, "recipe",
               "```json\n" + to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n```\n");
   if (!directory_) return;
@@ -76,8 +75,7 @@ void run_log<Files>::write_recipe(config const& recipe) {
   }
 }
 
-template <class Files>
-void run_log<Files>::not_seeded(std::int64_t update) {
+KEEL_BODY void run_log::not_seeded(std::int64_t update) {
   std::string const words =
       "the model was made before the recipe's seed was set, so its initial parameters are others in each process, unless the "
       "program "
@@ -86,8 +84,7 @@ void run_log<Files>::not_seeded(std::int64_t update) {
   if (directory_) directory_->event("not_seeded", update, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::partial_update(std::int64_t update, std::int64_t micro_batches) {
+KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_batches) {
   std::string const words = "the last, partial update has " + std::to_string(micro_batches) +
                             (micro_batches == 1 ? " micro-batch" : " micro-batches") +
                             " and is left out. Call flush() before finish() to apply it; after a resume they come again";
@@ -95,14 +92,12 @@ void run_log<Files>::partial_update(std::int64_t update, std::int64_t micro_batc
   if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::no_fused_attention(std::int64_t update) {
+KEEL_BODY void run_log::no_fused_attention(std::int64_t update) {
   console_.notice("this LibTorch has no fused attention; the math path is used, which needs more memory");
   if (directory_) directory_->event("no_fused_attention", update);
 }
 
-template <class Files>
-void run_log<Files>::update(event::update_end const& event, figures const& known, bool warns) {
+KEEL_BODY void run_log::update(event::update_end const& event, figures const& known, bool warns) {
   update_metrics m = metrics_of(event, record_, known.epoch);
   auto const* const updated = event.result.get_if<result::updated>();
   m.learning_rate = updated != nullptr ? updated->learning_rate : known.learning_rate;
@@ -143,8 +138,7 @@ void run_log<Files>::update(event::update_end const& event, figures const& known
   say_what_sinks_miss(m.update);
 }
 
-template <class Files>
-void run_log<Files>::part_skipped(std::int64_t update, std::string const& part, result::skipped const& why) {
+KEEL_BODY void run_log::part_skipped(std::int64_t update, std::string const& part, result::skipped const& why) {
   std::string const words = to_string(why.why) + (why.where.empty() ? "" : " in " + why.where);
   console_.notice("warning: " + part + " skipped an update: " + words);
   if (!directory_) return;
@@ -153,8 +147,7 @@ void run_log<Files>::part_skipped(std::int64_t update, std::string const& part, 
   directory_->event("part_skipped", update, details);
 }
 
-template <class Files>
-void run_log<Files>::weaker_promises(std::int64_t update) {
+KEEL_BODY void run_log::weaker_promises(std::int64_t update) {
   for (std::string const& words : directory_->take_warnings()) {
     if (!warnings_.insert(words).second) continue;
     console_.notice("warning: " + words);
@@ -162,20 +155,17 @@ void run_log<Files>::weaker_promises(std::int64_t update) {
   }
 }
 
-template <class Files>
-void run_log<Files>::lock_retaken(std::int64_t update) {
+KEEL_BODY void run_log::lock_retaken(std::int64_t update) {
   console_.notice("warning: the file `lock` of the run directory was removed; this run has made it again");
   directory_->event("lock_retaken", update);
 }
 
-template <class Files>
-void run_log<Files>::best_lost(std::int64_t update) {
+KEEL_BODY void run_log::best_lost(std::int64_t update) {
   console_.notice("the best checkpoint, of update " + std::to_string(update) + ", is not there any longer: it is forgotten");
   directory_->event("best_lost", update);
 }
 
-template <class Files>
-void run_log<Files>::saved(save_report const& report) {
+KEEL_BODY void run_log::saved(save_report const& report) {
   auto const milliseconds = [](double seconds) { return std::round(seconds * 1e4) / 10.0; };
   if (report.dropped) {
     directory_->event("checkpoint_dropped", report.update);
@@ -198,22 +188,19 @@ void run_log<Files>::saved(save_report const& report) {
   console_.notice("an old checkpoint stays: " + report.saved.not_removed);
 }
 
-template <class Files>
-void run_log<Files>::cannot_look(std::int64_t update, std::string const& words) {
+KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& words) {
   console_.notice("cannot look for the file `save`: " + words);
   if (directory_) directory_->event("cannot_look", update, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::grace_too_short(std::int64_t update, double grace, double needed) {
+KEEL_BODY void run_log::grace_too_short(std::int64_t update, double grace, double needed) {
   std::string const words =
       detail::formatted("a signal leaves %.0f s, and an update with its save takes %.1f s", grace, needed);
   console_.notice("warning: " + words + "; save asynchronously, use a faster disk, or ask for a longer grace");
   if (directory_) directory_->event("grace_too_short", update, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept) {
+KEEL_BODY void run_log::rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept) {
   console_.notice("rolled back from update " + std::to_string(event.from) + " to " + std::to_string(event.to) + " (" + change +
                   "): " + event.why);
   nlohmann::ordered_json details = {{"to", event.to}, {"count", event.count}, {"change", change}, {"why", event.why}};
@@ -229,8 +216,7 @@ void run_log<Files>::rolled_back(event::rolled_back const& event, char const* ch
   ++record_.lines;
 }
 
-template <class Files>
-void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept) {
+KEEL_BODY void run_log::restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept) {
   console_.notice(detail::formatted("restarted at update %lld, before %lld, with learning rate %.4g",
                                     static_cast<long long>(to), static_cast<long long>(from), rate));
   restart_sinks_after(to);
@@ -245,27 +231,23 @@ void run_log<Files>::restarted(std::int64_t from, std::int64_t to, double rate, 
   ++record_.lines;
 }
 
-template <class Files>
-void run_log<Files>::migrated(std::string const& name, std::string const& source) {
+KEEL_BODY void run_log::migrated(std::string const& name, std::string const& source) {
   console_.notice("migrated " + source + ": " + name);
   directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
 }
 
-template <class Files>
-void run_log<Files>::begins_on(std::int64_t update, world_of_ranks const& world) {
+KEEL_BODY void run_log::begins_on(std::int64_t update, world_of_ranks const& world) {
   console_.notice("trains on " + std::to_string(world.size()) + " ranks");
   if (!directory_) return;
   directory_->event("ranks", update, {{"rank", world.rank()}, {"ranks", world.size()}});
   detail::remove_record(world, directory_->root());
 }
 
-template <class Files>
-void run_log<Files>::leave_record_of(world_of_ranks const& world, std::string const& why) {
+KEEL_BODY void run_log::leave_record_of(world_of_ranks const& world, std::string const& why) {
   if (directory_) detail::leave_record(world, directory_->root(), why);
 }
 
-template <class Files>
-void run_log<Files>::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
+KEEL_BODY void run_log::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
   std::string const words = source + " is of " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
                             " and goes on with " + std::to_string(now) +
                             ": data stay at their place where an update takes as many rows as before";
@@ -273,8 +255,7 @@ void run_log<Files>::other_ranks(std::string const& source, std::int64_t before,
   if (directory_) directory_->event("other_ranks", 0, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::ranks_took(std::int64_t update, times_of_ranks const& times) {
+KEEL_BODY void run_log::ranks_took(std::int64_t update, times_of_ranks const& times) {
   log(metric<reduce::mean>("ranks/slowest_ms").reduced(world_of_one{}, times.slowest_ms));
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
@@ -287,8 +268,7 @@ void run_log<Files>::ranks_took(std::int64_t update, times_of_ranks const& times
                       {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}, {"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::data_ended(std::int64_t update, int rank) {
+KEEL_BODY void run_log::data_ended(std::int64_t update, int rank) {
   std::string const words = "rank " + std::to_string(rank) +
                             " has no more data in this epoch, so it ends for all, and what the others had taken for the next "
                             "update is left out";
@@ -296,27 +276,23 @@ void run_log<Files>::data_ended(std::int64_t update, int rank) {
   if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
-                                 nlohmann::ordered_json const& state) {
+KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
+                                    nlohmann::ordered_json const& state) {
   console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + words);
   sinks_.restarted_after(-1);
   directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}});
 }
 
-template <class Files>
-void run_log<Files>::resumed(std::int64_t update, nlohmann::ordered_json const& state) {
+KEEL_BODY void run_log::resumed(std::int64_t update, nlohmann::ordered_json const& state) {
   restart_sinks_after(update);
   directory_->event("resumed", update, {{"state", state}});
 }
 
-template <class Files>
-void run_log<Files>::begins(std::int64_t update, nlohmann::ordered_json const& description) {
+KEEL_BODY void run_log::begins(std::int64_t update, nlohmann::ordered_json const& description) {
   if (directory_) directory_->event("begins", update, description.is_object() ? description : nlohmann::ordered_json::object());
 }
 
-template <class Files>
-void run_log<Files>::labels(std::int64_t update, label_guess const& guess) {
+KEEL_BODY void run_log::labels(std::int64_t update, label_guess const& guess) {
   if (!directory_) return;
   directory_->event("labels", update,
                     {{"are", guess.are_classes ? "classes" : "numbers"},
@@ -325,15 +301,13 @@ void run_log<Files>::labels(std::int64_t update, label_guess const& guess) {
                      {"in_a_batch", guess.in_a_batch}});
 }
 
-template <class Files>
-void run_log<Files>::stopped_early(std::int64_t update, std::string const& words) {
+KEEL_BODY void run_log::stopped_early(std::int64_t update, std::string const& words) {
   console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
   if (directory_) directory_->event("stopped_early", update, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::ended(outcome const& result, std::int64_t update, std::string const& words,
-                           std::string const& why_finished) {
+KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::string const& words,
+                              std::string const& why_finished) {
   write_rest();
   for (auto const& [alarm, metric] : record_.alarms.never_seen())
     console_.notice("warning: the alarm " + alarm + " looks at " + metric + ", which this run never had");
@@ -350,8 +324,7 @@ void run_log<Files>::ended(outcome const& result, std::int64_t update, std::stri
   if (console_log_) console_log_->drain();
 }
 
-template <class Files>
-void run_log<Files>::failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory) {
+KEEL_BODY void run_log::failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory) {
   console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
   try {
     write_rest();
@@ -365,8 +338,7 @@ void run_log<Files>::failed(std::int64_t update, std::string const& words, nlohm
   if (console_log_) console_log_->drain();
 }
 
-template <class Files>
-void run_log<Files>::left_by_exception(std::int64_t update, std::string const& words) noexcept {
+KEEL_BODY void run_log::left_by_exception(std::int64_t update, std::string const& words) noexcept {
   try {
     failed(update, words.empty() ? "an exception of the program" : words, {});
   } catch (std::exception const&) {
@@ -374,9 +346,8 @@ void run_log<Files>::left_by_exception(std::int64_t update, std::string const& w
   }
 }
 
-template <class Files>
-void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
-                               std::optional<double> milliseconds) {
+KEEL_BODY void run_log::evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
+                                  std::optional<double> milliseconds) {
   nlohmann::ordered_json details;
   if (!evaluation.empty()) details["name"] = evaluation;
   std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
@@ -405,20 +376,17 @@ void run_log<Files>::evaluated(std::int64_t update, std::string const& evaluatio
   for (raised_alarm const& one : record_.alarms.evaluated(update, evaluation, result.values)) raise(one);
 }
 
-template <class Files>
-void run_log<Files>::damaged(std::int64_t update, std::string const& words) {
+KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& words) {
   console_.notice("skipped a damaged checkpoint: " + words);
   directory_->event("damaged", update, {{"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::rung_released(event::rung_released const& event) {
+KEEL_BODY void run_log::rung_released(event::rung_released const& event) {
   console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": released " + event.rung);
   if (directory_) directory_->event("rung_released", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
 }
 
-template <class Files>
-void run_log<Files>::memory(std::int64_t update, memory::usage const& of) {
+KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
   timeline_.add(update, of);
   auto const found = timeline_.judge();
   bool const grows = found == memory::growth::staircase || found == memory::growth::slope;
@@ -429,8 +397,7 @@ void run_log<Files>::memory(std::int64_t update, memory::usage const& of) {
   if (directory_) directory_->event("memory_grows", update, {{"how", words}});
 }
 
-template <class Files>
-void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
+KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event) {
   if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
   std::string const update = "update " + std::to_string(event.update + 1);
   bool const gives_up = event.rung == keel::to_string(oom::rung_kind::give_up);
@@ -444,9 +411,8 @@ void run_log<Files>::out_of_memory(event::out_of_memory const& event) {
   directory_->event("rung", event.update, details);
 }
 
-template <class Files>
-void run_log<Files>::batch(bool begins_update, std::optional<double> const& padding,
-                           std::optional<double> const& ignored_labels, std::uint64_t checksum) {
+KEEL_BODY void run_log::batch(bool begins_update, std::optional<double> const& padding,
+                              std::optional<double> const& ignored_labels, std::uint64_t checksum) {
   if (begins_update) {
     batch_before_ = std::exchange(batch_, 0);
     padding_.begin();
@@ -457,8 +423,7 @@ void run_log<Files>::batch(bool begins_update, std::optional<double> const& padd
   batch_ = checksum_with(batch_, checksum);
 }
 
-template <class Files>
-void run_log<Files>::found(std::int64_t update, batch_finding const& finding) {
+KEEL_BODY void run_log::found(std::int64_t update, batch_finding const& finding) {
   console_.notice("warning: " + finding.words);
   if (!directory_) return;
   directory_->event(
@@ -466,9 +431,8 @@ void run_log<Files>::found(std::int64_t update, batch_finding const& finding) {
       {{"what", to_string(finding.what)}, {"micro_batch", finding.batch}, {"row", finding.row}, {"message", finding.words}});
 }
 
-template <class Files>
-void run_log<Files>::incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path,
-                              std::uint64_t bytes) {
+KEEL_BODY void run_log::incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path,
+                                 std::uint64_t bytes) {
   std::string const words = description["words"].get<std::string>();
   console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + words +
                   (path.empty() ? "" : "; run.replay(\"" + path + "\", loss_of) shows it again"));
@@ -482,8 +446,7 @@ void run_log<Files>::incident(std::int64_t update, nlohmann::ordered_json const&
   directory_->event("incident", update, details);
 }
 
-template <class Files>
-void run_log<Files>::layers(layer_record const& record) {
+KEEL_BODY void run_log::layers(layer_record const& record) {
   sinks_.layers(record);
   record_.alarms.layers(record);
   if (!directory_) return;
@@ -501,14 +464,12 @@ void run_log<Files>::layers(layer_record const& record) {
   directory_->layers().add(line);
 }
 
-template <class Files>
-void run_log<Files>::profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why) {
+KEEL_BODY void run_log::profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why) {
   console_.notice("profile: " + (path / "summary.md").string());
   if (directory_) directory_->event("profile", update, {{"path", path.string()}, {"message", why}});
 }
 
-template <class Files>
-void run_log<Files>::raise(raised_alarm const& alarm) {
+KEEL_BODY void run_log::raise(raised_alarm const& alarm) {
   raised_.push_back(alarm);
   health::alarm const& what = *alarm.what;
   auto const listed = [](auto const& words) {
@@ -540,8 +501,7 @@ void run_log<Files>::raise(raised_alarm const& alarm) {
   if (alarm.does == health::action::incident) write_incident(alarm, details);
 }
 
-template <class Files>
-void run_log<Files>::write_incident(raised_alarm const& alarm, nlohmann::ordered_json details) {
+KEEL_BODY void run_log::write_incident(raised_alarm const& alarm, nlohmann::ordered_json details) {
   std::string const name = "incident-" + std::string(alarm.what->name) + "-" + std::to_string(alarm.update) + ".json";
   details["update"] = alarm.update;
   details["attempt"] = record_.attempts;
@@ -562,8 +522,7 @@ void run_log<Files>::write_incident(raised_alarm const& alarm, nlohmann::ordered
   }
 }
 
-template <class Files>
-void run_log<Files>::numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part) {
+KEEL_BODY void run_log::numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part) {
   std::string words;
   auto const compare = [&](char const* name, auto was, auto is) {
     if (was == is) return;
@@ -576,8 +535,7 @@ void run_log<Files>::numbers_changed(std::int64_t update, config const& before, 
     directory_->event("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + words}});
 }
 
-template <class Files>
-void run_log<Files>::slower(std::int64_t update, slowdown const& found) {
+KEEL_BODY void run_log::slower(std::int64_t update, slowdown const& found) {
   std::string const words = words_of(found);
   slowdown_ = words;
   console_.notice("warning: slower at update " + std::to_string(update) + ": " + words);
@@ -589,8 +547,7 @@ void run_log<Files>::slower(std::int64_t update, slowdown const& found) {
                      {"message", words}});
 }
 
-template <class Files>
-void run_log<Files>::write(update_metrics const& line) {
+KEEL_BODY void run_log::write(update_metrics const& line) {
   sinks_.update(line);
   if (!directory_) return;
   directory_->metrics().add(to_json(line));
@@ -598,20 +555,17 @@ void run_log<Files>::write(update_metrics const& line) {
   say_what_waits();
 }
 
-template <class Files>
-void run_log<Files>::write_rest() {
+KEEL_BODY void run_log::write_rest() {
   if (auto const line = record_.interval.take()) write(*line);
 }
 
-template <class Files>
-void run_log<Files>::restart_sinks_after(std::int64_t update) {
+KEEL_BODY void run_log::restart_sinks_after(std::int64_t update) {
   sinks_.restarted_after(record_.interval.is_open() ? record_.interval.begins_after_update() : update);
   // Its lines are never cut; a reader drops what it has of later updates.
   if (directory_ && directory_->layers().size() > 0) directory_->layers().add({{"restarted_after", update}});
 }
 
-template <class Files>
-void run_log<Files>::say_what_sinks_miss(std::int64_t update) {
+KEEL_BODY void run_log::say_what_sinks_miss(std::int64_t update) {
   auto troubles = sinks_.take_troubles();
   if (console_log_) {
     if (std::string words = console_log_->take_trouble(); !words.empty()) troubles.push_back(std::move(words));
@@ -622,11 +576,12 @@ void run_log<Files>::say_what_sinks_miss(std::int64_t update) {
   }
 }
 
-template <class Files>
-void run_log<Files>::say_what_waits() {
+KEEL_BODY void run_log::say_what_waits() {
   std::string const& trouble = directory_->metrics().trouble();
   if (!trouble.empty() && !lines_wait_) console_.notice("the record waits in memory: " + trouble);
   lines_wait_ = !trouble.empty();
 }
 
 }  // namespace keel::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

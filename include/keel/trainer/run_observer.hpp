@@ -47,8 +47,7 @@ class run_observer {
  public:
   /// All of them outlive this. `profiles`: where they go. Throws error (E12) for a recipe with profiles or incidents and no place
   /// for them.
-  run_observer(Step& step, run_log<typename Environment::files>& log, trainer_options const& options,
-               std::filesystem::path profiles)
+  run_observer(Step& step, run_log& log, trainer_options const& options, std::filesystem::path profiles)
       : step_(step),
         log_(log),
         options_(options),
@@ -177,8 +176,8 @@ class run_observer {
 
   /// An update that is not finite was looked into: says so, and keeps what shows it again where the recipe asks for that.
   template <class Checkpoints>
-  void incident(event::incident const& event, run_directory<typename Environment::files>* directory, Checkpoints& checkpoints,
-                data_cursor const& began_at, std::int64_t attempts) {
+  void incident(event::incident const& event, run_directory* directory, Checkpoints& checkpoints, data_cursor const& began_at,
+                std::int64_t attempts) {
     nlohmann::ordered_json description = describe_incident(event, attempts + 1);
     description["epoch"] = began_at.epoch;
     description["position"] = began_at.position;
@@ -285,7 +284,7 @@ class run_observer {
   }
 
   Step& step_;
-  run_log<typename Environment::files>& log_;
+  run_log& log_;
   trainer_options const& options_;
   batch_watch batches_{step_.recipe_value().batch_guard};
   bool looks_ = true;

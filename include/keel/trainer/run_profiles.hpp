@@ -30,11 +30,10 @@ class run_profiles final : private phase_listener {
   }
 
   /// An update is about to begin: `update` were applied, `attempt` ended.
-  template <class Clock>
-  void before_update(std::int64_t update, std::int64_t attempt, phase_clock<Clock>& phases) {
+  void before_update(std::int64_t update, std::int64_t attempt, phase_clock& phases) {
     if (settings_.kind == profile::kind::off) return;
     // Where a profile begins and ends it takes milliseconds, more than a small update.
-    typename phase_clock<Clock>::left_out const cost(phases);
+    phase_clock::left_out const cost(phases);
     if (is_recording()) {
       if (goes_on()) return;
       phases.listen(nullptr);
@@ -43,8 +42,7 @@ class run_profiles final : private phase_listener {
     if (begin(update, attempt)) phases.listen(this);
   }
   /// The run ends, or is about to end by an exception; what is recorded is written.
-  template <class Clock>
-  void end(phase_clock<Clock>& phases) {
+  void end(phase_clock& phases) {
     phases.listen(nullptr);
     if (is_recording()) {
       ++ended_;

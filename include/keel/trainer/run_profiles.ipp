@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <keel/core/error.hpp>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 #include <keel/core/remove_directory.hpp>
 #include <keel/core/replace_file.hpp>
 #include <keel/memory/recording.hpp>
@@ -32,7 +32,7 @@ struct no_sink : metric_sink {
 inline std::string name_of_profile(long long first_update) { return formatted("update-%09lld", first_update); }
 
 /// Makes the folder and removes the oldest ones of this kind, without what a person put there.
-KEEL_BODY void make_room(posix_files& files, std::filesystem::path const& folder, std::size_t most) {
+KEEL_BODY void make_room(file_system& files, std::filesystem::path const& folder, std::size_t most) {
   files.make_directories(folder);
   auto const parent = folder.parent_path();
   std::vector<std::string> all;
@@ -124,7 +124,7 @@ KEEL_BODY void run_profiles::finish() {
   if (!writer_) return;
   writer_->post(
       [all, folder, recording = std::move(recording), ended = written_](metric_sink&) {
-        posix_files files;
+        file_system files;
         detail::make_room(files, folder, most_profiles);
         auto const write = [&](char const* name, std::string const& content) {
           detail::replace_file(files, folder / name, [&](auto const& sink) { sink(content.data(), content.size()); });

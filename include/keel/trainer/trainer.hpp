@@ -60,48 +60,47 @@ class trainer {
 
  public:
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
-  using files = typename Environment::files;
   using options_type = trainer_options;
   using world_type = std::conditional_t<shard::is_of_ranks(configured.shard), world_of_ranks, typename Environment::world>;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model& model, Optimizer& optimizer, trainer_options options = {}, files const& file_system = {})
+  trainer(Model& model, Optimizer& optimizer, trainer_options options = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system) {
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options)) {
     step_type::require_world();
   }
   /// For a recipe that leaves numbers open (keel::given). Throws recipe_error (E22) for numbers that are missing or not of their
   /// kind, and with the rules that they break.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {}, files const& file_system = {})
+  trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system) {
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options)) {
     step_type::require_world();
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters, buffers and checkpoints are everyone's. Throws world_error
   /// (E24) for ranks that do not train the same, and names the first difference.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
-  trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {}, files const& file_system = {})
+  trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options), file_system,
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options),
                 detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
-  trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {},
-          files const& file_system = {})
+  trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options), file_system,
+      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options),
                 detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
   /// With the numbers of another trainer of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
-          files const& file_system, world_type const& world = {})
+          world_type const& world = {})
       : options_(detail::options_of_rank(std::move(options), world.rank())),
         step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), forward_events{this},
               world),
         console_(options_.console, options_.mode, options_.console_every),
-        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves, file_system); })) {
+        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves); })) {
+    step_.phases().use(options_.clock());
     if (directory_) step_.ladder().offload_to(detail::root_of(*directory_));
     step_.restore_on_skip(checkpoints_.registered());
     evaluator_.restore(checkpoints_.registered());
@@ -109,19 +108,19 @@ class trainer {
   }
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
-  trainer(Model& model, First& first, Second&, trainer_options const& = {}, files const& = {}) : trainer(model, first) {
+  trainer(Model& model, First& first, Second&, trainer_options const& = {}) : trainer(model, first) {
     detail::reject_call<rule::Z08, First, Second>();
   }
   /// Rejected (U47).
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model& model, Optimizer& optimizer, trainer_options const& options = {}, files const& file_system = {})
+  trainer(Model& model, Optimizer& optimizer, trainer_options const& options = {})
     requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, numbers{}, options, file_system) {
+      : trainer(model, optimizer, numbers{}, options) {
     detail::reject_call<rule::U47, Recipe>();
   }
   /// Rejected (U48).
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {}, files const& = {})
+  trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {})
     requires(!detail::recipe_numbers<recipe>::are_open)
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
     detail::reject_call_of<rule::U48, Recipe, recipe>();
@@ -129,7 +128,7 @@ class trainer {
   trainer(trainer const&) = delete;
   /// Rejected (U51) where it is called, which for a member is where its class is moved.
   trainer(trainer&& other) noexcept
-      : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options(), files()) {
+      : trainer(other.step_.model(), other.step_.optimizer(), other.step_.recipe_numbers(), trainer_options()) {
     detail::reject_call<rule::U51, Recipe>();
   }
   trainer& operator=(trainer const&) = delete;
@@ -452,9 +451,8 @@ class trainer {
     }
   };
   friend forward_events;
-  using clock = typename Environment::clock;
   using step_type = keel::step<recipe, Environment, forward_events>;
-  using phase_scope = typename phase_clock<clock>::scope;
+  using phase_scope = phase_clock::scope;
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
@@ -503,7 +501,7 @@ class trainer {
       if (world.size() > 1) log_.begins_on(step_.updates(), world);
     }
     if (options_.operations_per_token > 0.0) observer_.use_operations(options_.operations_per_token);
-    started_ = clock::now();
+    started_ = options_.clock().now();
     step_.phases().restart();
     if (resumed) observer_.data_moved();
     timer_.begin_run();
@@ -635,7 +633,7 @@ class trainer {
     log_.counts_tokens(tokens != rows);
   }
   step_outcome after_micro_batch(step_outcome taken) {
-    typename phase_clock<clock>::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
+    phase_clock::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
     gave_up_ = taken.gave_up() ? std::optional(*taken.gave_up()) : std::nullopt;
     // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
     if (gave_up_) {
@@ -827,7 +825,7 @@ class trainer {
     while_saving([this] { checkpoints_.end(); });
     observer_.end();
     std::string const words = ending(ended);
-    double const seconds = std::chrono::duration<double>(clock::now() - started_).count();
+    double const seconds = std::chrono::duration<double>(options_.clock().now() - started_).count();
     console_.summary(summary_rows(words, step_.updates(), step_.skipped(), step_.clip_fraction(), progress_.record,
                                   progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
                                   step_.relief(), log_.timeline()));
@@ -899,25 +897,24 @@ class trainer {
   hooks hooks_;
   step_type step_;
   console console_;
-  detail::opened_directory<files> directory_;
+  detail::opened_directory directory_;
   run_progress progress_{recipe_value().evaluation, alarm_watch(detail::alarms_of<policy_of<recipe, slot::health>>(),
                                                                 schedule::warmup_updates(recipe_value().schedule, length()))};
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
-  run_log<files> log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_};
+  run_log log_{directory_.get(), console_, progress_.record, options_};
+  detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_, options_.clock()};
   detail::checkpointed<step_type> checkpointed_{step_};
-  detail::checkpoint_manager<detail::checkpoint_seams_of<Environment>> checkpoints_{
-      recipe_value(),
-      options_,
-      &Environment::new_run_id,
-      directory_.get(),
-      checkpointed_,
-      progress_,
-      log_,
-      hooks_,
-      detail::run_of_ranks(step_.ranks().world())};
-  update_timer<clock> timer_;
+  detail::checkpoint_manager checkpoints_{recipe_value(),
+                                          options_,
+                                          &Environment::new_run_id,
+                                          directory_.get(),
+                                          checkpointed_,
+                                          progress_,
+                                          log_,
+                                          hooks_,
+                                          detail::run_of_ranks(step_.ranks().world())};
+  update_timer timer_{options_.clock()};
   detail::run_observer<recipe, Environment, step_type> observer_{
       step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
   std::atomic<bool> stop_requested_{false};
@@ -933,7 +930,7 @@ class trainer {
   bool is_trying_ = false;                  ///< a dry run or a replay, of which nothing stays
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
-  typename clock::time_point started_ = clock::now();
+  time_source::time_point started_ = options_.clock().now();
   detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
 };
 

@@ -4,29 +4,32 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <keel/core/time_source.hpp>
 #include <keel/libtorch/mode.hpp>
 
 namespace keel::inline KEEL_MODE {
 
-template <class Clock>
 class update_timer {
  public:
+  /// `time` outlives this.
+  explicit update_timer(time_source const& time) : time_(time) {}
+
   struct reading {
     std::int64_t epoch;
     double milliseconds;
   };
 
-  void begin_run() { began_ = ended_ = Clock::now(); }
+  void begin_run() { began_ = ended_ = time_.now(); }
   /// The longest update so far, in milliseconds, the first apart: it carries what is done once.
   double slowest() const { return slowest_; }
   void begin_update(std::int64_t epoch) {
-    began_ = Clock::now();
+    began_ = time_.now();
     epoch_before_ = epoch_;
     epoch_ = epoch;
   }
   /// An update ended. `in_the_next`: the update after its own is open already, so that it is the time between two ends.
   reading end_update(bool in_the_next) {
-    auto const now = Clock::now();
+    auto const now = time_.now();
     std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);
     ended_ = now;
     if (ends_++ > 0) slowest_ = std::max(slowest_, taken.count());
@@ -34,12 +37,13 @@ class update_timer {
   }
 
  private:
+  time_source const& time_;
   std::int64_t epoch_ = 0;
   std::int64_t epoch_before_ = 0;
   std::int64_t ends_ = 0;
   double slowest_ = 0.0;
-  typename Clock::time_point began_{};
-  typename Clock::time_point ended_{};
+  time_source::time_point began_{};
+  time_source::time_point ended_{};
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -43,9 +43,8 @@ class shown_phase final : public phase_listener {
 };
 
 /// All of them outlive the watch; `directory` may be null. Throws error (E12) for a heartbeat of ranks that have no place for it.
-template <class Files>
-watched_run watched(timeout::settings const& limits, run_directory<Files> const* directory, trainer_options const& options,
-                    world_of_ranks const& world, std::function<std::optional<run_phase>()> const& phase) {
+inline watched_run watched(timeout::settings const& limits, run_directory const* directory, trainer_options const& options,
+                           world_of_ranks const& world, std::function<std::optional<run_phase>()> const& phase) {
   if (limits.heartbeat_interval > 0 && !world.leaves_signs())
     throw error("E12",
                 "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "

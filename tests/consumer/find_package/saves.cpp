@@ -61,7 +61,7 @@ int main(int, char** arguments) {
   keel::load_weights(*weights, directory);
   keel::save_safetensors(directory / "weights.safetensors", {{"weight", weights->weight.detach()}});
   std::printf("%zu tensors, %zu saves\n", keel::load_safetensors(directory / "weights.safetensors").tensors.size(),
-              keel::checkpoint_store<>(directory / "checkpoints").all().size());
+              keel::checkpoint_store(directory / "checkpoints").all().size());
   try {
     torch::optim::AdamW optimizer(weights->parameters(), 0.1);
     keel::step<with_rule> rejected{weights, optimizer, 1};

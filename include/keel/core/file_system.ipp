@@ -8,7 +8,7 @@
 #include <time.h>
 
 #include <fstream>
-#include <keel/core/files.hpp>
+#include <keel/core/file_system.hpp>
 
 #include <keel/core/detail/body_begin.inc>
 
@@ -51,25 +51,25 @@ KEEL_BODY void throw_file_error(char const* doing, std::filesystem::path const& 
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY void posix_files::make_directories(path const& directory) {
+KEEL_BODY void file_system::make_directories(path const& directory) {
   std::error_code code;
   std::filesystem::create_directories(directory, code);
   if (code) detail::throw_file_error("make the directory", directory, code.value());
 }
 
-KEEL_BODY file_handle posix_files::create(path const& name) {
+KEEL_BODY file_handle file_system::create(path const& name) {
   file_handle file = open_regular(name, O_WRONLY | O_CREAT | O_NOFOLLOW, "create");
   if (detail::retried([&] { return ::ftruncate(file.get(), 0); }) != 0) detail::throw_file_error("create", name, errno);
   return file;
 }
 
-KEEL_BODY void posix_files::truncate(path const& name, std::uint64_t size) {
+KEEL_BODY void file_system::truncate(path const& name, std::uint64_t size) {
   file_handle const file = open_regular(name, O_WRONLY | O_NOFOLLOW, "truncate");
   if (detail::retried([&] { return ::ftruncate(file.get(), static_cast<off_t>(size)); }) != 0)
     detail::throw_file_error("truncate", name, errno);
 }
 
-KEEL_BODY void posix_files::write(file_handle const& file, path const& name, char const* bytes, std::size_t count) {
+KEEL_BODY void file_system::write(file_handle const& file, path const& name, char const* bytes, std::size_t count) {
   detail::size_limit_scope limit;
   while (count > 0) {
     ssize_t const written = ::write(file.get(), bytes, count);
@@ -84,7 +84,7 @@ KEEL_BODY void posix_files::write(file_handle const& file, path const& name, cha
   }
 }
 
-KEEL_BODY void posix_files::begin_writing_back(file_handle const& file, std::uint64_t offset, std::uint64_t count) {
+KEEL_BODY void file_system::begin_writing_back(file_handle const& file, std::uint64_t offset, std::uint64_t count) {
 #ifdef __linux__
   // A hint: where the system cannot take it, the sync does all of the work.
   static_cast<void>(
@@ -94,13 +94,13 @@ KEEL_BODY void posix_files::begin_writing_back(file_handle const& file, std::uin
 #endif
 }
 
-KEEL_BODY void posix_files::sync(file_handle const& file, path const& name) {
+KEEL_BODY void file_system::sync(file_handle const& file, path const& name) {
   // A pipe has nothing to sync, and a file system without the call keeps what was written as well as it can.
   if (detail::retried([&] { return ::fsync(file.get()); }) != 0 && !detail::is_unsupported(errno))
     detail::throw_file_error("sync", name, errno);
 }
 
-KEEL_BODY std::string posix_files::sync_directory(path const& directory) {
+KEEL_BODY std::string file_system::sync_directory(path const& directory) {
   char const* const name = directory.empty() ? "." : directory.c_str();
   file_handle const handle(detail::retried([&] { return ::open(name, O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!handle && errno != EACCES && errno != EPERM) detail::throw_file_error("open", directory, errno);
@@ -112,13 +112,13 @@ KEEL_BODY std::string posix_files::sync_directory(path const& directory) {
          "), so that a power cut may lose the newest";
 }
 
-KEEL_BODY bool posix_files::remove_directory(path const& name) {
+KEEL_BODY bool file_system::remove_directory(path const& name) {
   if (::rmdir(name.c_str()) == 0 || errno == ENOENT) return true;
   if (errno == ENOTEMPTY || errno == EEXIST) return false;
   detail::throw_file_error("remove", name, errno);
 }
 
-KEEL_BODY file_kind posix_files::kind(path const& name) {
+KEEL_BODY file_kind file_system::kind(path const& name) {
   struct stat status{};
   if (::lstat(name.c_str(), &status) != 0) {
     if (errno == ENOENT || errno == ENOTDIR) return file_kind::none;
@@ -128,21 +128,21 @@ KEEL_BODY file_kind posix_files::kind(path const& name) {
   return S_ISDIR(status.st_mode) ? file_kind::directory : file_kind::other;
 }
 
-KEEL_BODY bool posix_files::exists(path const& name) {
+KEEL_BODY bool file_system::exists(path const& name) {
   std::error_code code;
   bool const found = std::filesystem::exists(name, code);
   if (code) detail::throw_file_error("look for", name, code.value());
   return found;
 }
 
-KEEL_BODY std::uint64_t posix_files::size(path const& name) {
+KEEL_BODY std::uint64_t file_system::size(path const& name) {
   std::error_code code;
   auto const bytes = std::filesystem::file_size(name, code);
   if (code) detail::throw_file_error("read the size of", name, code.value());
   return bytes;
 }
 
-KEEL_BODY std::vector<posix_files::path> posix_files::list(path const& directory) {
+KEEL_BODY std::vector<file_system::path> file_system::list(path const& directory) {
   std::vector<path> names;
   std::error_code code;
   for (std::filesystem::directory_iterator at(directory, code), end; !code && at != end; at.increment(code)) {
@@ -152,7 +152,7 @@ KEEL_BODY std::vector<posix_files::path> posix_files::list(path const& directory
   return names;
 }
 
-KEEL_BODY std::size_t posix_files::read_at(file_handle const& file, path const& name, char* to, std::size_t count,
+KEEL_BODY std::size_t file_system::read_at(file_handle const& file, path const& name, char* to, std::size_t count,
                                            std::uint64_t offset) {
   std::size_t done = 0;
   while (done < count) {
@@ -167,7 +167,7 @@ KEEL_BODY std::size_t posix_files::read_at(file_handle const& file, path const& 
   return done;
 }
 
-KEEL_BODY std::string posix_files::read(path const& name, std::uint64_t most) {
+KEEL_BODY std::string file_system::read(path const& name, std::uint64_t most) {
   file_handle const file = open_for_read(name);
   std::string content;
   char block[1 << 16];
@@ -186,7 +186,7 @@ KEEL_BODY std::string posix_files::read(path const& name, std::uint64_t most) {
   }
 }
 
-KEEL_BODY lock_result posix_files::try_lock(path const& name) {
+KEEL_BODY lock_result file_system::try_lock(path const& name) {
   file_handle file = open_regular(name, O_RDWR | O_CREAT | O_NOFOLLOW, "open");
   if (detail::retried([&] { return ::flock(file.get(), LOCK_EX | LOCK_NB); }) == 0) return {std::move(file), {}};
   if (errno == EWOULDBLOCK) return {};
@@ -194,7 +194,7 @@ KEEL_BODY lock_result posix_files::try_lock(path const& name) {
   return {std::move(file), detail::error_words(errno)};
 }
 
-KEEL_BODY bool posix_files::is_locked(path const& name) {
+KEEL_BODY bool file_system::is_locked(path const& name) {
   struct stat status{};
   if (::stat(name.c_str(), &status) != 0) return errno != ENOENT;
   std::ifstream all("/proc/locks");
@@ -207,20 +207,20 @@ KEEL_BODY bool posix_files::is_locked(path const& name) {
   return false;
 }
 
-KEEL_BODY bool posix_files::is_named(file_handle const& file, path const& name) {
+KEEL_BODY bool file_system::is_named(file_handle const& file, path const& name) {
   struct stat opened{};
   struct stat named{};
   if (::stat(name.c_str(), &named) != 0) return errno != ENOENT;
   return ::fstat(file.get(), &opened) != 0 || (opened.st_dev == named.st_dev && opened.st_ino == named.st_ino);
 }
 
-KEEL_BODY file_handle posix_files::open(path const& name, int flags, char const* doing) {
+KEEL_BODY file_handle file_system::open(path const& name, int flags, char const* doing) {
   int const descriptor = detail::retried([&] { return ::open(name.c_str(), flags | O_CLOEXEC, 0644); });
   if (descriptor < 0) detail::throw_file_error(doing, name, errno);
   return file_handle(descriptor);
 }
 
-KEEL_BODY file_handle posix_files::open_regular(path const& name, int flags, char const* doing) {
+KEEL_BODY file_handle file_system::open_regular(path const& name, int flags, char const* doing) {
   auto const refuse = [&](char const* what) {
     throw file_error("E02", std::string("cannot ") + doing + " " + name.string() + ": it is " + what +
                                 " and not a regular file. Remove it, or name another file.");
