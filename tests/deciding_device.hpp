@@ -6,19 +6,17 @@
 namespace keel_test {
 
 struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 /// Claims fp16 kernels but computes in fp32, so that loss scaling can be tried on any machine.
 struct scaled_on_host : keel::environment {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
+  bool computes_in_half(at::DeviceType) const override { return true; }
+  bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+  keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
 };
 struct scaled_on_device : scaled_on_host {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 }  // namespace keel_test

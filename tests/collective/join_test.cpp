@@ -43,7 +43,7 @@ namespace {
 struct replicated : keel::recipe<keel::shard::replicate, keel::accumulate<2>, keel::nonfinite::skip<5>, keel::clip::global_norm<0.1>> {};
 
 struct on_a_device : keel::step_environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 /// 15 updates, of which one has a NaN on the last rank. The sum of the parameters, to the bit.

@@ -196,11 +196,9 @@ struct laddered : keel::recipe<keel::accumulate<2>, keel::oom::ladder<keel::oom:
 
 /// Claims fp16 kernels, so that a scale is at work on any machine; what is computed in fp16 says so itself.
 struct scales_here : keel::environment {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
+  bool computes_in_half(at::DeviceType) const override { return true; }
+  bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+  keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
 };
 
 /// A run in the making: what a fault changes.

@@ -23,7 +23,7 @@ struct rolls_back
 
 /// Counts the numbers that the host asks a device for.
 struct reads_counted : on_a_device {
-  static double host_value(at::Tensor const& one) {
+  double host_value(at::Tensor const& one) const override {
     ++reads;
     return keel::host_value(one);
   }

@@ -152,11 +152,9 @@ TEST_CASE("logged_gradient_norm_is_the_oracles: of the whole window, unscaled an
   using namespace keel::literals;
   struct clipped : keel::recipe<keel::accumulate<3>, keel::clip::global_norm<0.01>> {};
   struct scaled_in_fp32 : keel::environment {
-    struct autocast {
-      autocast(at::DeviceType, keel::precision::kind) {}
-      static bool computes_in_half(at::DeviceType) { return true; }
-      static bool computes_in_bfloat16(at::DeviceType) { return true; }
-    };
+    bool computes_in_half(at::DeviceType) const override { return true; }
+    bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+    keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
   };
   struct scaled
       : keel::recipe<keel::precision::fp16, keel::loss_scale::fixed<1024.0>, keel::accumulate<3>, keel::clip::value<0.01>> {};

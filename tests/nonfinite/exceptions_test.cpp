@@ -19,7 +19,7 @@ struct raising : keel::recipe<nonfinite::raise_with<nonfinite::exceptions>> {};
 struct of_two : keel::recipe<nonfinite::skip<3, nonfinite::exceptions>, keel::accumulate<2>> {};
 
 struct on_a_device : keel::step_environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 enum class check : unsigned char { binary_cross_entropy, normal, multinomial };

@@ -106,12 +106,11 @@ struct seen {
 };
 
 /// A step's observer.
-struct take_origin {
-  seen* to = nullptr;
-  template <class Event>
-  void operator()(Event const& event) const {
-    if constexpr (std::is_same_v<Event, keel::event::incident>) to->origin = event.traced.origin;
-  }
+struct take_origin : keel::step_observer {
+  using step_observer::observe;
+  void observe(keel::event::incident const& event) override { to->origin = event.traced.origin; }
+  explicit take_origin(seen* place) : to(place) {}
+  seen* to;
 };
 
 using keel::oom::give_up;
@@ -146,7 +145,8 @@ seen run_with(planted_fault const& fault, std::uint64_t seed) {
   model->inputs_need_gradients = keel::config_of<Recipe>.recompute.kind == keel::recompute_kind::reentrant;
   torch::optim::AdamW optimizer(model->parameters(), 1e-3);
   seen found;
-  keel::step<Recipe, keel::step_environment, take_origin> step(*model, optimizer, 0, take_origin{&found});
+  take_origin observer(&found);
+  keel::step<Recipe> step(*model, optimizer, 0, observer);
   bool spoil_loss = false;
   auto const loss_of = [&](pair_batch const& batch) {
     at::Tensor const predicted = model->forward(batch.first);
@@ -304,15 +304,16 @@ namespace {
 template <class Recipe, class Environment = keel::step_environment>
 struct guarded_run {
   explicit guarded_run(double dropout = 0.0)
-      : model(make_small(3, dropout)), optimizer(model->parameters(), 1e-2), step(*model, optimizer, 0, take_origin{&found}) {}
+      : model(make_small(3, dropout)), optimizer(model->parameters(), 1e-2), step(*model, optimizer, 0, observer) {}
   std::shared_ptr<small_module> model;
   keel::adamw optimizer;
   seen found;
-  keel::step<Recipe, Environment, take_origin> step;
+  take_origin observer{&found};
+  keel::step<Recipe, Environment> step;
 };
 
 struct on_a_device : keel::step_environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 struct untraced : keel::recipe<skips, keel::incident::off> {};
 struct traced_once : keel::recipe<skips, keel::incident::trace<1>> {};
@@ -504,7 +505,8 @@ TEST_CASE("rows that make a batch only together are tried apart as far as that g
   torch::nn::Sequential model(torch::nn::Linear(6, 8), torch::nn::BatchNorm1d(8), torch::nn::Linear(8, 1));
   keel::sgd optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
   seen found;
-  keel::step<plain, keel::step_environment, take_origin> step(*model, optimizer, 0, take_origin{&found});
+  take_origin observer(&found);
+  keel::step<plain> step(*model, optimizer, 0, observer);
   auto const loss_of = [&](pair_batch const& batch) {
     return at::mse_loss(at::log(model->forward(batch.first)), batch.second);
   };

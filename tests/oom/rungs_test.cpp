@@ -18,7 +18,7 @@ struct thrashing : keel::step_environment {
     static std::int64_t retries = 0;
     return retries;
   }
-  static std::int64_t allocator_retries(c10::Device) { return count(); }
+  std::int64_t allocator_retries(c10::Device) const override { return count(); }
 };
 struct halves : keel::recipe<oom::ladder<oom::halve_micro_batch, oom::give_up>> {};
 

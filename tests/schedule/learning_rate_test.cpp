@@ -134,7 +134,7 @@ TEST_CASE("a rate that is negative, infinite or NaN is an error with group and u
 
 TEST_CASE("a schedule of one's own that divides 0 by 0 is an error before anything moves, on the host and on a device") {
   struct on_a_device : keel::step_environment {
-    static bool decides_on_device(at::DeviceType) { return true; }
+    bool decides_on_device(at::DeviceType) const override { return true; }
   };
   auto const run = [](auto* environment) {
     struct recipe : keel::recipe<broken_schedule> {};

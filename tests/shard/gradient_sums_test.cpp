@@ -239,7 +239,7 @@ std::vector<std::string> words_of_a_gradient_that_fits_no_sum(bool has_begun) {
 
 TEST_CASE("a gradient of one rank that fits no sum ends the update of all, who can go on, on their hosts or on devices") {
   struct on_a_device : keel::step_environment {
-    static bool decides_on_device(at::DeviceType) { return true; }
+    bool decides_on_device(at::DeviceType) const override { return true; }
   };
   at::set_num_threads(1);
   for (auto const& words : {words_of_a_gradient_that_fits_no_sum<keel::step_environment, torch::optim::SGD>(false),

@@ -128,7 +128,7 @@ inline bool is_bad(drawn_schedule const& of, int rank, std::int64_t i) {
 
 /// Whose tensors are on one, as it says.
 struct on_a_device : keel::environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 template <class Recipe, class Environment, class Optimizer>

@@ -20,11 +20,9 @@ namespace spike = keel::spike;
 
 template <class Base>
 struct computes_in_half : Base {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
+  bool computes_in_half(at::DeviceType) const override { return true; }
+  bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+  keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
 };
 
 struct result_of_run {

@@ -13,7 +13,7 @@ struct of_three : keel::recipe<keel::accumulate<3>, keel::nonfinite::skip<5>> {}
 struct sum_of_three : keel::recipe<keel::accumulate<3, keel::sum>, keel::nonfinite::skip<5>> {};
 
 struct on_a_device : keel::step_environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 auto two_losses(std::shared_ptr<small_module> const& model) {

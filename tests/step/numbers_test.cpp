@@ -14,15 +14,13 @@ namespace spike = keel::spike;
 
 template <class Base>
 struct scaled_in_fp32 : Base {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
+  bool computes_in_half(at::DeviceType) const override { return true; }
+  bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+  keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
 };
 using on_host = scaled_in_fp32<keel::environment>;
 struct on_a_device : on_host {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 using from_eight = loss_scale::dynamic<loss_scale::initial<8.0>, loss_scale::floor<1.0>>;

@@ -237,7 +237,7 @@ struct by_squares : keel::recipe<clip::global_norm<0.25, clip::order<2.0>>> {};
 struct by_default : keel::recipe<clip::global_norm<0.25>> {};
 
 struct on_a_device : keel::step_environment {
-  static bool decides_on_device(at::DeviceType) { return true; }
+  bool decides_on_device(at::DeviceType) const override { return true; }
 };
 
 /// What one step makes of the parameters, beside an update by hand whose gradients are clipped in double.

@@ -15,11 +15,9 @@ struct accumulating : keel::recipe<keel::accumulate<4>> {};
 
 /// Claims fp16 kernels and computes in fp32, so that loss scaling can be tried on any machine.
 struct scaled_in_fp32 : keel::step_environment {
-  struct autocast {
-    autocast(at::DeviceType, keel::precision::kind) {}
-    static bool computes_in_half(at::DeviceType) { return true; }
-    static bool computes_in_bfloat16(at::DeviceType) { return true; }
-  };
+  bool computes_in_half(at::DeviceType) const override { return true; }
+  bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+  keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
 };
 struct scaling : keel::recipe<keel::precision::fp16, keel::loss_scale::dynamic<keel::loss_scale::initial<1024.0>>> {};
 
@@ -251,11 +249,9 @@ TEST_CASE("bf16 computes in bf16 under the loss and leaves parameters and gradie
 
 TEST_CASE("fp16 or bf16 on a device without its kernels is rejected at construction by rules P14 and P15") {
   struct without_half : keel::step_environment {
-    struct autocast {
-      autocast(at::DeviceType, keel::precision::kind) {}
-      static bool computes_in_half(at::DeviceType) { return false; }
-      static bool computes_in_bfloat16(at::DeviceType) { return false; }
-    };
+    bool computes_in_half(at::DeviceType) const override { return false; }
+    bool computes_in_bfloat16(at::DeviceType) const override { return false; }
+    keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
   };
   auto const model = make_small();
   torch::optim::SGD optimizer(model->parameters(), 0.1);

@@ -167,11 +167,9 @@ TEST_CASE("a dry run after a run has the groups' own rates, and those that the s
 
 TEST_CASE("an overflow of the loss scale, the scaler's ordinary signal, ends no dry run") {
   struct scaled_in_fp32 : keel::environment {
-    struct autocast {
-      autocast(at::DeviceType, keel::precision::kind) {}
-      static bool computes_in_half(at::DeviceType) { return true; }
-      static bool computes_in_bfloat16(at::DeviceType) { return true; }
-    };
+    bool computes_in_half(at::DeviceType) const override { return true; }
+    bool computes_in_bfloat16(at::DeviceType) const override { return true; }
+    keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
   };
   struct scaling : keel::recipe<keel::precision::fp16, keel::loss_scale::dynamic<>> {};
   auto const model = make_small();

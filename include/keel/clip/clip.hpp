@@ -115,29 +115,27 @@ state_of<Policy> begin_clip_state(clip::settings const& settings) {
 
 namespace keel::inline KEEL_MODE {
 
-/// True for a policy that bounds a joint norm of an order other than 2, which is measured on the whole gradients.
-template <class Policy>
-inline constexpr bool has_other_order = Policy::configured.kind == clip::kind::global_norm && Policy::configured.order != 2.0;
+/// True where a joint norm of an order other than 2 is bounded, which is measured on the whole gradients.
+constexpr bool has_other_order(clip::settings const& settings) {
+  return settings.kind == clip::kind::global_norm && settings.order != 2.0;
+}
+
+/// True for a policy that bounds anything but the joint L2 norm: before it, the gradients are unscaled in memory.
+constexpr bool needs_whole_gradients(clip::settings const& settings) {
+  return settings.kind == clip::kind::value || settings.kind == clip::kind::adaptive || settings.kind == clip::kind::custom ||
+         has_other_order(settings);
+}
 
 /// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
 template <class Policy>
 double norm_limit(state_of<Policy> const& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
-  if constexpr (has_other_order<Policy>) {
-    return std::numeric_limits<double>::infinity();
-  } else if constexpr (Policy::configured.kind == clip::kind::global_norm) {
-    return settings.limit;
-  } else if constexpr (Policy::configured.kind == clip::kind::zscore) {
+  if constexpr (std::is_base_of_v<norm_history, state_of<Policy>>) {
     return state.limit();
   } else {
-    return std::numeric_limits<double>::infinity();
+    bool const is_norm = settings.kind == clip::kind::global_norm && !has_other_order(settings);
+    return is_norm ? settings.limit : std::numeric_limits<double>::infinity();
   }
 }
-
-/// True for a policy that bounds anything but the joint L2 norm: before it, the gradients are unscaled in memory.
-template <class Policy>
-inline constexpr bool needs_whole_gradients =
-    Policy::configured.kind == clip::kind::value || Policy::configured.kind == clip::kind::adaptive ||
-    Policy::configured.kind == clip::kind::custom || has_other_order<Policy>;
 
 /// Scales all gradients by limit / norm if their joint norm exceeds the limit.
 inline void clip_global_norm(std::span<at::Tensor const> gradients, double norm, double limit) {
@@ -201,6 +199,22 @@ inline bool clip_unit_wise(std::span<at::Tensor const> parameters, std::span<at:
   return detail::any_of(outside);
 }
 
+/// Applies what looks at whole gradients and is not the program's own. Whether it changed any.
+inline bool clip_whole(std::span<at::Tensor const> parameters, std::span<at::Tensor const> gradients,
+                       clip::settings const& settings) {
+  at::NoGradGuard no_grad;
+  if (settings.kind == clip::kind::value) return clip_value(gradients, settings.limit);
+  if (settings.kind == clip::kind::adaptive) return clip_unit_wise(parameters, gradients, settings.limit);
+  if (!has_other_order(settings)) return false;
+  double const measured = joint_norm(gradients, settings.order);
+  std::vector<at::Tensor> values(gradients.begin(), gradients.end());
+  for (at::Tensor& gradient : values) {
+    if (gradient.defined() && gradient.is_sparse()) gradient = gradient._values();
+  }
+  clip_global_norm(values, measured, settings.limit);
+  return measured > settings.limit;
+}
+
 /// Applies a policy that looks at elements or is the program's own; `norm` is the joint L2 norm of the gradients. Whether it
 /// changed any; a custom policy is taken to have.
 template <class Policy>
@@ -213,20 +227,8 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
   } else if constexpr (custom_clip<Policy>) {
     Policy::clip(gradients, norm);
     return true;
-  } else if constexpr (has_other_order<Policy>) {
-    double const measured = joint_norm(gradients, settings.order);
-    std::vector<at::Tensor> values(gradients.begin(), gradients.end());
-    for (at::Tensor& gradient : values) {
-      if (gradient.defined() && gradient.is_sparse()) gradient = gradient._values();
-    }
-    clip_global_norm(values, measured, settings.limit);
-    return measured > settings.limit;
-  } else if constexpr (Policy::configured.kind == clip::kind::value) {
-    return clip_value(gradients, settings.limit);
-  } else if constexpr (Policy::configured.kind == clip::kind::adaptive) {
-    return clip_unit_wise(parameters, gradients, settings.limit);
   } else {
-    return false;
+    return clip_whole(parameters, gradients, settings);
   }
 }
 

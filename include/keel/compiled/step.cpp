@@ -25,13 +25,22 @@
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/step/closure_backup.ipp>
+#include <keel/step/closure_update.ipp>
+#include <keel/step/device_decision.ipp>
 #include <keel/step/device_update.ipp>
 #include <keel/step/gradients.ipp>
+#include <keel/step/host_update.ipp>
+#include <keel/step/recipe_context.ipp>
+#include <keel/step/replicated_update.ipp>
 #include <keel/step/require_valid.hpp>
 #include <keel/step/shown_gradients.ipp>
+#include <keel/step/step_engine.ipp>
 #include <keel/step/taken_batch.ipp>
 #include <keel/step/training_mode.ipp>
 #include <keel/step/update_decision.ipp>
+#include <keel/step/update_parts.ipp>
+#include <keel/step/update_pass.ipp>
+#include <keel/step/update_replay.ipp>
 #include <keel/step/update_trace.ipp>
 
 namespace keel {

@@ -96,8 +96,7 @@ template <class Subject, class Batch, class LossOf>
 class preflight_program_of final : public preflight_program {
   using recipe_type = typename Subject::recipe;
   using environment = typename Subject::environment;
-  using real_step = std::remove_reference_t<decltype(std::declval<Subject&>().step)>;
-  using step_type = keel::step<recipe_type, environment, dry_run_observer>;
+  using step_type = step_of<recipe_type, environment, at_trainer>;
   static constexpr bool lists_tensors = writable_batch<Batch> && std::copy_constructible<Batch>;
 
  public:
@@ -152,7 +151,8 @@ class preflight_program_of final : public preflight_program {
     } const ends{*this, now, registered};
     // The same numbers each time, so that what differs is what was changed.
     random_.restore();
-    typename environment::autocast autocast(parameters().device, real_step::configured.precision.kind);
+    autocast_scope const autocast(parameters().device,
+                                  subject_.step.environment().autocast(step_type::configured.precision.kind));
     unit_scope const units(recompute_kind::none);
     attention_scope const attention(subject_.step.relief().attention);
     Batch const made = make(batch);
@@ -160,7 +160,7 @@ class preflight_program_of final : public preflight_program {
   }
 
   void aside(std::function<void()> const& run) override {
-    deterministic_scope const deterministic(real_step::configured.determinism.kind == determinism::kind::strict);
+    deterministic_scope const deterministic(step_type::configured.determinism.kind == determinism::kind::strict);
     mode_scope const modes(model());
     saved_state const saved(model(), optimizer(), parameters(), subject_.registered);
     run();
@@ -178,8 +178,7 @@ class preflight_program_of final : public preflight_program {
   lr_range_result range(lr_range_options const& options) override {
     mode_scope const modes(model());
     // How far a preflight goes is a question of time, which is another one on each rank.
-    return dry_run<recipe_type, environment, real_step>(subject_.step, subject_.registered, subject_.length,
-                                                        dry_run_of::this_rank)
+    return dry_run<recipe_type, environment>(subject_.step, subject_.registered, subject_.length, dry_run_of::this_rank)
         .lr_range_test(batches_, loss_of_, options);
   }
 
@@ -213,7 +212,8 @@ class preflight_program_of final : public preflight_program {
     explicit tried(preflight_program_of& program)
         : program_(program),
           loss_(program.loss_of_),
-          step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length) {
+          step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length,
+                observer_, world_of_ranks()) {
       step_.ladder().begin_like(program.subject_.step.ladder());
       step_.restore_on_skip(program.subject_.registered);
       for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());
@@ -293,6 +293,7 @@ class preflight_program_of final : public preflight_program {
 
     preflight_program_of& program_;
     striking_loss<Batch, LossOf> loss_;
+    dry_run_observer observer_;
     step_type step_;
     std::vector<double> rates_;
     random_snapshot random_;

@@ -144,18 +144,6 @@ inline bool is_averaged_buffer(at::Tensor const& buffer) {
 std::vector<at::Tensor> averaged_tensors(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
 std::vector<std::string> averaged_names(torch::nn::Module& model, parameter_list const& parameters, bool buffers);
 
-/// Of a recipe without keel::ema.
-struct no_average {
-  no_average(std::vector<at::Tensor> const&, double, std::vector<std::string> const&) {}
-  void begin() {}
-  void update(step_outcome const&) {}
-  void require_parameters_in_place() const {}
-  void add(parameter_list const&, std::size_t) {}
-  void remove_last(std::size_t) {}
-};
-template <bool Kept>
-using average_if = std::conditional_t<Kept, moving_average, no_average>;
-
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

@@ -25,6 +25,7 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/oom/cut_batch.hpp>
 #include <keel/policy/precision.hpp>
+#include <keel/precision/autocast.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -150,7 +151,7 @@ void add_means(mean_accumulators& to, Loss const& loss, std::int64_t rows) {
 }
 
 /// The means of one batch.
-template <class Autocast, class Batch, class LossOf>
+template <class Batch, class LossOf>
 mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::DeviceType device, precision::kind precision,
                                  evaluation_memory& memory) {
   if constexpr (sliceable_batch<Batch>) {
@@ -161,7 +162,7 @@ mean_accumulators evaluate_batch(Batch const& batch, LossOf& loss_of, at::Device
     std::optional<std::string> starved;
     try {
       for_each_piece(batch, memory.pieces, granularity_of(batch), [&](Batch const& piece, std::int64_t rows) {
-        Autocast autocast(device, precision);
+        autocast_scope const autocast(device, precision);
         attention_scope const attention(memory.attention);
         add_means(tally, loss_of(piece), rows);
       });
@@ -193,7 +194,7 @@ namespace keel::inline KEEL_MODE {
 /// a loss, which has the empty name, or batch_metrics. No graph is recorded, unless it asks for one by at::AutoGradMode. Throws
 /// data_error (E06) without batches, (E07) for what is not one number, out_of_memory_error (E09) where a batch does not fit
 /// however it is cut.
-template <class Autocast, class Source, class MetricsOf>
+template <class Source, class MetricsOf>
 evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, precision::kind precision, Source& batches,
                            MetricsOf& metrics_of, evaluation_memory memory = {}, std::int64_t most = 0) {
   evaluation_scope scope(model, device);
@@ -203,7 +204,7 @@ evaluation_result evaluate(torch::nn::Module& model, at::DeviceType device, prec
     for (std::int64_t seen = 0; at != end && (most == 0 || seen < most); ++at, ++seen) {
       if (memory.each_batch) memory.each_batch();
       auto&& batch = *at;
-      sums.add(detail::evaluate_batch<Autocast>(batch, metrics_of, device, precision, memory));
+      sums.add(detail::evaluate_batch(batch, metrics_of, device, precision, memory));
     }
   });
   if (sums.all().empty())

@@ -87,19 +87,22 @@ struct own_rungs<oom::ladder<Entries...>> {
 
 namespace keel::inline KEEL_MODE {
 
-/// `Policy`: the recipe's, for custom rungs.
-template <class Policy>
+/// Takes the custom rung of this place; false where it is none, or frees nothing.
+using take_own_rung = bool (*)(int index, torch::nn::Module& model);
+
 class memory_ladder {
  public:
-  /// `engine`: the optimizer, if it is one of keel's. Throws recipe_error where a rung can never be taken: O20, U33.
-  memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device)
+  /// `engine`: the optimizer, if it is one of keel's. `take_own`: of the recipe's policy. Throws recipe_error where a rung can never be
+  /// taken: O20, U33.
+  memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device,
+                take_own_rung take_own)
       : ladder_(recipe.oom),
+        take_own_(take_own),
         position_(recipe),
         model_(model),
         engine_(engine),
         device_(device),
         differentiates_twice_(recipe.model.inner_gradients) {
-    detail::own_rungs<Policy>::require_callable();
     if (oom::has_rung(ladder_, oom::rung_kind::quantize_base) && lora_layers(model).empty())
       throw broken_rule<recipe_error, rule::O20>();
     require_engine();
@@ -221,13 +224,14 @@ class memory_ladder {
       case oom::rung_kind::quantize_base:
         return quantize_base(model_) > 0;
       case oom::rung_kind::custom:
-        return detail::own_rungs<Policy>::take(index, model_);
+        return take_own_(index, model_);
       default:
         return true;
     }
   }
 
   oom::settings ladder_;
+  take_own_rung take_own_;
   ladder_position position_;
   torch::nn::Module& model_;
   update_engine* engine_;

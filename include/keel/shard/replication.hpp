@@ -30,7 +30,6 @@
 #include <keel/shard/straggler_watch.hpp>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -130,7 +129,7 @@ class replication {
     if (is_shared() && !all_know_) world_.abort(words);
   }
   /// The exception that ends the update is one that all ranks threw, and they can go on together.
-  bool all_know() const { return all_know_; }
+  bool all_know() const { return all_know_ || !is_shared(); }
   /// All ranks: false where one of them has no open update.
   bool all_have(bool open_update) const;
 
@@ -265,61 +264,6 @@ class replication {
   bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built
 };
-
-/// Of a recipe that does not replicate.
-struct no_replication {
-  template <class World>
-  explicit no_replication(World const& /*world*/) {}
-  static constexpr bool is_shared() { return false; }
-  static void begin_run() {}
-  static void begin_call() {}
-  static void tell_out_of_memory() {}
-  static void look_at_replicas() {}
-  static void verify_replicas() {}
-  static void ask_for_rung(bool /*thrashes*/) {}
-  static bool take_rung_request() { return false; }
-  template <class Run>
-  static void abort_peers_on_exception(Run const& run) {
-    run();
-  }
-  static void prepare_update() {}
-  static void tell() noexcept {}
-  static void tell(std::exception_ptr const& /*thrown*/) noexcept {}
-  static bool all_have(bool /*open_update*/) { return true; }
-  static void leave(char const* /*words*/) noexcept {}
-  static bool all_know() { return true; }
-  static optimizer_shares* shares() { return nullptr; }
-  static void require_trainable(std::vector<at::Tensor> const& /*which*/) {}
-  static void parameters_changed() {}
-  static void require_own_state() {}
-  static void add_buffers_of(torch::nn::Module const& /*other*/) {}
-  static void remove_buffers_of(torch::nn::Module const& /*other*/) {}
-  template <class Run>
-  static void inside(Run const& run) {
-    run();
-  }
-  template <class Run>
-  static void inside_with_gradients(Run const& run) {
-    run();
-  }
-  template <class Run>
-  static void update(Run const& run) {
-    run();
-  }
-  static world_of_ranks world() { return {}; }
-};
-template <bool Replicates>
-using replication_if = std::conditional_t<Replicates, replication, no_replication>;
-
-/// How many a recipe's step is one of, or how many processes there are that it knows nothing of (W01).
-template <bool Replicates, class Environment, class World>
-std::int64_t ranks_of([[maybe_unused]] World const& world) {
-  if constexpr (Replicates) {
-    return world.size();
-  } else {
-    return Environment::ranks();
-  }
-}
 
 }  // namespace keel::detail::inline KEEL_MODE
 

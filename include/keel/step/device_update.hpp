@@ -1,90 +1,39 @@
-// An update that the host does not wait for. Whether it takes place is decided on the device, against limits that the host
-// knows from earlier updates; a few numbers come back, and the host reads them when the next update is due. Until then the
-// device has that update's forward and backward pass to work on.
+// An update that the device decides: the host launches it, and learns one update later what became of it. The same numbers take the same
+// branches as where the host decides. Of several ranks each device decides by the sums of all, and so alike.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <torch/optim/optimizer.h>
 
-#include <chrono>
-#include <cmath>
-#include <cstddef>
-#include <keel/core/outcome.hpp>
-#include <keel/core/parameters.hpp>
-#include <keel/gradients/gradient_norm.hpp>
-#include <keel/libtorch/device_reading.hpp>
-#include <keel/step/gradients.hpp>
-#include <limits>
-#include <optional>
+#include <keel/step/update_parts.hpp>
+#include <span>
 #include <string>
-#include <utility>
-#include <vector>
 
-namespace keel::inline KEEL_MODE {
+namespace keel::detail::inline KEEL_MODE {
 
-/// What an update may be at most; infinity where nothing bounds it.
-struct update_limits {
-  double loss;
-  double gradient_norm;
-  double clip;                                                 ///< larger norms are scaled to it
-  double squarable = std::numeric_limits<double>::infinity();  ///< squarable_norm(), unless the clip is smaller
-};
-
-/// The largest norm of gradients whose squares are finite. Adam's second moment that once is infinite holds its parameter where it is for
-/// good; infinity for an optimizer of LibTorch or keel that keeps no squares, and for parameters of float64.
-double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
-std::string squarable_words(double norm);
-
-/// What became of an update on a device.
-class device_result {
+class device_update final : public update_strategy {
  public:
-  struct figures {
-    double loss;
-    double gradient_norm;  ///< unscaled, before clipping
-    bool applied;
-    bool spoiled;
-    std::vector<double> also;
-  };
+  explicit device_update(update_parts& parts) : parts_(parts) {}
 
-  /// `values`: loss, norm, whether it was applied, whether it was spoiled, and what else is to be read with them, doubles on the device. `squares`: one a
-  /// gradient.
-  device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters);
-
-  /// Waits until the update is through, and for nothing that was asked of the device after it.
-  figures read();
-  /// The same for so long; false: it is not.
-  bool wait_for(std::chrono::milliseconds longest) const { return values_.wait_for(longest); }
-  /// The first parameter whose gradient is not finite. Waits for the device: only a skipped update asks.
-  std::optional<std::size_t> first_nonfinite() const;
+  update_decision decide() override;
+  /// Checks and clips on the device, and allocates what the update takes; nothing has changed yet. `loss`: the update's mean, a double
+  /// scalar there. `of_ranks`: what it came to on each, where there are several.
+  void decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss, at::Tensor const& of_ranks = {});
+  /// Launches the update.
+  void apply(update_decision& found) override;
+  /// What became of it. Throws world_error (E25) where its end does not come because another rank is gone.
+  update_decision conclude(pending_update update);
 
  private:
-  at::Tensor squares_;
-  std::vector<std::size_t> parameters_;
-  device_reading values_;
+  void require_end(device_result const& verdict) const;
+  /// The first rank whose loss is not finite, where this rank's own has no name that says more.
+  void name_rank(update_decision& found, std::span<double const> losses) const;
+
+  update_parts& parts_;
 };
 
-/// Why an update did not take place. `bad_gradient`: what a norm that is not finite is called.
-reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient);
-
-/// Whether and how an update takes place, as the host and as the device know it.
-struct device_decision {
-  device_result verdict;
-  at::Tensor factor;      ///< on the gradients, a double scalar
-  at::Tensor happens;     ///< bool scalar
-  at::Tensor overflowed;  ///< bool scalar: the loss was finite and a gradient not
-  at::Tensor norm;        ///< of the unscaled gradients, a double scalar
-  at::Tensor unscaling;   ///< the factor without the clip
-};
-
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `spoiled`: a bool scalar
-/// there, where something else than loss and gradients is not finite. `also`: doubles there, which the host reads with the verdict.
-device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
-                                 at::Tensor const& spoiled = {}, std::vector<at::Tensor> const& also = {});
-
-}  // namespace keel::inline KEEL_MODE
+}  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED
 #include <keel/step/device_update.ipp>

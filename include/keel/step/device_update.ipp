@@ -3,101 +3,129 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <ATen/TensorOperators.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
-#include <torch/optim/adagrad.h>
-#include <torch/optim/adam.h>
-#include <torch/optim/adamw.h>
-#include <torch/optim/rmsprop.h>
-
 #include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <keel/core/error.hpp>
 #include <keel/step/device_update.hpp>
-#include <sstream>
+#include <keel/step/shown_gradients.hpp>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include <keel/core/detail/body_begin.inc>
 
-namespace keel::inline KEEL_MODE {
+namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY device_result::device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters)
-    : squares_(std::move(squares)), parameters_(std::move(parameters)), values_(std::move(values)) {}
-
-KEEL_BODY device_result::figures device_result::read() {
-  at::Tensor const& read = values_.read();
-  double const* const values = read.data_ptr<double>();
-  return {values[0], values[1], values[2] != 0.0, values[3] != 0.0, std::vector<double>(values + 4, values + read.numel())};
-}
-
-KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
-  at::Tensor const squares = squares_.cpu();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    if (!std::isfinite(squares.data_ptr<double>()[i])) return parameters_[i];
+KEEL_BODY update_decision device_update::decide() {
+  update_decision found = parts_.begin_decision();
+  if (found.skip_reason) return found;
+  update_sums const& sums = parts_.pass.sums();
+  // There is nothing for the device to decide.
+  if (!sums.exception.empty() && !parts_.pass.has_gradients()) {
+    found.skip_reason = reason::nonfinite_loss;
+    return found;
   }
-  return std::nullopt;
+  decide(found, parts_.pass.complete(), sums.loss.mean_on_device());
+  return found;
 }
 
-KEEL_BODY double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters) {
-  bool const squares = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr ||
-                       dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr ||
-                       dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr ||
-                       dynamic_cast<torch::optim::Adagrad*>(&optimizer) != nullptr;
-  bool const are_double = std::all_of(parameters.tensors.begin(), parameters.tensors.end(),
-                                      [](at::Tensor const& one) { return one.scalar_type() == at::kDouble; });
-  return squares && !are_double ? 1.8e19 : std::numeric_limits<double>::infinity();
+KEEL_BODY void device_update::decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss,
+                                     at::Tensor const& of_ranks) {
+  auto unscaled = std::move(whole).unscale();
+  parts_.ranks.inside_with_gradients([&] { parts_.engine->prepare(); });
+  parts_.ranks.prepare_update();
+  found.limits = {parts_.guards.spike().loss_limit(), parts_.guards.spike().gradient_norm_limit(),
+                  parts_.clip->norm_limit(parts_.present().clip)};
+  if (double const most = squarable_norm(parts_.optimizer, parts_.parameters); found.limits.clip > most)
+    found.limits.squarable = most;
+  std::vector<at::Tensor> also;
+  if (of_ranks.defined()) also.push_back(of_ranks);
+  if (found.facts.parts.names() != 0) also.push_back(found.facts.parts.means_on_device());
+  device_decision const& decided = found.decided.emplace(
+      decide_on_device(std::move(unscaled), loss, found.limits, parts_.pass.buffers().is_any_spoiled(loss.device()), also));
+  // The host waits here for whether the update takes place.
+  if (parts_.observer.reads_gradients() && parts_.read(decided.happens) != 0.0)
+    parts_.show_gradients(parts_.read(decided.norm), unscaled_gradients(parts_.parameters, decided.unscaling));
+  auto& layers = parts_.pass.layers();
+  if (layers.is_on()) layers.gradients(decided.unscaling);
 }
 
-KEEL_BODY std::string squarable_words(double norm) {
-  std::ostringstream words;
-  words << "the gradient's norm is " << norm
-        << ", and the square of a float32 above 1.8e19 is infinite in the optimizer's state";
-  return words.str();
+KEEL_BODY void device_update::apply(update_decision& found) {
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it
+  device_decision& decided = *found.decided;
+  parts_.ranks.update([&] {
+    parts_.begin_update(found.facts);
+    parts_.half_updated = true;
+    parts_.step_optimizer([&] {
+      parts_.ranks.inside_with_gradients([&] { parts_.engine->update_where(decided.happens, decided.factor); });
+      if (parts_.scale_on_device) parts_.scale_on_device->update(decided.happens, decided.overflowed);
+      parts_.pass.buffers().restore_unless(decided.happens);
+    });
+  });
+  parts_.pass.layers().after_update(parts_.begun() + 1);
+  parts_.repeated.take(parts_.optimizer, parts_.parameters);
 }
 
-KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
-  if (!std::isfinite(loss)) return reason::nonfinite_loss;
-  if (!std::isfinite(norm)) return bad_gradient;
-  if (loss > limits.loss) return reason::loss_spike;
-  return norm > limits.gradient_norm ? reason::gradient_spike : reason::nonfinite_gradient;
-}
-
-KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
-                                           update_limits const& limits, at::Tensor const& spoiled,
-                                           std::vector<at::Tensor> const& also) {
-  at::NoGradGuard no_grad;
-  auto const open = detail::gradient_access::open(std::move(unscaled));
-  std::vector<at::Tensor> defined;
-  std::vector<std::size_t> parameters;
-  for (std::size_t i = 0; i < open.parameters.size(); ++i) {
-    at::Tensor const& gradient = open.parameters[i].grad();
-    if (!gradient.defined() || gradient.numel() == 0) continue;
-    defined.push_back(gradient);
-    parameters.push_back(i);
+KEEL_BODY update_decision device_update::conclude(pending_update update) {
+  update_decision found{std::move(update.facts)};
+  if (!update.verdict) {
+    found.skip_reason = update.skip_reason;
+    found.where = std::move(update.where);
+    found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
+    return found;
   }
-  at::Tensor const squares = defined.empty() ? at::zeros({1}, loss.options()) : squares_on_device(defined);
-  at::Tensor factor = at::scalar_tensor(open.factor, loss.options());
-  if (open.device_scale.defined()) factor = factor / open.device_scale;
-  at::Tensor const unscaling = factor;
-  at::Tensor const norm = squares.sum().sqrt() * factor;
-  at::Tensor const loss_is_finite = at::isfinite(loss);
-  at::Tensor const norm_is_finite = at::isfinite(norm);
-  at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(std::min(limits.gradient_norm, limits.squarable)));
-  at::Tensor happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
-  if (spoiled.defined()) happens = happens.logical_and(spoiled.logical_not());
-  at::Tensor const is_spoiled = spoiled.defined() ? spoiled.to(at::kDouble) : at::zeros({}, loss.options());
-  if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  std::vector<at::Tensor> read{at::stack({loss, norm, happens.to(at::kDouble), is_spoiled})};
-  for (at::Tensor const& one : also) read.push_back(one.reshape({-1}));
-  return {device_result(also.empty() ? read.front() : at::cat(read), squares, std::move(parameters)),
-          factor,
-          happens,
-          loss_is_finite.logical_and(norm_is_finite.logical_not()),
-          norm,
-          unscaling};
+  require_end(*update.verdict);
+  auto const [loss, norm, applied, spoiled, also] = update.verdict->read();
+  std::size_t const ranks = parts_.ranks.is_shared() ? static_cast<std::size_t>(parts_.ranks.world().size()) : 0;
+  found.facts.parts.put_means(std::span(also).subspan(ranks));
+  found.loss = loss;
+  found.norm = norm;
+  found.was_clipped = norm > update.limits.clip;
+  if (applied) return found;
+  parts_.ranks.inside([&] { parts_.engine->take_back(); });
+  reason why = skip_reason_of(loss, norm, update.limits, parts_.bad_gradient());
+  if (spoiled && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
+  found.skip_reason = why;
+  if (why == reason::nonfinite_gradient && std::isfinite(norm) && norm > update.limits.squarable) {
+    found.facts.origin = squarable_words(norm);
+  } else if (why == reason::nonfinite_loss) {
+    found.where = found.facts.parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
+    name_rank(found, std::span(also).first(ranks));
+  } else if (why == parts_.bad_gradient()) {
+    if (auto const parameter = update.verdict->first_nonfinite()) found.where = parts_.parameters.names[*parameter];
+  }
+  return found;
 }
 
-}  // namespace keel::inline KEEL_MODE
+/// The device adds up with those of other ranks, and waits for one that is gone longer than its host does.
+KEEL_BODY void device_update::require_end(device_result const& verdict) const {
+  auto const& world = parts_.ranks.world();
+  // Ranks of one process have no limit.
+  bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
+  if (!is_limited || verdict.wait_for(world.timeout())) return;
+  std::string const words = "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
+                            ": the device has not ended update " + std::to_string(parts_.updates + 1) + " for " +
+                            std::to_string(world.timeout().count() / 1000) +
+                            " s, in which it adds up with the devices of other ranks: one of them is gone or hanging. Look at "
+                            "what the others said last, and start all of them again.";
+  world.abort(words);
+  throw world_error("E25", words);
+}
+
+KEEL_BODY void device_update::name_rank(update_decision& found, std::span<double const> losses) const {
+  auto const bad = std::find_if(losses.begin(), losses.end(), [](double one) { return !std::isfinite(one); });
+  if (bad == losses.end()) return;
+  // Only there is anything to be found.
+  bool const is_other = std::isfinite(losses[static_cast<std::size_t>(parts_.ranks.world().rank())]);
+  std::string const which = "rank " + std::to_string(bad - losses.begin());
+  if (is_other || found.where.empty()) found.where = which;
+  if (is_other && found.facts.origin.empty())
+    found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
 
 #include <keel/core/detail/body_end.inc>

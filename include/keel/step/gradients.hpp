@@ -25,6 +25,7 @@
 #include <concepts>
 #include <cstdint>
 #include <keel/clip/clip.hpp>
+#include <keel/clip/clip_mechanism.hpp>
 #include <keel/core/error.hpp>
 #include <keel/gradients/gradient_memory.hpp>
 #include <keel/gradients/gradient_norm.hpp>
@@ -83,6 +84,8 @@ struct gradient_values {
   /// For an optimizer that expects gradients of the parameters' own dtype.
   void narrow();
   void write();
+  /// For a clip policy that looks at more than the joint L2 norm. Throws error (E11) for a sparse gradient, where it looks at elements.
+  void write_whole(clip::settings const& settings);
   /// Adds up what a sparse gradient holds of one row more than once.
   void coalesce();
   /// Throws error (E11) for a sparse gradient, of which a clip policy that looks at elements cannot take a look at each.
@@ -188,14 +191,14 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       values_.factor *= limit / values_.norm;
       values_.clipped = true;
     }
-    if constexpr (needs_whole_gradients<Policy>) {
-      if constexpr (!has_other_order<Policy>) values_.require_dense();
-      values_.widen();
-      values_.write();
+    if (needs_whole_gradients(settings)) {
+      values_.write_whole(settings);
       values_.clipped = apply_clip<Policy>(values_.parameters, values_.all_gradients(), values_.norm, state, settings);
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
+  /// The same by a policy of any recipe.
+  gradients<stage::clipped> clip(clip_mechanism& mechanism, clip::settings const& settings) &&;
   template <class Policy>
     requires(std::same_as<state_of<Policy>, no_state>)
   gradients<stage::clipped> clip() && {

@@ -37,6 +37,12 @@ KEEL_BODY void gradient_values::narrow() {
   }
 }
 
+KEEL_BODY void gradient_values::write_whole(clip::settings const& settings) {
+  if (!has_other_order(settings)) require_dense();
+  widen();
+  write();
+}
+
 KEEL_BODY void gradient_values::write() {
   if (factor == 1.0) return;
   at::NoGradGuard no_grad;
@@ -165,6 +171,19 @@ KEEL_BODY gradients<stage::stepped> gradients<stage::clipped>::step(torch::optim
     optimizer.step();
   }
   return detail::gradient_access::make<gradients<stage::stepped>>(std::move(values_));
+}
+
+KEEL_BODY gradients<stage::clipped> gradients<stage::checked>::clip(clip_mechanism& mechanism,
+                                                                    clip::settings const& settings) && {
+  double const limit = mechanism.norm_limit(settings);
+  if (values_.norm > limit) values_.factor *= limit / values_.norm;
+  values_.clipped = values_.norm > limit;
+  bool const is_whole = needs_whole_gradients(settings);
+  if (is_whole) values_.write_whole(settings);
+  std::vector<at::Tensor> const all = is_whole ? values_.all_gradients() : std::vector<at::Tensor>();
+  bool const changed = mechanism.clip(values_.parameters, all, values_.norm, settings);
+  if (is_whole) values_.clipped = changed;
+  return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
 }
 
 }  // namespace keel::inline KEEL_MODE

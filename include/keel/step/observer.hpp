@@ -1,98 +1,47 @@
-// Who listens to a step: a trainer, a dry run, or nothing.
+// Who listens to a step: a trainer, a part of a run, or nothing.
 #pragma once
 
-#include <concepts>
+#include <keel/config/config.hpp>
 #include <keel/metrics/layer_record.hpp>
-#include <keel/recipe/admitted.hpp>
-#include <type_traits>
+#include <keel/step/update_events.hpp>
 
-namespace keel::detail::inline KEEL_MODE {
+namespace keel::inline KEEL_MODE {
 
-struct no_observer {
-  template <class Event>
-  void operator()(Event const& /*event*/) const {}
+/// Is called with the events of update_events.hpp, and says what of an update it wants to know.
+class step_observer {
+ public:
+  step_observer() = default;
+  step_observer(step_observer const&) = default;
+  step_observer& operator=(step_observer const&) = default;
+  virtual ~step_observer() = default;
+
+  virtual void observe(event::update_begin const& /*event*/) {}
+  virtual void observe(event::micro_batch_begin const& /*event*/) {}
+  virtual void observe(event::micro_batch_end const& /*event*/) {}
+  virtual void observe(event::gradients_ready const& /*event*/) {}
+  virtual void observe(event::update_end const& /*event*/) {}
+  virtual void observe(event::incident const& /*event*/) {}
+  virtual void observe(event::layers_measured const& /*event*/) {}
+  virtual void observe(event::out_of_memory const& /*event*/) {}
+  virtual void observe(event::rung_released const& /*event*/) {}
+
+  /// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once.
+  virtual bool reads_losses() const { return false; }
+  virtual bool reads_gradients() const { return false; }
+  /// What each update took of memory.
+  virtual bool watches_memory() const { return false; }
+  /// How much of the layers, of the update that begins.
+  virtual layer_detail watches_layers() const { return layer_detail::none; }
+  /// An update that is not finite is looked into, where the recipe keeps incidents.
+  virtual bool looks_into_incidents() const { return true; }
+  /// The recipe as the rules judge it: with what the observer's run adds.
+  virtual config judged(config const& value) const { return value; }
 };
 
-/// Of a dry run, which looks at outcomes alone.
-struct dry_run_observer {
-  template <class Event>
-  void operator()(Event const& /*event*/) const {}
-  static bool reads_losses() { return false; }
-  static bool reads_gradients() { return false; }
-  static bool watches_memory() { return false; }
-  static constexpr bool looks_into_incidents = false;
-};
-
-/// By which rules a step with this observer is judged: those of a bare step, of a trainer, or what the observer says.
-template <class Observer>
-struct door_chosen {
-  using type = std::conditional_t<std::same_as<Observer, no_observer>, at_step, at_trainer>;
-};
-template <class Observer>
-  requires requires { typename Observer::door; }
-struct door_chosen<Observer> {
-  using type = typename Observer::door;
-};
-template <class Observer>
-using door_of = typename door_chosen<Observer>::type;
-
-/// The recipe as the rules judge it: with what the observer's run adds.
-template <class Observer>
-config judged_value(Observer const& observer, config const& value) {
-  if constexpr (requires { observer.judged(value); }) {
-    return observer.judged(value);
-  } else {
-    return value;
-  }
+/// Listens to nothing.
+inline step_observer& no_observer() {
+  static step_observer none;
+  return none;
 }
 
-/// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once. An
-/// observer that does not say counts as one that does.
-template <class Observer>
-bool reads_losses(Observer const& observer) {
-  if constexpr (requires { observer.reads_losses(); }) {
-    return observer.reads_losses();
-  } else {
-    return !std::same_as<Observer, no_observer>;
-  }
-}
-template <class Observer>
-bool reads_gradients(Observer const& observer) {
-  if constexpr (requires { observer.reads_gradients(); }) {
-    return observer.reads_gradients();
-  } else {
-    return !std::same_as<Observer, no_observer>;
-  }
-}
-
-/// An update that is not finite is looked into; so it is for an observer that does not say.
-template <class Observer>
-constexpr bool looks_into_incidents() {
-  if constexpr (requires { Observer::looks_into_incidents; }) {
-    return Observer::looks_into_incidents;
-  } else {
-    return true;
-  }
-}
-
-/// How much of the layers it wants to know of the update that begins.
-template <class Observer>
-layer_detail watches_layers(Observer const& observer) {
-  if constexpr (requires { observer.watches_layers(); }) {
-    return observer.watches_layers();
-  } else {
-    return layer_detail::none;
-  }
-}
-
-/// It wants to know what each update took of memory.
-template <class Observer>
-bool watches_memory(Observer const& observer) {
-  if constexpr (requires { observer.watches_memory(); }) {
-    return observer.watches_memory();
-  } else {
-    return !std::same_as<Observer, no_observer>;
-  }
-}
-
-}  // namespace keel::detail::inline KEEL_MODE
+}  // namespace keel::inline KEEL_MODE

@@ -11,29 +11,60 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <ATen/core/Tensor.h>
+
 #include <cstdint>
-#include <keel/attention/attention_scope.hpp>
+#include <keel/config/config.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/loss.hpp>
 #include <keel/core/outcome.hpp>
-#include <keel/recompute/unit_scope.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/step/forward_scope.hpp>
 #include <optional>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Whose micro-batch it is: a step, a trainer or a part.
+class own_backward_runner {
+ public:
+  virtual void begin_own() = 0;
+  virtual step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) = 0;
+  virtual void abandon_own() = 0;
+
+ protected:
+  ~own_backward_runner() = default;
+};
+
+/// Rejected with a loss scale (U49) and with a ladder (U50).
+template <class Recipe, config const& Configured>
+constexpr void reject_own_backward() {
+  if constexpr (Configured.loss_scale.kind != loss_scale::kind::none) {
+    reject_call<rule::U49, Recipe>();
+  } else if constexpr (Configured.oom.kind == oom::kind::ladder) {
+    reject_call<rule::U50, Recipe>();
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
 /// What step::open returns; it stays where it is, and ends before its step.
-template <class Step>
 class own_backward {
  public:
-  explicit own_backward(Step& step, std::int64_t rows, std::int64_t tokens) : step_(step), rows_(rows), tokens_(tokens) {
-    step.begin_own();
-    scopes_.emplace(step);
+  /// `relief` is read once the micro-batch is open. All of them outlive this.
+  own_backward(detail::own_backward_runner& runner, at::DeviceType device, precision::kind precision,
+               memory_settings const& relief, std::int64_t rows, std::int64_t tokens)
+      : runner_(runner), rows_(rows), tokens_(tokens) {
+    runner.begin_own();
+    scope_.emplace(device, precision, relief);
   }
   own_backward(own_backward const&) = delete;
   own_backward& operator=(own_backward const&) = delete;
   ~own_backward() {
-    scopes_.reset();
-    if (!closed_) step_.abandon_own();
+    scope_.reset();
+    if (!closed_) runner_.abandon_own();
   }
 
   /// The backward passes are done. `loss`: what they went back from, a tensor or keel::losses; it says whether the update is finite, and
@@ -42,31 +73,21 @@ class own_backward {
   step_outcome close(losses const& all) { return close(weighted_loss{all.total(), 1.0, all.parts()}); }
 
  private:
-  struct scopes {
-    explicit scopes(Step& step)
-        : autocast(step.parameters().device, Step::configured.precision.kind),
-          units(step.relief().recompute),
-          attention(step.relief().attention) {}
-    typename Step::autocast autocast;
-    unit_scope units;
-    attention_scope attention;
-  };
-
   step_outcome close(weighted_loss const& loss) {
     if (closed_) throw error("E12", "this micro-batch was closed before. Open another one with step.open().");
-    scopes_.reset();
+    scope_.reset();
     if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type()))
       throw data_error("E07",
                        "close() takes the loss that the backward passes went back from, as one floating-point number, or "
                        "keel::losses. Pass the sum of what was differentiated.");
     closed_ = true;
-    return step_.end_own(loss, rows_, tokens_);
+    return runner_.end_own(loss, rows_, tokens_);
   }
 
-  Step& step_;
+  detail::own_backward_runner& runner_;
   std::int64_t rows_;
   std::int64_t tokens_;
-  std::optional<scopes> scopes_;
+  std::optional<detail::forward_scope> scope_;
   bool closed_ = false;
 };
 

@@ -6,14 +6,12 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <algorithm>
 #include <cstdint>
+#include <keel/config/config.hpp>
 #include <keel/core/batch.hpp>
 #include <keel/core/parameters.hpp>
-#include <keel/optimizer/optimizer_facts.hpp>
-#include <keel/recipe/valid.hpp>
 #include <keel/step/require_valid.hpp>
-#include <limits>
+#include <keel/step/step_environment.hpp>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -21,57 +19,35 @@ namespace keel::detail::inline KEEL_MODE {
 template <class Batch, bool Weighted>
 inline constexpr char kind_of_batch = 0;
 
-template <class Autocast>
-run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates,
-                       precision::kind precision, std::int64_t ranks, bool is_part) {
-  double smallest = std::numeric_limits<double>::infinity();
-  for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
-  auto kind = device::kind::any;
-  if (parameters.device == at::kCPU) kind = device::kind::cpu;
-  if (parameters.device == at::kCUDA) kind = device::kind::cuda;
-  return {.known = true,
-          .world_size = ranks,
-          .updates = std::max<std::int64_t>(updates, 0),
-          .learning_rate = smallest,
-          .half_kernels = Autocast::computes_in_half(parameters.device),
-          .bfloat16_kernels = precision != precision::kind::bf16 || Autocast::computes_in_bfloat16(parameters.device),
-          .device = kind,
-          .is_part = is_part,
-          .is_length_open = updates == run_facts::length_of_batches};
+/// What a recipe's types bring: its rules, the program's own among them, and what the types of model and optimizer say of themselves.
+struct recipe_rules {
+  config recipe;  ///< as its types have it
+  /// Each throws recipe_error with the rules that a configuration breaks: all of them, or those about data.
+  void (*require_unbroken)(config const&);
+  void (*require_data_unbroken)(config const&);
+  model::settings model;
+  optimizer::settings optimizer;
+};
+
+template <class Recipe, class Model, class Optimizer>
+recipe_rules rules_of() {
+  return {config_of<Recipe>, &require_unbroken<typename with_types_of<Recipe>::template rules<void>>,
+          &require_unbroken<rules_about<Recipe>>, facts<slot::model, module_of<Model>>(), facts<slot::optimizer, Optimizer>()};
 }
 
-}  // namespace keel::detail::inline KEEL_MODE
-
-namespace keel::inline KEEL_MODE {
-
-template <class Recipe, class Autocast>
 class recipe_context {
  public:
-  /// `recipe` has all its numbers. Throws recipe_error where it or the facts break a rule.
-  template <class Model, class Optimizer>
-  recipe_context(Model const*, Optimizer& optimizer, parameter_list const& parameters, config const& recipe,
-                 std::int64_t updates, std::int64_t ranks)
-      : value_(
-            require_valid<Recipe>(recipe,
-                                  detail::facts_of_run<Autocast>(optimizer, parameters, updates,
-                                                                 config_of<Recipe>.precision.kind, ranks, recipe.run.is_part),
-                                  parameters.seen | facts<slot::model, module_of<Model>>(),
-                                  seen_facts(optimizer) | facts<slot::optimizer, Optimizer>())) {}
+  /// `judged` has all its numbers. Throws recipe_error where it or the facts break a rule.
+  recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
+                 config const& judged, std::int64_t updates, std::int64_t ranks, step_environment const& environment);
 
   run_facts const& run() const { return value_.run; }
   optimizer::settings const& optimizer() const { return value_.optimizer; }
 
   /// The program changes numbers. Throws recipe_error where they break a rule, and leaves everything as it was.
   void change(config const& present) { change(present, value_.run); }
-
   /// What was open at construction. Throws recipe_error where it breaks a rule.
-  void set_length(std::int64_t updates) {
-    run_facts run = value_.run;
-    run.updates = updates;
-    run.is_length_open = false;
-    change(value_, run);
-  }
-
+  void set_length(std::int64_t updates);
   /// What the source of the batches says of itself; asked with the first batch.
   void add_facts(data::settings const& data) {
     value_.data = value_.data | data;
@@ -81,26 +57,21 @@ class recipe_context {
   /// Rules about the data, asked again where the kind of batch changes. Throws recipe_error.
   template <class Batch, bool Weighted>
   void require_data_fits() {
-    if (judged_ == &detail::kind_of_batch<Batch, Weighted>) return;
-    config value = value_;
-    value.data = value.data | batch_facts<Batch>();
-    if (!(value.data == config_of<Recipe>.data)) {
-      value.data.token_weighted = Weighted;
-      require_unbroken<detail::rules_about<Recipe>>(value);
-    }
-    judged_ = &detail::kind_of_batch<Batch, Weighted>;
+    if (judged_ != &kind_of_batch<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
+    judged_ = &kind_of_batch<Batch, Weighted>;
   }
 
  private:
-  void change(config const& present, run_facts const& run) {
-    config value = require_valid<Recipe>(present, run, value_.model, value_.optimizer);
-    value.data = value_.data;
-    value_ = value;
-    judged_ = nullptr;
-  }
+  void change(config const& present, run_facts const& run);
+  void require_data_fits(data::settings const& batch, bool weighted) const;
 
+  recipe_rules rules_;
   config value_;
   char const* judged_ = nullptr;  ///< the kind of batch that the rules about data were asked for last
 };
 
-}  // namespace keel::inline KEEL_MODE
+}  // namespace keel::detail::inline KEEL_MODE
+
+#ifndef KEEL_COMPILED
+#include <keel/step/recipe_context.ipp>
+#endif

@@ -15,28 +15,22 @@ void take_numbers(config& to, numbers const& all);
 /// the recipe does not leave open, and each that is not a number of its kind.
 void change_numbers(config& present, config const& recipe, numbers const& some);
 
+/// The recipe leaves numbers to the program (keel::given).
 template <class Recipe>
+inline constexpr bool leaves_numbers_open = config_of<Recipe>.given > 0;
+
 class recipe_numbers {
  public:
-  static constexpr bool are_open = config_of<Recipe>.given > 0;
-  recipe_numbers() = default;
-  explicit recipe_numbers(numbers const& all) {
-    config none = config_of<Recipe>;
-    take_numbers(none, all);
-  }
-  static constexpr config const& value() { return config_of<Recipe>; }
-  static constexpr config const& present() { return config_of<Recipe>; }
-};
-
-template <class Recipe>
-  requires(config_of<Recipe>.given > 0)
-class recipe_numbers<Recipe> {
- public:
-  static constexpr bool are_open = true;
-  explicit recipe_numbers(numbers const& all) {
+  /// Of a recipe that leaves none open.
+  explicit recipe_numbers(config const& recipe) : recipe_(recipe), value_(recipe), present_(recipe) {}
+  /// Throws recipe_error (E22) as take_numbers.
+  recipe_numbers(config const& recipe, numbers const& all) : recipe_(recipe), value_(recipe), present_(recipe) {
     take_numbers(value_, all);
     present_ = value_;
   }
+  bool are_open() const { return recipe_.given > 0; }
+  /// As its types have it.
+  config const& recipe() const { return recipe_; }
   /// With the numbers that the program gave.
   config const& value() const { return value_; }
   /// With those that it changed since.
@@ -45,8 +39,9 @@ class recipe_numbers<Recipe> {
   bool is_changed() const { return !(present_ == value_); }
 
  private:
-  config value_ = config_of<Recipe>;
-  config present_ = config_of<Recipe>;
+  config recipe_;
+  config value_;
+  config present_;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,10 +1,13 @@
-// A micro-batch that a step took, with its loss function: what an update that runs again needs, whatever the types of both.
+// A micro-batch with its loss function, whatever the types of both: all that an update asks of them.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
+#include <algorithm>
+#include <concepts>
 #include <cstdint>
 #include <keel/batch_guard/batch_watch.hpp>
 #include <keel/checkpoint/archive.hpp>
@@ -13,8 +16,11 @@
 #include <keel/core/batch.hpp>
 #include <keel/core/loss.hpp>
 #include <keel/core/tensor_mark.hpp>
+#include <keel/gradients/mixed_dtypes.hpp>
 #include <keel/oom/cut_batch.hpp>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -29,15 +35,26 @@ class taken_batch {
   taken_batch& operator=(taken_batch const&) = delete;
 
   virtual std::int64_t rows() const = 0;
+  /// `length`: of each row's first tokens, 0: of all.
+  virtual std::int64_t tokens(std::int64_t length) const = 0;
   /// Rows that no cut may part; 0: it cannot be cut at all.
   virtual std::int64_t granularity() const = 0;
   /// Of the rows from `begin` to before `end`; `length`: shortened to so many tokens, 0: not shortened.
   virtual weighted_loss loss_of(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
   virtual batch_contents contents() const = 0;
+  /// The dtype of its first floating-point tensor that is not of `dtype`.
+  virtual std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const = 0;
   /// False where its type does not say how it is written.
   virtual bool write(nlohmann::json& values, tensor_map& tensors, std::string const& prefix) = 0;
+  /// With the batch and the loss function in it, which an update that runs again needs; null where they cannot be copied. A batch's tensors
+  /// are shared.
+  virtual std::unique_ptr<taken_batch> copy() const = 0;
 
-  /// Its tensors were written to since it was taken.
+  /// Into how many pieces it can be cut.
+  std::int64_t max_pieces() const {
+    return granularity() > 0 ? std::max<std::int64_t>(1, rows() / granularity()) : std::int64_t{1};
+  }
+  /// Its tensors were written to since it was copied.
   bool was_changed() const;
 
  protected:
@@ -65,6 +82,12 @@ class taken_batch_of final : public taken_batch {
   }
 
   std::int64_t rows() const override { return batch_traits<batch_type>::rows(batch_); }
+  std::int64_t tokens(std::int64_t length) const override {
+    if constexpr (shortenable_batch<batch_type>) {
+      if (length > 0) return batch_traits<batch_type>::tokens(shortened(batch_, length));
+    }
+    return batch_traits<batch_type>::tokens(batch_);
+  }
   std::int64_t granularity() const override { return sliceable_batch<batch_type> ? granularity_ : 0; }
   weighted_loss loss_of(std::int64_t begin, std::int64_t end, std::int64_t length) override {
     if constexpr (shortenable_batch<batch_type>) {
@@ -73,6 +96,9 @@ class taken_batch_of final : public taken_batch {
     return loss_of_rows(batch_, begin, end);
   }
   batch_contents contents() const override { return contents_of(batch_); }
+  std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const override {
+    return detail::floating_dtype_other_than(batch_, dtype);
+  }
   bool write([[maybe_unused]] nlohmann::json& values, [[maybe_unused]] tensor_map& tensors,
              [[maybe_unused]] std::string const& prefix) override {
     if constexpr (writable_batch<batch_type>) {
@@ -83,6 +109,14 @@ class taken_batch_of final : public taken_batch {
       return true;
     } else {
       return false;
+    }
+  }
+  std::unique_ptr<taken_batch> copy() const override {
+    using function = std::remove_cv_t<std::remove_reference_t<LossOf>>;
+    if constexpr (std::copy_constructible<batch_type> && std::copy_constructible<function>) {
+      return std::make_unique<taken_batch_of<batch_type, function>>(batch_, loss_of_, granularity_);
+    } else {
+      return nullptr;
     }
   }
 

@@ -4,6 +4,7 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <keel/core/loss.hpp>
@@ -11,7 +12,7 @@
 #include <keel/core/outcome.hpp>
 #include <keel/memory/phase_watch.hpp>
 #include <keel/metrics/phase_times.hpp>
-#include <keel/step/device_update.hpp>
+#include <keel/step/device_decision.hpp>
 #include <keel/step/gradients.hpp>
 #include <optional>
 #include <span>
@@ -33,8 +34,8 @@ class raised {
   bool& flag_;
 };
 
-/// How the host reads a number that may be on a device.
-using read_number = double (*)(at::Tensor const&);
+/// How the host reads a number that may be on a device; for the length of a call.
+using read_number = c10::function_ref<double(at::Tensor const&)>;
 
 /// The losses of an update by their names, in the order in which the program named them first.
 class named_sums {
@@ -106,6 +107,7 @@ struct update_decision {
   double norm = 0.0;
   std::optional<gradients<stage::clipped>> clipped = {};
   std::optional<device_decision> decided = {};  ///< in the place of the rest, where the device decides
+  bool was_clipped = false;                     ///< of an update that was applied
   update_limits limits = {};
   std::optional<reason> skip_reason = {};
   std::string where = {};  ///< the first parameter with a non-finite gradient, or the named loss that is not finite

@@ -28,11 +28,11 @@ namespace keel::inline KEEL_MODE {
 
 /// What an update began with, beside model and optimizer, which it did not change.
 struct kept_update {
-  struct micro_batch {
+  struct entry {
     taken_batch* batch;
     random_snapshot random;  ///< before its forward pass
   };
-  std::vector<micro_batch> micro_batches;
+  std::vector<entry> micro_batches;
   std::vector<std::unique_ptr<taken_batch>> owned;  ///< of those that outlive the call that brought them
   std::string missing;                              ///< why not all of them are here; empty: they are
 
@@ -114,7 +114,7 @@ class update_trace {
   /// Of parameters, optimizer state and buffers.
   std::optional<nonfinite_origin> in_state() const;
   std::string spoiled_state_of(std::string const& parameter) const;
-  void find_rows(kept_update::micro_batch const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
+  void find_rows(kept_update::entry const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
                  replay_settings const& settings, std::vector<field_copies> const& program, nonfinite_origin& origin) const;
 
   incident::settings settings_;

@@ -264,7 +264,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forw
   detail::loss_accumulator sum;
   std::optional<nonfinite_origin> found;
   for (std::size_t index = 0; index < kept.micro_batches.size() && !found; ++index) {
-    kept_update::micro_batch const& one = kept.micro_batches[index];
+    kept_update::entry const& one = kept.micro_batches[index];
     one.random.restore();
     std::vector<field_copies> const program =
         settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
@@ -327,7 +327,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forw
   return whole;
 }
 
-KEEL_BODY void update_trace::find_rows(kept_update::micro_batch const& at, std::int64_t begin, std::int64_t end,
+KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_t begin, std::int64_t end,
                                        forward_pass const& forward, replay_settings const& settings,
                                        std::vector<field_copies> const& program, nonfinite_origin& origin) const {
   std::int64_t const granularity = at.batch->granularity();

@@ -1,7 +1,6 @@
 // The world that a step gets: of a recipe for one rank, none of several.
 #pragma once
 
-#include <concepts>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/rule/not_implemented.hpp>
 #include <keel/rule/reject_call.hpp>
@@ -9,14 +8,16 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Rejected (U57) unless the recipe takes several.
-template <class World, class Recipe, bool TakesSeveral>
-World world_for([[maybe_unused]] world_of_ranks const& world) {
+template <class Recipe, bool TakesSeveral>
+world_of_ranks const& world_for(world_of_ranks const& world) {
   if constexpr (!TakesSeveral) reject_call<rule::U57, Recipe>();
-  if constexpr (std::same_as<World, world_of_ranks>) {
-    return world;
-  } else {
-    return {};
-  }
+  return world;
+}
+
+/// Rejected (U56) where the recipe needs one and none was given.
+template <class Recipe, bool Replicates>
+void require_world() {
+  if constexpr (Replicates) reject_call<rule::U56, Recipe>();
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

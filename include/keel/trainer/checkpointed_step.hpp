@@ -14,6 +14,7 @@
 #include <keel/core/parameters.hpp>
 #include <keel/ema/moving_average.hpp>
 #include <keel/schedule/lr_schedule.hpp>
+#include <keel/step/step_engine.hpp>
 #include <keel/step/update_guards.hpp>
 #include <keel/trainer/rollback.hpp>
 #include <nlohmann/json_fwd.hpp>
@@ -66,10 +67,9 @@ class checkpointed_step {
 };
 
 /// A step of one recipe, as checkpoints see it; the step outlives this.
-template <class Step>
 class checkpointed final : public checkpointed_step {
  public:
-  explicit checkpointed(Step& step) : step_(step) {}
+  explicit checkpointed(step_engine& step) : step_(step) {}
   torch::nn::Module& model() override { return step_.model(); }
   torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
   parameter_list const& parameters() override { return step_.parameters(); }
@@ -93,13 +93,7 @@ class checkpointed final : public checkpointed_step {
   void require_parameters_in_place() override {
     if (auto* const kept = average()) kept->require_parameters_in_place();
   }
-  moving_average* average() override {
-    if constexpr (Step::averages) {
-      return &step_.average();
-    } else {
-      return nullptr;
-    }
-  }
+  moving_average* average() override { return step_.average_or_null(); }
   std::int64_t updates() const override { return step_.updates(); }
   bool at_boundary() const override { return step_.at_boundary(); }
   bool is_half_updated() const override { return step_.is_half_updated(); }
@@ -108,7 +102,7 @@ class checkpointed final : public checkpointed_step {
   void visit(state_reader& archive) override { step_.visit(archive); }
 
  private:
-  Step& step_;
+  step_engine& step_;
 };
 
 /// Gives the optimizers the groups that the checkpoint `state` has, where the model has their parameters.

@@ -125,7 +125,7 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
             step_outcome const launched = step(*at, std::ref(loss_of));
             if (!goes_on(step.settle().value_or(launched))) return true;
           }
-          if constexpr (Step::replicates) step.ranks().end_of_data(step.attempted());
+          step.ranks().end_of_data(step.attempted());
         } catch (data_ended const&) {
           // Of another rank; all begin the batches again.
         }
@@ -143,15 +143,24 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   }
 }
 
+/// Looks at outcomes alone.
+class dry_run_observer final : public step_observer {
+ public:
+  bool looks_into_incidents() const override { return false; }
+};
+
 /// Where several ranks train: who makes the call.
 enum class dry_run_of : bool { all_ranks, this_rank };
 
 /// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
-template <class Recipe, class Environment, class Step>
+template <class Recipe, class Environment>
 class dry_run {
+  using step_type = step_of<Recipe, Environment, at_trainer>;
+  static constexpr bool is_strict = step_type::configured.determinism.kind == determinism::kind::strict;
+
  public:
   /// Both outlive this. `length`: updates of the run. Throws error (E12) inside an update.
-  dry_run(Step& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
+  dry_run(step_engine& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
       : step_(step), registered_(registered), length_(length), of_(of) {
     step_.settle();
     if (!step_.at_boundary()) throw error("E12", "an update is open. Call a dry run between updates, before fit or after it.");
@@ -200,14 +209,15 @@ class dry_run {
     if (tokens < 1)
       throw error("E12",
                   "the operations of a token were asked for, and the batch has no tokens or rows. Give it at least one.");
-    deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
+    deterministic_scope const deterministic(is_strict);
     saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
     clear_gradients(step_.parameters().tensors);
     auto gradients = keel::begin_update(step_.parameters().tensors, 1.0, at::Tensor());
     double const all = keel::count_operations([&] {
       weighted_loss loss;
       {
-        typename Environment::autocast autocast(step_.parameters().device, Step::configured.precision.kind);
+        autocast_scope const autocast(step_.parameters().device,
+                                      step_.environment().autocast(step_type::configured.precision.kind));
         // What is computed again does not count as the model's work.
         unit_scope const units(recompute_kind::none);
         attention_scope const attention(step_.relief().attention);
@@ -221,29 +231,23 @@ class dry_run {
   }
 
  private:
-  auto world() const {
-    if constexpr (Step::replicates) {
-      return of_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks();
-    } else {
-      return typename Environment::world{};
-    }
-  }
+  world_of_ranks world() const { return of_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks(); }
 
   template <class Train>
   void try_out(Train const& train) {
-    deterministic_scope const deterministic(Step::configured.determinism.kind == determinism::kind::strict);
+    deterministic_scope const deterministic(is_strict);
     saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
     // A schedule has written its present rates there.
     auto& groups = step_.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
-    keel::step<Recipe, Environment, dry_run_observer> like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_,
-                                                              {}, world());
+    dry_run_observer observer;
+    step_type like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_, observer, world());
     like_it.ladder().begin_like(step_.ladder());
     like_it.restore_on_skip(registered_);
     train(like_it);
   }
 
-  Step& step_;
+  step_engine& step_;
   registered_states& registered_;
   std::int64_t length_;
   dry_run_of of_;

@@ -29,7 +29,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// A trainer's part.
-template <class Recipe, class Environment, class Step>
+template <class Recipe, class Step>
 class evaluator {
   static constexpr config configured = kinds_of(config_of<Recipe>);
 
@@ -74,8 +74,7 @@ class evaluator {
     evaluation_result result = [&] {
       // Inside an update what the program changes between two micro-batches is its own.
       unchanged_program_state const unchanged(step_.at_boundary() ? program_ : nullptr);
-      return keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
-                                                            batches, loss_of, memory, most);
+      return keel::evaluate(step_.model(), step_.parameters().device, precision_kind(), batches, loss_of, memory, most);
     }();
     if constexpr (shard::is_of_ranks(configured.shard)) combine_over(step_.ranks().world(), name, result);
     is_inside_ = false;
@@ -167,9 +166,9 @@ class evaluator {
     };
     auto rehearse = [this, on](std::int64_t most) {
       evaluation_memory const memory{1, may_cut, step_.relief().attention, [] {}};
-      keel::evaluate<typename Environment::autocast>(step_.model(), step_.parameters().device, configured.precision.kind,
-                                                     static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
-                                                     static_cast<std::unwrap_reference_t<LossOf>&>(on->loss_of), memory, most);
+      keel::evaluate(step_.model(), step_.parameters().device, precision_kind(),
+                     static_cast<std::unwrap_reference_t<Batches>&>(on->batches),
+                     static_cast<std::unwrap_reference_t<LossOf>&>(on->loss_of), memory, most);
     };
     auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
     if (known != all_.end()) {
@@ -180,6 +179,7 @@ class evaluator {
     }
   }
 
+  precision::kind precision_kind() const { return step_.environment().autocast(configured.precision.kind); }
   evaluation::settings const& settings() const { return step_.recipe_value().evaluation; }
 
   static constexpr bool may_cut = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
@@ -190,10 +190,7 @@ class evaluator {
     std::function<void(std::int64_t)> rehearse;
   };
 
-  auto evaluating() {
-    using phases = std::remove_reference_t<decltype(step_.phases())>;
-    return typename phases::scope(step_.phases(), run_phase::evaluating);
-  }
+  auto evaluating() { return phase_clock::scope(step_.phases(), run_phase::evaluating); }
   auto swap_in_average() {
     if constexpr (configured.evaluation.averaged && Step::averages) {
       return step_.average().swap_in();

@@ -50,8 +50,8 @@ class hooks {
 
   /// Some hook is called with this event.
   template <class Event>
-  bool has_hook_for() {
-    return !list_of<Event>().empty();
+  bool has_hook_for() const {
+    return !std::get<std::vector<std::function<void(Event const&)>>>(lists_).empty();
   }
 
   template <class Event>

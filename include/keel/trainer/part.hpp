@@ -25,22 +25,10 @@ struct after {
 };
 
 template <class Recipe, class Environment = environment>
-class part final : public detail::run_part {
-  struct forward_events {
-    using door = detail::at_part;
-    part* to;
-    template <class Event>
-    void operator()(Event const& event) const {
-      to->on_event(event);
-    }
-    bool reads_losses() const { return to->hooks_.template has_hook_for<event::micro_batch_end>(); }
-    bool reads_gradients() const { return to->hooks_.template has_hook_for<event::gradients_ready>(); }
-    bool watches_memory() const { return false; }
-    config judged(config const& value) const { return detail::joined_with_run(value, to->owner_.recipe()); }
-  };
+class part final : public detail::run_part, private step_observer, private detail::own_backward_runner {
   using admission = detail::admission<Recipe, detail::at_part>;
   using recipe_type = typename admission::recipe;
-  using step_type = keel::step<Recipe, Environment, forward_events>;
+  using step_type = detail::step_of<Recipe, Environment, detail::at_part>;
 
  public:
   static constexpr config configured = step_type::configured;
@@ -58,10 +46,10 @@ class part final : public detail::run_part {
   /// For a recipe that leaves numbers open.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
-      : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers<recipe_type>(all)) {}
+      : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers(config_of<recipe_type>, all)) {}
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
-      : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers<recipe_type>(all)) {}
+      : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
   ~part() override { owner_.remove(*this); }
 
   /// As a step's call. Throws as a step does.
@@ -75,13 +63,10 @@ class part final : public detail::run_part {
     return taken([&] { return step_(loss_of); });
   }
   /// A micro-batch whose backward passes the program runs (step/own_backward.hpp).
-  [[nodiscard]] own_backward<part> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) {
-      detail::reject_call<rule::U49, Recipe>();
-    } else if constexpr (configured.oom.kind == oom::kind::ladder) {
-      detail::reject_call<rule::U50, Recipe>();
-    }
-    return own_backward<part>(*this, rows, tokens == 0 ? rows : tokens);
+  [[nodiscard]] own_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    detail::reject_own_backward<Recipe, configured>();
+    return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
+            rows,  tokens == 0 ? rows : tokens};
   }
   /// Applies what an accumulation left incomplete; behind the loop it is recorded and saved as an iteration is.
   std::optional<step_outcome> flush() {
@@ -101,7 +86,7 @@ class part final : public detail::run_part {
   }
   /// As trainer::change.
   void change(numbers const& some)
-    requires(detail::recipe_numbers<recipe_type>::are_open)
+    requires(detail::leaves_numbers_open<recipe_type>)
   {
     config const before = step_.present_value();
     step_.change(some);
@@ -129,12 +114,12 @@ class part final : public detail::run_part {
 
  private:
   /// Rejected (U47) for a recipe that leaves numbers open.
-  static detail::recipe_numbers<recipe_type> without_numbers() {
-    if constexpr (detail::recipe_numbers<recipe_type>::are_open) {
+  static detail::recipe_numbers without_numbers() {
+    if constexpr (detail::leaves_numbers_open<recipe_type>) {
       detail::reject_call<rule::U47, Recipe>();
-      return detail::recipe_numbers<recipe_type>(numbers{});
+      return detail::recipe_numbers(config_of<recipe_type>, numbers{});
     } else {
-      return {};
+      return detail::recipe_numbers(config_of<recipe_type>);
     }
   }
 
@@ -234,10 +219,8 @@ class part final : public detail::run_part {
 
   template <class Run, class Model, class Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, detail::run_part* follows,
-       detail::recipe_numbers<recipe_type> const& all)
-      : run_part(std::move(name)),
-        owner_(of),
-        step_(model, optimizer, all, of.length(), forward_events{this}, world_in(of, this->name())) {
+       detail::recipe_numbers const& all)
+      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), *this, world_in(of, this->name())) {
     // Also what only both recipes together break.
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
         [[maybe_unused]]
@@ -251,13 +234,13 @@ class part final : public detail::run_part {
 
   /// Rejected (U59) where only one of them trains on several ranks.
   template <class Run>
-  static typename step_type::world_type world_in(Run const& of, std::string const& name) {
+  static world_of_ranks world_in(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
         std::same_as<recipe_type, detail::inert> || std::same_as<typename Run::recipe_type, detail::inert>;
     if constexpr (!is_rejected && step_type::replicates != Run::is_of_ranks)
       detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
     if constexpr (step_type::replicates) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
-    return detail::world_for<typename step_type::world_type, Recipe, true>(of.ranks_.world());
+    return of.ranks_.world();
   }
 
   template <class Call>
@@ -271,36 +254,41 @@ class part final : public detail::run_part {
     return outcome;
   }
 
-  template <class Event>
-  void on_event(Event const& event) {
-    if constexpr (std::is_same_v<Event, event::update_end>) {
-      figures_.rows += event.rows;
-      figures_.tokens += event.tokens;
-      if (auto const* const updated = event.result.updated()) {
-        ++figures_.applied;
-        figures_.clipped += updated->clipped ? 1 : 0;
-        figures_.loss += event.loss;
-        figures_.gradient_norm += event.gradient_norm;
-        if (!event.losses.empty()) figures_.losses.assign(event.losses.begin(), event.losses.end());
-      } else if (auto const* const skipped = event.result.skipped()) {
-        ++figures_.skipped;
-        figures_.why = *skipped;
-      }
+  void observe(event::update_begin const& event) override { hooks_(event); }
+  void observe(event::micro_batch_begin const& event) override { hooks_(event); }
+  void observe(event::micro_batch_end const& event) override { hooks_(event); }
+  void observe(event::gradients_ready const& event) override { hooks_(event); }
+  void observe(event::incident const& event) override { hooks_(event); }
+  void observe(event::layers_measured const& event) override { hooks_(event); }
+  void observe(event::out_of_memory const& event) override { hooks_(event); }
+  void observe(event::rung_released const& event) override { hooks_(event); }
+  void observe(event::update_end const& event) override {
+    figures_.rows += event.rows;
+    figures_.tokens += event.tokens;
+    if (auto const* const updated = event.result.updated()) {
+      ++figures_.applied;
+      figures_.clipped += updated->clipped ? 1 : 0;
+      figures_.loss += event.loss;
+      figures_.gradient_norm += event.gradient_norm;
+      if (!event.losses.empty()) figures_.losses.assign(event.losses.begin(), event.losses.end());
+    } else if (auto const* const skipped = event.result.skipped()) {
+      ++figures_.skipped;
+      figures_.why = *skipped;
     }
     hooks_(event);
   }
+  bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
+  bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
+  config judged(config const& value) const override { return detail::joined_with_run(value, owner_.recipe()); }
 
   // A micro-batch whose backward passes the program runs.
-  friend own_backward<part>;
-  using autocast = typename Environment::autocast;
-  parameter_list const& parameters() const { return step_.parameters(); }
-  void begin_own() {
+  void begin_own() override {
     owner_.inside(*this, [this] { step_.begin_own(); });
   }
-  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
     return taken([&] { return step_.end_own(loss, rows, tokens); });
   }
-  void abandon_own() {
+  void abandon_own() override {
     step_.abandon_own();
     owner_.throws(step_.ranks().all_know());
   }

@@ -53,12 +53,14 @@ struct trainer_options;
 
 namespace keel::detail::inline KEEL_MODE {
 
+class step_engine;
+
 /// What a trainer hands to its preflight. All of it outlives the call.
-template <class Recipe, class Environment, class Step, class Evaluator>
+template <class Recipe, class Environment, class Evaluator>
 struct preflight_subject {
   using recipe = Recipe;
   using environment = Environment;
-  Step& step;
+  step_engine& step;
   registered_states& registered;
   Evaluator const& evaluator;
   trainer_options const& options;

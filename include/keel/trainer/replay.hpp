@@ -158,18 +158,16 @@ class replay_scope {
 };
 
 /// A trainer's part, made for one call: the run is what the incident holds until end().
-template <class Step, class Environment, class Batch, class LossOf>
+template <class Batch, class LossOf>
 class incident_replay {
   using batch_type = typename std::conditional_t<std::is_void_v<Batch>, batch_of_loss<std::remove_cvref_t<LossOf>>,
                                                  std::type_identity<Batch>>::type;
   using restore_run = std::function<void()>;
 
  public:
-  static constexpr config configured = Step::configured;
-
   /// All of them outlive this.
   template <class Checkpoints>
-  incident_replay(Step& step, Checkpoints& checkpoints, data_cursor const& cursor, std::filesystem::path const& incident,
+  incident_replay(step_engine& step, Checkpoints& checkpoints, data_cursor const& cursor, std::filesystem::path const& incident,
                   LossOf& loss_of)
       : step_(step), loss_of_(loss_of), source_(incident.string()) {
     static_assert(writable_batch<batch_type>,
@@ -217,7 +215,9 @@ class incident_replay {
     kept_update const kept = read_batches(options);
     auto const forward = [&](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
       using keel::precision::kind;
-      typename Environment::autocast autocast(step_.parameters().device, options.fp32 ? kind::fp32 : configured.precision.kind);
+      autocast_scope const autocast(
+          step_.parameters().device,
+          step_.environment().autocast(options.fp32 ? kind::fp32 : step_.recipe_value().precision.kind));
       unit_scope const scope(options.without_recompute ? recompute_kind::none : step_.relief().recompute, units);
       attention_scope const attention(options.math_attention ? attention_kind::math : step_.relief().attention);
       return batch.loss_of(begin, end, facts_.length);
@@ -257,7 +257,7 @@ class incident_replay {
     return kept;
   }
 
-  Step& step_;
+  step_engine& step_;
   LossOf& loss_of_;
   std::string source_;
   snapshot content_;

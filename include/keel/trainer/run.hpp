@@ -83,6 +83,7 @@ class evaluated_parts {
   memory_settings const& relief() { return parts_.relief(); }
   std::int64_t updates() const { return parts_.updates(); }
   config const& recipe_value() const { return parts_.recipe_value(); }
+  step_environment const& environment() const { return machine_of<Environment>(); }
   auto& phases() { return phases_; }
   iterations_of_ranks const& ranks() const { return ranks_; }
 
@@ -113,25 +114,25 @@ class run {
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
   explicit run(trainer_options options = {})
-    requires(!detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(), std::move(options), {}) {
+    requires(!detail::leaves_numbers_open<recipe_type>)
+      : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), {}) {
     require_world();
   }
   /// For a recipe that leaves numbers open. Throws recipe_error (E22) too.
   explicit run(numbers const& all, trainer_options options = {})
-    requires(detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), {}) {
+    requires(detail::leaves_numbers_open<recipe_type>)
+      : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), {}) {
     require_world();
   }
   /// Of a recipe that replicates, on all ranks of `world`. Throws world_error (E24) for ranks with another recipe or length.
   template <std::same_as<world_of_ranks> World>
   explicit run(World const& world, trainer_options options = {})
-    requires(!detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(), std::move(options), taken_world(world)) {}
+    requires(!detail::leaves_numbers_open<recipe_type>)
+      : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), taken_world(world)) {}
   template <std::same_as<world_of_ranks> World>
   run(World const& world, numbers const& all, trainer_options options = {})
-    requires(detail::recipe_numbers<recipe_type>::are_open)
-      : run(detail::recipe_numbers<recipe_type>(all), std::move(options), taken_world(world)) {}
+    requires(detail::leaves_numbers_open<recipe_type>)
+      : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), taken_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
   ~run() {
@@ -245,7 +246,7 @@ class run {
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
-  run(detail::recipe_numbers<recipe_type> const& all, trainer_options options, world_of_ranks const& world)
+  run(detail::recipe_numbers const& all, trainer_options options, world_of_ranks const& world)
       : numbers_(all),
         options_(detail::options_of_rank(std::move(options), world.rank())),
         ranks_(world, recipe_value(), options_),
@@ -257,13 +258,9 @@ class run {
 
   static constexpr bool takes_several = is_of_ranks || std::same_as<recipe_type, detail::inert>;
   /// Rejected (U57) for a recipe of one rank.
-  static world_of_ranks taken_world(world_of_ranks const& world) {
-    return detail::world_for<world_of_ranks, Recipe, takes_several>(world);
-  }
+  static world_of_ranks taken_world(world_of_ranks const& world) { return detail::world_for<Recipe, takes_several>(world); }
   /// Rejected (U56) where the recipe needs one.
-  static void require_world() {
-    if constexpr (is_of_ranks) detail::reject_call<rule::U56, Recipe>();
-  }
+  static void require_world() { detail::require_world<Recipe, is_of_ranks>(); }
 
   /// What throws on one rank between its updates is for the others to know. `EndsRun`: and it is recorded as the end of the run.
   template <bool EndsRun = false, class Call>
@@ -580,7 +577,7 @@ class run {
       rows += figures.rows;
       tokens += figures.tokens;
       auto const put = [&](std::string const& name, double value) {
-        log_.log(metric<reduce::mean>(one->name() + "/" + name).reduced(typename Environment::world{}, value));
+        log_.log(metric<reduce::mean>(one->name() + "/" + name).reduced(world_of_one(), value));
       };
       if (figures.applied > 0) {
         auto const count = static_cast<double>(figures.applied);
@@ -644,7 +641,7 @@ class run {
   }
   void evaluate_recipe() {
     checkpoints_.mark_incomplete(true);
-    auto const value = agree(typename Environment::world{}, evaluator_.evaluate_all(), reduce::mean{});
+    auto const value = agree(world_of_one(), evaluator_.evaluate_all(), reduce::mean{});
     checkpoints_.evaluated(value);
     for (detail::run_part* const one : parts_.all()) one->evaluated(value.value(), recipe_value().evaluation.larger);
     checkpoints_.mark_incomplete(false);
@@ -693,7 +690,7 @@ class run {
     return ended;
   }
 
-  [[no_unique_address]] detail::recipe_numbers<recipe_type> numbers_;
+  detail::recipe_numbers numbers_;
   trainer_options options_;
   detail::iterations_of_ranks ranks_;
   hooks hooks_;
@@ -704,8 +701,8 @@ class run {
   run_progress progress_{recipe_value().evaluation};
   save_listener save_signal_{saves && options_.stop_on_signals};
   run_log log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe_type, Environment, detail::evaluated_parts<recipe_type, Environment>> evaluator_{
-      evaluated_, progress_, log_, hooks_, options_.clock()};
+  detail::evaluator<recipe_type, detail::evaluated_parts<recipe_type, Environment>> evaluator_{evaluated_, progress_, log_,
+                                                                                               hooks_, options_.clock()};
   detail::checkpoint_manager checkpoints_{recipe_value(),
                                           options_,
                                           &Environment::new_run_id,

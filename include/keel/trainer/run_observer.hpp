@@ -39,7 +39,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// A trainer's part.
-template <class Recipe, class Environment, class Step>
+template <class Recipe>
 class run_observer {
   static constexpr config configured = kinds_of(config_of<Recipe>);
   static constexpr bool records_profiles = configured.profile.kind != profile::kind::off;
@@ -47,7 +47,7 @@ class run_observer {
  public:
   /// All of them outlive this. `profiles`: where they go. Throws error (E12) for a recipe with profiles or incidents and no place
   /// for them.
-  run_observer(Step& step, run_log& log, trainer_options const& options, std::filesystem::path profiles)
+  run_observer(step_engine& step, run_log& log, trainer_options const& options, std::filesystem::path profiles)
       : step_(step),
         log_(log),
         options_(options),
@@ -283,7 +283,7 @@ class run_observer {
     if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
   }
 
-  Step& step_;
+  step_engine& step_;
   run_log& log_;
   trainer_options const& options_;
   batch_watch batches_{step_.recipe_value().batch_guard};

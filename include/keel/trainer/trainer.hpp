@@ -53,51 +53,50 @@ namespace keel::inline KEEL_MODE {
 /// The trainer of a recipe. A recipe that breaks a rule is a compile error, one a rule. One thread uses a trainer; request_stop
 /// and request_save may be called from any.
 template <class Recipe, class Environment = environment>
-class trainer {
+class trainer : private step_observer, private detail::own_backward_runner {
   using admission = detail::admission<Recipe, detail::at_trainer>;
   static_assert(alignof(typename admission::demanded) > 0);
   using recipe = typename admission::recipe;
+  static constexpr bool has_open_numbers = detail::leaves_numbers_open<recipe>;
 
  public:
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
   using options_type = trainer_options;
-  using world_type = std::conditional_t<shard::is_of_ranks(configured.shard), world_of_ranks, typename Environment::world>;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
   /// length breaks, error (E11, E12) for an optimizer or options that do not fit, file_error (E01, E02) for the directory.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, trainer_options options = {})
-    requires(!detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options)) {
-    step_type::require_world();
+    requires(!has_open_numbers)
+      : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options)) {
+    detail::require_world<Recipe, step_type::replicates>();
   }
   /// For a recipe that leaves numbers open (keel::given). Throws recipe_error (E22) for numbers that are missing or not of their
   /// kind, and with the rules that they break.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, numbers const& all, trainer_options options = {})
-    requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options)) {
-    step_type::require_world();
+    requires(has_open_numbers)
+      : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options)) {
+    detail::require_world<Recipe, step_type::replicates>();
   }
   /// Of a recipe that replicates, on all ranks of `world`: rank 0's parameters, buffers and checkpoints are everyone's. Throws world_error
   /// (E24) for ranks that do not train the same, and names the first difference.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {})
-    requires(!detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(), std::move(options),
-                detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
+    requires(!has_open_numbers)
+      : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options),
+                detail::world_for<Recipe, step_type::takes_several>(world)) {}
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {})
-    requires(detail::recipe_numbers<recipe>::are_open)
-      : trainer(model, optimizer, detail::recipe_numbers<recipe>(all), std::move(options),
-                detail::world_for<world_type, Recipe, step_type::takes_several>(world)) {}
+    requires(has_open_numbers)
+      : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options),
+                detail::world_for<Recipe, step_type::takes_several>(world)) {}
   /// With the numbers of another trainer of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
-  trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers<recipe> const& all, trainer_options options,
-          world_type const& world = {})
+  trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, trainer_options options,
+          world_of_ranks const& world = {})
       : options_(detail::options_of_rank(std::move(options), world.rank())),
-        step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), forward_events{this},
-              world),
+        step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), *this, world),
         console_(options_.console, options_.mode, options_.console_every),
         directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves); })) {
     step_.phases().use(options_.clock());
@@ -114,14 +113,14 @@ class trainer {
   /// Rejected (U47).
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, trainer_options const& options = {})
-    requires(detail::recipe_numbers<recipe>::are_open)
+    requires(has_open_numbers)
       : trainer(model, optimizer, numbers{}, options) {
     detail::reject_call<rule::U47, Recipe>();
   }
   /// Rejected (U48).
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model const& model, Optimizer const& optimizer, numbers const&, trainer_options const& = {})
-    requires(!detail::recipe_numbers<recipe>::are_open)
+    requires(!has_open_numbers)
       : trainer(const_cast<Model&>(model), const_cast<Optimizer&>(optimizer)) {
     detail::reject_call_of<rule::U48, Recipe, recipe>();
   }
@@ -216,10 +215,10 @@ class trainer {
     return step(no_batch{}, detail::without_batch<detail::kept_function<LossOf>>{loss_of});
   }
   /// A micro-batch whose backward passes the program runs itself (step/own_backward.hpp); its close() records and saves as step does.
-  [[nodiscard]] own_backward<trainer> open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    if constexpr (configured.loss_scale.kind != loss_scale::kind::none) detail::reject_call<rule::U49, Recipe>();
-    if constexpr (configured.oom.kind == oom::kind::ladder) detail::reject_call<rule::U50, Recipe>();
-    return own_backward<trainer>(*this, rows, tokens == 0 ? rows : tokens);
+  [[nodiscard]] own_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    detail::reject_own_backward<Recipe, configured>();
+    return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
+            rows,  tokens == 0 ? rows : tokens};
   }
   /// As keel::step's: waits for an update that is under way on a device.
   std::optional<step_outcome> settle() { return step_.settle(); }
@@ -273,7 +272,7 @@ class trainer {
   /// Changes .accumulate or .clip from the next update on, as accumulation that grows, and says so in the record; a checkpoint knows it.
   /// Throws as step::change.
   void change(numbers const& some)
-    requires(detail::recipe_numbers<recipe>::are_open)
+    requires(has_open_numbers)
   {
     config const before = step_.present_value();
     step_.change(some);
@@ -387,7 +386,7 @@ class trainer {
     if constexpr (!detail::is_repeatable<std::remove_reference_t<Batches>>) {
       return detail::reject_call<rule::U32, Batches>(), preflight_result();
     } else {
-      using looked_at = detail::preflight_subject<recipe, Environment, step_type, decltype(evaluator_)>;
+      using looked_at = detail::preflight_subject<recipe, Environment, decltype(evaluator_)>;
       auto const known = is_length_open() ? detail::with_epoch_length(options_, batches) : options_;
       detail::raised const trying(is_trying_);
       looked_at const subject{step_, checkpoints_.registered(), evaluator_, known,
@@ -436,22 +435,45 @@ class trainer {
   memory::timeline const& memory_timeline() const { return log_.timeline(); }
 
  private:
-  /// The step's observer. It may hold a plain pointer because a trainer neither copies nor moves.
-  struct forward_events {
-    trainer* to;
-    template <class Event>
-    void operator()(Event const& event) const {
-      to->on_event(event);
-    }
-    bool reads_losses() const { return to->hooks_.template has_hook_for<event::micro_batch_end>(); }
-    bool reads_gradients() const { return to->hooks_.template has_hook_for<event::gradients_ready>(); }
-    bool watches_memory() const { return to->options_.watch_memory; }
-    layer_detail watches_layers() const {
-      return to->observer_.layers_due(to->directory_ || to->hooks_.template has_hook_for<event::layers_measured>());
-    }
-  };
-  friend forward_events;
-  using step_type = keel::step<recipe, Environment, forward_events>;
+  void observe(event::update_begin const& event) override { hooks_(event); }
+  void observe(event::micro_batch_begin const& event) override { hooks_(event); }
+  void observe(event::micro_batch_end const& event) override { hooks_(event); }
+  void observe(event::gradients_ready const& event) override { hooks_(event); }
+  void observe(event::update_end const& event) override {
+    cursor_.close(event.late);
+    watch_.updated(event.update);
+    if (event.result.updated()) checkpoints_.updated(event.loss);
+    checkpoints_.mark_incomplete(true);
+    hooks_(event);
+    // After the hooks, so that what they log stands in this update's line.
+    record_update(event);
+    checkpoints_.mark_incomplete(false);
+  }
+  void observe(event::incident const& event) override {
+    observer_.incident(event, directory_.get(), checkpoints_, cursor_.began_at(), progress_.record.attempts);
+    hooks_(event);
+  }
+  void observe(event::layers_measured const& event) override {
+    log_.layers(event.record);
+    hooks_(event);
+  }
+  void observe(event::out_of_memory const& event) override {
+    log_.out_of_memory(event);
+    observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+    hooks_(event);
+  }
+  void observe(event::rung_released const& event) override {
+    log_.rung_released(event);
+    hooks_(event);
+  }
+  bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
+  bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
+  bool watches_memory() const override { return options_.watch_memory; }
+  layer_detail watches_layers() const override {
+    return observer_.layers_due(directory_ || hooks_.template has_hook_for<event::layers_measured>());
+  }
+
+  using step_type = detail::step_of<recipe, Environment, detail::at_trainer>;
   using phase_scope = phase_clock::scope;
   static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
@@ -470,7 +492,7 @@ class trainer {
   }
   bool length_reached() const { return length() > 0 && step_.updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
-  detail::dry_run<recipe, Environment, step_type> dry_run() {
+  detail::dry_run<recipe, Environment> dry_run() {
     return {step_, checkpoints_.registered(), is_length_open() ? run_facts::length_of_batches : length()};
   }
 
@@ -478,8 +500,7 @@ class trainer {
   auto replay_of(std::filesystem::path const& incident, LossOf& loss_of, Use const& use) {
     deterministic_scope const deterministic(is_strict);
     detail::raised const trying(is_trying_);
-    detail::incident_replay<step_type, Environment, Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident,
-                                                                         loss_of);
+    detail::incident_replay<Batch, LossOf> again(step_, checkpoints_, progress_.cursor, incident, loss_of);
     return again.end(use(again));
   }
 
@@ -646,19 +667,17 @@ class trainer {
     after_update(known);
     return known;
   }
-  friend own_backward<trainer>;  // a micro-batch whose backward passes the program runs
-  using autocast = typename Environment::autocast;
-  parameter_list const& parameters() const { return step_.parameters(); }
-  void begin_own() {
+  // A micro-batch whose backward passes the program runs.
+  void begin_own() override {
     if (!begun_) begin_run();
     before_micro_batch();
     cursor_.closing([this] { step_.begin_own(); });
   }
-  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
     begin_console(rows, tokens);
     return in_own_loop([&] { return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); })); });
   }
-  void abandon_own() {
+  void abandon_own() override {
     step_.abandon_own();
     cursor_.rewind();
     checkpoints_.restore_random();
@@ -715,7 +734,7 @@ class trainer {
   void evaluate_recipe() {
     // Until it has its value, the state lacks it, and a run that went on from there would not be this one.
     checkpoints_.mark_incomplete(true);
-    auto const value = agree(typename Environment::world{}, evaluator_.evaluate_all(), reduce::mean{});
+    auto const value = agree(world_of_one(), evaluator_.evaluate_all(), reduce::mean{});
     checkpoints_.evaluated(value);
     if (schedule::judges_evaluations(recipe_value().schedule))
       step_.schedule().evaluated(value.value(), configured.evaluation.larger);
@@ -726,37 +745,13 @@ class trainer {
     if (ends) log_.stopped_early(step_.updates(), progress_.evaluations.why());
   }
 
-  template <class Event>
-  void on_event(Event const& event) {
-    if constexpr (std::is_same_v<Event, event::out_of_memory>) {
-      log_.out_of_memory(event);
-      observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
-    }
-    if constexpr (std::is_same_v<Event, event::rung_released>) log_.rung_released(event);
-    if constexpr (std::is_same_v<Event, event::layers_measured>) log_.layers(event.record);
-    if constexpr (std::is_same_v<Event, event::incident>)
-      observer_.incident(event, directory_.get(), checkpoints_, cursor_.began_at(), progress_.record.attempts);
-    if constexpr (std::is_same_v<Event, event::update_end>) {
-      cursor_.close(event.late);
-      watch_.updated(event.update);
-      if (event.result.updated()) checkpoints_.updated(event.loss);
-      checkpoints_.mark_incomplete(true);
-      hooks_(event);
-      // After the hooks, so that what they log stands in this update's line.
-      record_update(event);
-      checkpoints_.mark_incomplete(false);
-    } else {
-      hooks_(event);
-    }
-  }
-
   void record_update(event::update_end const& event) {
     bool const late = event.late && step_.has_open_update();
     auto const time = timer_.end_update(late);
     // skip<N> counts silently, apart from the record; warn<N> speaks.
     bool const warns = configured.nonfinite.kind == nonfinite::kind::warn;
     for (auto const& [name, value] : event.losses)
-      log_.log(metric<reduce::mean>("loss/" + name).reduced(typename Environment::world{}, value));
+      log_.log(metric<reduce::mean>("loss/" + name).reduced(world_of_one(), value));
     if constexpr (step_type::replicates) {
       if (step_.ranks().is_shared()) log_.ranks_took(step_.updates(), step_.ranks().times());
     }
@@ -903,8 +898,8 @@ class trainer {
   update_cursor cursor_{progress_.cursor};
   save_listener save_signal_{saves && options_.stop_on_signals};  ///< outlives a save that is under way
   run_log log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe, Environment, step_type> evaluator_{step_, progress_, log_, hooks_, options_.clock()};
-  detail::checkpointed<step_type> checkpointed_{step_};
+  detail::evaluator<recipe, step_type> evaluator_{step_, progress_, log_, hooks_, options_.clock()};
+  detail::checkpointed checkpointed_{step_};
   detail::checkpoint_manager checkpoints_{recipe_value(),
                                           options_,
                                           &Environment::new_run_id,
@@ -915,8 +910,8 @@ class trainer {
                                           hooks_,
                                           detail::run_of_ranks(step_.ranks().world())};
   update_timer timer_{options_.clock()};
-  detail::run_observer<recipe, Environment, step_type> observer_{
-      step_, log_, options_, !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
+  detail::run_observer<recipe> observer_{step_, log_, options_,
+                                         !directory_ ? std::filesystem::path() : detail::root_of(*directory_) / "profiles"};
   std::atomic<bool> stop_requested_{false};
   int unwinding_ = std::uncaught_exceptions();  ///< when it was built
   std::string own_loop_threw_;                  ///< the last call of a program's own loop, first line; empty: nothing

@@ -1,0 +1,109 @@
+// The bodies of closure_update.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cmath>
+#include <keel/accumulate/declared_batch.hpp>
+#include <keel/step/closure_backup.hpp>
+#include <keel/step/closure_update.hpp>
+#include <limits>
+#include <utility>
+#include <variant>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY update_decision closure_update::decide() {
+  found_.facts.loss_scale = parts_.scaler.factor();
+  parts_.schedule.require_sound(parts_.begun() + 1);
+  closure_backup backup(parts_.optimizer, parts_.parameters);
+  parts_.schedule.apply(parts_.optimizer);
+  found_.facts.learning_rate = parts_.schedule.rate();
+  parts_.pass.layers().before_update();
+  try {
+    parts_.optimizer.step([this] { return evaluate(); });
+    if (auto const name = first_nonfinite_parameter(parts_.parameters)) {
+      found_.skip_reason = reason::nonfinite_gradient;
+      found_.where = *name;
+    }
+  } catch (closure_ends const&) {
+    // found_ says why.
+  } catch (...) {
+    // It goes on.
+    backup.put_back();
+    throw;
+  }
+  if (found_.skip_reason) {
+    backup.put_back();
+    if (evaluations_ > 1)
+      parts_.trace.cannot_add("the optimizer came to it in its search, away from the parameters of the update");
+  }
+  return std::move(found_);
+}
+
+KEEL_BODY void closure_update::apply(update_decision& /*found*/) {
+  parts_.pass.begin_update();
+  parts_.pass.layers().after_update(parts_.updates + 1);
+}
+
+KEEL_BODY at::Tensor closure_update::evaluate() {
+  at::AutoGradMode const enabled(true);
+  auto const read = [this](at::Tensor const& one) { return parts_.read(one); };
+  if (evaluations_++ > 0) parts_.pass.restart(parts_.scaler.factor());
+  run_all_();
+  parts_.pass.memory().enter(memory::phase::update);
+  parts_.pass.phases().enter(run_phase::update);
+  bool const is_first = evaluations_ == 1;
+  update_sums const& sums = parts_.pass.sums();
+  if (parts_.pass.has_zero_weight()) {
+    if (is_first) take_facts(sums);
+    constexpr double nan = std::numeric_limits<double>::quiet_NaN();
+    end(reason::zero_weight, "", nan, nan);
+  }
+  double const loss = parts_.losses_stay_on_device ? read(sums.loss.mean_on_device()) : sums.loss.mean();
+  if (is_first) take_facts(sums);
+  found_.facts.origin = origin_of(sums);
+  if (!std::isfinite(loss)) end(reason::nonfinite_loss, sums.parts.first_nonfinite(read), loss, loss);
+  auto result = parts_.pass.complete().unscale().check();
+  if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result))
+    end(reason::nonfinite_gradient, parts_.parameters.names[nonfinite->parameter], loss, nonfinite->norm);
+  auto& checked = std::get<gradients<stage::checked>>(result);
+  if (is_first) judge(checked, loss);
+  checked.write();
+  return at::scalar_tensor(loss, at::kDouble);
+}
+
+KEEL_BODY void closure_update::take_facts(update_sums const& sums) {
+  require_declared_update(parts_.present().accumulate, parts_.micro_batches, sums.rows * parts_.context.run().world_size,
+                          parts_.updates == 0 && parts_.skipped == 0);
+  found_.facts.tokens = sums.tokens;
+  found_.facts.rows = sums.rows;
+  found_.facts.parts = sums.parts;
+}
+
+KEEL_BODY void closure_update::judge(gradients<stage::checked>& checked, double loss) {
+  found_.loss = loss;
+  found_.norm = checked.norm();
+  if (!std::isfinite(found_.norm)) end(reason::nonfinite_gradient, "", loss, found_.norm);
+  if (parts_.is_spoiled(found_)) end(reason::nonfinite_buffer, found_.where, loss, found_.norm);
+  if (auto const why = parts_.guards.spike().judge(loss, found_.norm)) end(*why, "", loss, found_.norm);
+  if (parts_.observer.reads_gradients()) parts_.show_gradients(found_.norm, checked.unscaled());
+  auto& layers = parts_.pass.layers();
+  if (layers.is_on()) layers.gradients(checked.norms(), checked.factor());
+}
+
+KEEL_BODY void closure_update::end(reason why, std::string where, double loss, double norm) {
+  found_.skip_reason = why;
+  found_.where = std::move(where);
+  if (evaluations_ == 1) found_.loss = loss, found_.norm = norm;
+  throw closure_ends();
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

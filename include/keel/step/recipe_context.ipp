@@ -1,0 +1,73 @@
+// The bodies of recipe_context.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <algorithm>
+#include <keel/optimizer/optimizer_facts.hpp>
+#include <keel/step/recipe_context.hpp>
+#include <limits>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_list const& parameters, std::int64_t updates,
+                                 precision::kind precision, std::int64_t ranks, bool is_part,
+                                 step_environment const& environment) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (auto& group : optimizer.param_groups()) smallest = std::min(smallest, group.options().get_lr());
+  auto kind = device::kind::any;
+  if (parameters.device == at::kCPU) kind = device::kind::cpu;
+  if (parameters.device == at::kCUDA) kind = device::kind::cuda;
+  return {.known = true,
+          .world_size = ranks,
+          .updates = std::max<std::int64_t>(updates, 0),
+          .learning_rate = smallest,
+          .half_kernels = environment.computes_in_half(parameters.device),
+          .bfloat16_kernels = precision != precision::kind::bf16 || environment.computes_in_bfloat16(parameters.device),
+          .device = kind,
+          .is_part = is_part,
+          .is_length_open = updates == run_facts::length_of_batches};
+}
+
+KEEL_BODY recipe_context::recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer,
+                                         parameter_list const& parameters, config const& judged, std::int64_t updates,
+                                         std::int64_t ranks, step_environment const& environment)
+    : rules_(rules), value_(judged) {
+  value_.model = value_.model | parameters.seen | rules.model;
+  value_.optimizer = value_.optimizer | seen_facts(optimizer) | rules.optimizer;
+  value_.run =
+      facts_of_run(optimizer, parameters, updates, rules.recipe.precision.kind, ranks, judged.run.is_part, environment);
+  rules_.require_unbroken(value_);
+}
+
+KEEL_BODY void recipe_context::set_length(std::int64_t updates) {
+  run_facts run = value_.run;
+  run.updates = updates;
+  run.is_length_open = false;
+  change(value_, run);
+}
+
+KEEL_BODY void recipe_context::change(config const& present, run_facts const& run) {
+  config value = present;
+  value.run = run;
+  value.model = value.model | value_.model;
+  value.optimizer = value.optimizer | value_.optimizer;
+  rules_.require_unbroken(value);
+  value.data = value_.data;
+  value_ = value;
+  judged_ = nullptr;
+}
+
+KEEL_BODY void recipe_context::require_data_fits(data::settings const& batch, bool weighted) const {
+  config value = value_;
+  value.data = value.data | batch;
+  if (value.data == rules_.recipe.data) return;
+  value.data.token_weighted = weighted;
+  rules_.require_data_unbroken(value);
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

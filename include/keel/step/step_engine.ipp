@@ -1,0 +1,553 @@
+// The bodies of step_engine.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <c10/util/ScopeExit.h>
+
+#include <cstddef>
+#include <exception>
+#include <keel/accumulate/declared_batch.hpp>
+#include <keel/checkpoint/archive.hpp>
+#include <keel/collective/agreed.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/step/closure_update.hpp>
+#include <keel/step/step_engine.hpp>
+#include <keel/step/training_mode.hpp>
+#include <memory>
+#include <type_traits>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// A clip policy's state, as one field of the step's.
+struct visited_clip {
+  clip_mechanism& of;
+  template <class Archive>
+  void visit(Archive& archive) {
+    if constexpr (std::is_same_v<Archive, state_writer> || std::is_same_v<Archive, state_reader>) of.visit(archive);
+  }
+};
+
+// Micro-batches.
+
+KEEL_BODY step_outcome step_engine::take(taken_batch& batch) {
+  return drop_on_exception([&] { return accumulate(batch); });
+}
+
+KEEL_BODY void step_engine::check(c10::function_ref<void()> run) {
+  parts_.ranks.begin_call();
+  try {
+    run();
+  } catch (...) {
+    // It goes on.
+    if (parts_.ranks.is_shared()) {
+      parts_.ranks.tell();
+      drop_update();
+    }
+    throw;
+  }
+}
+
+KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_outcome()> run) {
+  try {
+    return run();
+  } catch (...) {
+    // It goes on.
+    parts_.ranks.tell();
+    drop_update();
+    throw;
+  }
+}
+
+KEEL_BODY step_outcome step_engine::accumulate(taken_batch& batch) {
+  parts_.require_parameters_in_place();
+  require_not_own();
+  if (!open_) begin();
+  if (looks_into_incidents()) keep(batch);
+  std::int64_t const count = parts_.present().accumulate.count;
+  std::int64_t const index = parts_.micro_batches++;
+  bool const complete = parts_.micro_batches == count;
+  bool const has_closure = parts_.has_closure();
+  // The update may have to run again from its first micro-batch.
+  if (parts_.has_ladder() || (has_closure && count != 1)) {
+    auto copy = batch.copy();
+    if (!copy)
+      throw error("E12", std::string(has_closure ? "an optimizer with a closure sums micro-batches"
+                                                 : "keel::oom::ladder runs an update again from micro-batches") +
+                             " that can be copied, and this type of batch or loss function cannot. " +
+                             (has_closure ? "Use keel::accumulate<1>." : "Pass the loss function by std::ref."));
+    replay_.add(std::move(copy));
+    return advance(complete, [&] {
+      if (has_closure) replay_.rewind();
+      replay_.run_rest([this](taken_batch& one, std::int64_t place) { run(one, place); });
+    });
+  }
+  return advance(complete, [&] { run(batch, index); });
+}
+
+KEEL_BODY std::optional<step_outcome> step_engine::flush() {
+  std::optional<step_outcome> last;
+  if (!parts_.ranks.all_have(open_)) drop_update();
+  if (open_) {
+    parts_.ranks.begin_call();
+    last = drop_on_exception([&] {
+      require_not_own();
+      return advance(true, [&] {
+        if (parts_.has_closure()) replay_.rewind();
+        replay_.run_rest([this](taken_batch& one, std::int64_t place) { run(one, place); });
+      });
+    });
+  }
+  if (last && last->is<result::gave_up>()) return last;
+  if (auto settled = settle()) last = settled;
+  return last;
+}
+
+KEEL_BODY void step_engine::begin_own() {
+  parts_.require_parameters_in_place();
+  require_not_own();
+  if (parts_.has_closure())
+    throw error("E12",
+                "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
+  parts_.ranks.begin_call();
+  drop_on_exception([&]() -> step_outcome {
+    if (!open_) begin();
+    if (!parts_.pass.is_open()) open_update();
+    parts_.trace.cannot_add("the program runs its backward passes itself");
+    parts_.observer.observe(event::micro_batch_begin{parts_.begun(), parts_.micro_batches});
+    parts_.pass.begin_own();
+    is_own_open_ = true;
+    return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
+  });
+}
+
+KEEL_BODY step_outcome step_engine::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+  return drop_on_exception([&] {
+    is_own_open_ = false;
+    require_declared_rows(parts_.present().accumulate, rows);
+    observe_end(parts_.pass.end_own(loss, rows, tokens), parts_.micro_batches);
+    ++parts_.micro_batches;
+    return advance(parts_.micro_batches == parts_.present().accumulate.count, [] {});
+  });
+}
+
+KEEL_BODY void step_engine::abandon_own() {
+  is_own_open_ = false;
+  parts_.ranks.tell(std::make_exception_ptr(error("E12", "a micro-batch of the program's own was not closed")));
+  drop_update();
+}
+
+KEEL_BODY void step_engine::require_not_own() const {
+  if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
+}
+
+KEEL_BODY bool step_engine::looks_into_incidents() const {
+  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer.looks_into_incidents();
+}
+
+KEEL_BODY void step_engine::keep(taken_batch& batch) {
+  if (!parts_.trace.is_on()) return;
+  if (parts_.present().accumulate.count == 1 && !parts_.decides_on_device) {
+    parts_.trace.add(batch);
+  } else if (auto copy = batch.copy()) {
+    parts_.trace.add(std::move(copy));
+  } else {
+    parts_.trace.cannot_add("the batch or the loss function cannot be copied");
+  }
+}
+
+// An update, from its first micro-batch to its decision.
+
+KEEL_BODY void step_engine::begin() {
+  parts_.decides_on_device = can_decide_on_device();
+  if (!parts_.decides_on_device) settle();
+  require_same_groups(parts_.parameters, parts_.optimizer);
+  require_training_mode(parts_.model);
+  parts_.repeated.require_none(parts_.optimizer);
+  parts_.ranks.require_own_state();
+  parts_.repeated.forget();
+  if (parts_.has_ladder()) relieve_allocator();
+  name_out_of_memory(parts_.begun(), [&] { parts_.ranks.inside([&] { parts_.ladder.prepare(); }); });
+  parts_.trace.begin(parts_.pending.has_value());
+  open_ = true;
+  dropped_at_.reset();
+  parts_.pass.memory().begin(parts_.observer.watches_memory());
+  parts_.observer.observe(event::update_begin{parts_.begun()});
+}
+
+KEEL_BODY bool step_engine::can_decide_on_device() const {
+  if (needs_whole_gradients(parts_.present().clip)) return false;
+  // By the time a late result is read, the next forward pass has changed the buffers.
+  if (parts_.average && parts_.recipe().ema.buffers) return false;
+  // The program's state is put back on the host, which then has to know at once.
+  if (parts_.pass.has_program_state()) return false;
+  return parts_.engine != nullptr && parts_.parameters.one_device &&
+         parts_.environment.decides_on_device(parts_.parameters.device);
+}
+
+KEEL_BODY void step_engine::open_update() {
+  if (!parts_.pending && parts_.average) parts_.average->begin();
+  bool const is_dynamic = parts_.recipe().loss_scale.kind == loss_scale::kind::dynamic;
+  if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
+    parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
+  bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
+  parts_.pass.layers().begin(parts_.observer.watches_layers());
+  parts_.losses_stay_on_device = parts_.decides_on_device || parts_.environment.decides_on_device(parts_.parameters.device);
+  parts_.pass.open(on_device ? 1.0 : parts_.scaler.factor(), on_device ? parts_.scale_on_device->factor() : at::Tensor(),
+                   parts_.losses_stay_on_device);
+}
+
+KEEL_BODY void step_engine::run(taken_batch& batch, std::int64_t index) {
+  parts_.observer.observe(event::micro_batch_begin{parts_.begun(), index});
+  if (parts_.ranks.is_shared() && index + 1 == parts_.present().accumulate.count) replicated_.agree_in_backward();
+  observe_end(parts_.pass.run(batch, relief()), index);
+}
+
+KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
+  // A hook changes nothing of how an update is decided; on a device it costs a wait.
+  bool const asks = parts_.losses_stay_on_device && parts_.observer.reads_losses();
+  double const loss = asks && tally.is_on_device() ? parts_.read(tally.mean_on_device()) : tally.mean();
+  parts_.observer.observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
+}
+
+KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<void()> run_rest) {
+  std::optional<update_decision> decision;
+  std::optional<closure_update> closure;
+  bool const has_closure = parts_.has_closure();
+  auto const attempt = [&] {
+    // An optimizer with a closure runs all of them, once an evaluation.
+    if (has_closure && !complete) return;
+    if (!parts_.pass.is_open()) open_update();
+    if (has_closure) {
+      decision.emplace(closure.emplace(parts_, run_rest).decide());
+      return;
+    }
+    run_rest();
+    if (complete) decision.emplace(decide());
+  };
+  if (auto gave_up = attempt_update(complete, attempt)) return *gave_up;
+  if (!decision) return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
+  if (has_closure) return finish(*closure, std::move(*decision));
+  step_outcome const result =
+      parts_.decides_on_device ? finish_late(std::move(*decision)) : finish(strategy(), std::move(*decision));
+  if (parts_.has_ladder() && parts_.ranks.take_rung_request()) take_rung_for_time();
+  return result;
+}
+
+KEEL_BODY update_strategy& step_engine::strategy() {
+  if (shard::is_of_ranks(parts_.recipe().shard)) return replicated_;
+  if (parts_.decides_on_device) return device_;
+  return host_;
+}
+
+KEEL_BODY update_decision step_engine::decide() {
+  parts_.require_parameters_in_place();
+  parts_.pass.memory().enter(memory::phase::update);
+  parts_.pass.phases().enter(run_phase::update);
+  if (parts_.decides_on_device) settle_before();
+  return strategy().decide();
+}
+
+// Memory.
+
+KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete, c10::function_ref<void()> attempt) {
+  if (!parts_.has_ladder()) {
+    name_out_of_memory(parts_.begun(), attempt);
+    return std::nullopt;
+  }
+  auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
+    parts_.pass.step_back();
+    // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
+    if (parts_.pending) parts_.ranks.abort_peers_on_exception([&] { settle_before(); });
+    replay_.rewind();
+    if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
+    drop_update();
+    return result::gave_up{reason::out_of_memory, message};
+  };
+  auto const attempt_again = [&] {
+    parts_.ranks.begin_call();
+    attempt();
+  };
+  return replay_.attempt_until_it_fits(parts_.ranks, complete, attempt_again, next);
+}
+
+KEEL_BODY void step_engine::relieve_allocator() {
+  bool const thrashes =
+      parts_.ladder.thrashes(parts_.environment.allocator_retries(parts_.parameters.tensors.front().device()));
+  if (parts_.ranks.is_shared()) return parts_.ranks.ask_for_rung(thrashes);
+  if (thrashes) take_rung_for_time();
+}
+
+KEEL_BODY void step_engine::take_rung_for_time() {
+  take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
+}
+
+KEEL_BODY oom::rung_kind step_engine::take_rung(std::string const& message, bool may_give_up) {
+  oom::rung_kind rung{};
+  parts_.ranks.abort_peers_on_exception([&] {
+    auto const& world = parts_.ranks.world();
+    auto const pieces = agree(world, replay_.max_pieces()).value();
+    parts_.ranks.inside([&] { rung = parts_.ladder.take_next(pieces, parts_.begun(), all_and_any(world)); });
+  });
+  if (rung != oom::rung_kind::give_up || may_give_up)
+    parts_.observer.observe(
+        event::out_of_memory{parts_.begun(), to_string(rung), message, relief().pieces, !may_give_up, shortage()});
+  return rung;
+}
+
+// The end of an update.
+
+KEEL_BODY step_outcome step_engine::finish(update_strategy& way, update_decision found) {
+  if (found.skip_reason) {
+    parts_.pass.skip();
+    return skip(found);
+  }
+  way.apply(found);
+  step_outcome const result = accept(found);
+  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.look_at_replicas(); });
+  return result;
+}
+
+KEEL_BODY step_outcome step_engine::finish_late(update_decision found) {
+  if (found.decided) {
+    strategy().apply(found);
+  } else {
+    parts_.pass.skip();
+  }
+  found.facts.memory = parts_.pass.memory().end();
+  parts_.pass.phases().stop();
+  found.facts.times = parts_.pass.phases().take();
+  pending_update& pending = parts_.pending.emplace(
+      pending_update{found.facts, found.limits, {}, found.skip_reason.value_or(reason::nonfinite_loss), found.where});
+  if (found.decided) pending.verdict.emplace(std::move(found.decided->verdict));
+  parts_.half_updated = false;
+  end_update();
+  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.look_at_replicas(); });
+  return std::exchange(settled_, std::nullopt).value_or(result::pending{});
+}
+
+KEEL_BODY std::optional<step_outcome> step_engine::settle() {
+  if (!parts_.pending) return std::nullopt;
+  parts_.require_parameters_in_place();
+  parts_.pass.before_late_hooks();
+  pending_update update = std::move(*parts_.pending);
+  parts_.pending.reset();
+  raised const closing(closing_);
+  step_outcome result = conclude(device_.conclude(std::move(update)));
+  parts_.trace.settled(open_);
+  parts_.pass.after_late_hooks();
+  return result;
+}
+
+KEEL_BODY void step_engine::settle_before() {
+  name_out_of_memory_inside_update(parts_.updates, [&] {
+    if (auto const before = settle()) settled_ = before;
+  });
+}
+
+KEEL_BODY step_outcome step_engine::conclude(update_decision const& found) {
+  return found.skip_reason ? skip(found) : accept(found);
+}
+
+KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
+  step_outcome const result = result::updated{found.loss, found.norm, found.facts.learning_rate, found.was_clipped};
+  parts_.scaler.update(false);
+  parts_.schedule.advance(result);
+  parts_.guards.accepted(result);
+  parts_.trace.accepted();
+  parts_.clip->accepted(result);
+  if (parts_.average) name_out_of_memory_inside_update(parts_.updates, [&] { parts_.average->update(result); });
+  ++parts_.updates;
+  parts_.half_updated = false;
+  if (found.was_clipped) ++parts_.clipped;
+  // While the update is open, as for update_end: a hook is at no boundary yet.
+  if (parts_.has_ladder()) {
+    if (auto const rung = parts_.ladder.updated())
+      parts_.observer.observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
+  }
+  return close(found, result);
+}
+
+KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
+  reason why = found.skip_reason.value_or(parts_.bad_gradient());
+  // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
+  bool const at_floor =
+      why == reason::scale_overflow && parts_.recipe().nonfinite.kind != nonfinite::kind::raise && parts_.scaler.is_at_floor();
+  if (at_floor) why = reason::nonfinite_gradient;
+  std::string const origin = found.facts.origin.empty() ? look_into(found, why) : found.facts.origin;
+  ++parts_.skipped;
+  parts_.pass.layers().forget(parts_.updates + 1);
+  if (at_floor) parts_.scaler.hold_at_floor();
+  // Before hooks are called, which may throw: the device's scale has backed off too.
+  if (why == reason::scale_overflow) parts_.scaler.update(true);
+  step_outcome result = close(found, result::skipped{why, found.where, origin});
+  if (why == reason::scale_overflow) return result;
+  parts_.guards.skipped(why, found.where, origin, found.loss, found.norm, parts_.updates + 1);
+  return result;
+}
+
+KEEL_BODY std::string step_engine::look_into(update_decision const& found, reason why) {
+  if (!looks_into_incidents() || !parts_.trace.takes(why)) return "";
+  bool const is_before = found.facts.late && open_;
+  auto const forward = [this](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+    return parts_.pass.forward_again(batch, begin, end, units, relief());
+  };
+  replay_settings const settings{found.facts.loss_scale, relief().pieces, relief().length, parts_.pass.registered()};
+  optimizer_shares::inside const shares(parts_.ranks.shares());
+  traced_update traced = parts_.trace.look(is_before, forward, settings);
+  if (why == reason::nonfinite_buffer) traced.origin = parts_.trace.origin_of_buffer(parts_.trace.kept(is_before), found.where);
+  parts_.observer.observe(event::incident{parts_.updates, why, found.where, found.loss, found.norm, found.facts.loss_scale,
+                                          traced, parts_.trace.kept(is_before), settings});
+  return to_sentence(traced.origin);
+}
+
+KEEL_BODY step_outcome step_engine::close(update_decision const& found, step_outcome result) {
+  update_facts const& facts = found.facts;
+  if (!facts.late) parts_.pass.phases().stop();
+  auto const losses = facts.parts.values([this](at::Tensor const& one) { return parts_.read(one); });
+  // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
+  parts_.observer.observe(event::update_end{parts_.updates, result, found.loss, found.norm, facts.loss_scale, facts.tokens,
+                                            facts.rows, facts.late, facts.late ? facts.memory : parts_.pass.memory().end(),
+                                            facts.late ? facts.times : parts_.pass.phases().take(), losses});
+  show_layers(false);
+  if (!parts_.decides_on_device) end_update();
+  return result;
+}
+
+KEEL_BODY void step_engine::end_update() {
+  open_ = false;
+  parts_.micro_batches = 0;
+  parts_.pass.close();
+  replay_.clear();
+  parts_.trace.end(parts_.pending.has_value());
+}
+
+KEEL_BODY void step_engine::drop_update() {
+  // Also if putting buffers and state back throws.
+  auto const ends = c10::make_scope_exit([this] { end_update(); });
+  if (open_) dropped_at_ = parts_.pass.memory().interrupted();
+  clear_gradients(parts_.parameters.tensors);
+  if (parts_.engine != nullptr) parts_.ranks.inside([&] { parts_.engine->forget_prepared(); });
+  settled_.reset();
+  parts_.pass.drop();
+}
+
+KEEL_BODY void step_engine::show_layers(bool wait) {
+  while (auto const found = parts_.pass.layers().take(wait))
+    parts_.observer.observe(event::layers_measured{found->update, *found});
+}
+
+// Between updates.
+
+KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, double rate) {
+  settle();
+  if (!at_boundary())
+    throw error("E12", "parameters are unfrozen between updates, and one is open. Do it at the beginning of an epoch.");
+  parts_.ranks.require_trainable(which);
+  std::size_t const before = parts_.parameters.tensors.size();
+  if (!train_more(parts_.model, parts_.optimizer, parts_.parameters, which, rate)) return;
+  parts_.schedule.add_group(rate);
+  parts_.pass.parameters_changed();
+  if (parts_.average) parts_.average->add(parts_.parameters, before);
+  parts_.ranks.parameters_changed();
+  ++unfrozen_groups_;
+}
+
+KEEL_BODY bool step_engine::refreeze_last_group() {
+  if (unfrozen_groups_ == 0) return false;
+  --unfrozen_groups_;
+  std::size_t const count = train_less(parts_.model, parts_.optimizer, parts_.parameters);
+  parts_.schedule.remove_last_group();
+  parts_.pass.parameters_changed();
+  if (parts_.average) parts_.average->remove_last(count);
+  parts_.ranks.parameters_changed();
+  return true;
+}
+
+KEEL_BODY void step_engine::change_numbers(numbers const& some) {
+  settle();
+  if (!at_boundary())
+    throw error("E12",
+                "numbers change between updates, and one is open. Change them in a hook of epoch_begin or "
+                "evaluated, or between two calls of step().");
+  config present = parts_.present();
+  detail::change_numbers(present, parts_.numbers.recipe(), some);
+  parts_.context.change(present);
+  take_numbers(present);
+}
+
+KEEL_BODY void step_engine::take_numbers(config const& present) {
+  parts_.numbers.change(present);
+  parts_.pass.take_numbers(present);
+}
+
+KEEL_BODY void step_engine::set_length(std::int64_t updates) {
+  parts_.context.set_length(updates);
+  parts_.schedule.set_run_length(updates);
+}
+
+KEEL_BODY void step_engine::restore_on_skip(torch::nn::Module& other) {
+  parts_.pass.buffers().add(other);
+  parts_.trace.add(other);
+  parts_.ranks.add_buffers_of(other);
+}
+
+KEEL_BODY void step_engine::forget(torch::nn::Module& other) {
+  parts_.trace.remove(other);
+  parts_.ranks.remove_buffers_of(other);
+}
+
+KEEL_BODY void step_engine::verify_replicas() {
+  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas(); });
+}
+
+KEEL_BODY traced_update step_engine::replay(kept_update const& kept, update_trace::forward_pass const& forward,
+                                            replay_settings settings) {
+  settings.program = parts_.pass.registered();
+  return parts_.trace.look(kept, forward, settings);
+}
+
+KEEL_BODY moving_average* step_engine::average_or_null() {
+  settle();
+  return parts_.average ? &*parts_.average : nullptr;
+}
+
+template <class Archive>
+void step_engine::visit_all(Archive& archive) {
+  settle();
+  // Of an open update, as one that is kept to be looked into, the device goes on with its scale.
+  if (!open_) parts_.scale_on_device.reset();
+  archive("updates", parts_.updates);
+  archive("skipped", parts_.skipped);
+  archive("clipped", parts_.clipped);
+  parts_.guards.visit(archive);
+  archive("ladder", parts_.ladder);
+  archive("scaler", parts_.scaler);
+  archive("schedule", parts_.schedule);
+  visited_clip clip{*parts_.clip};
+  archive("clip", clip);
+  if (parts_.numbers.are_open()) {
+    // A number that was never changed is the program's, which a resume may bring another one of.
+    bool is_changed = parts_.numbers.is_changed();
+    config present = parts_.present();
+    archive("numbers_changed", is_changed);
+    archive("accumulate_now", present.accumulate.count);
+    archive("clip_now", present.clip.limit);
+    if constexpr (requires { Archive::reads; }) take_numbers(is_changed ? present : parts_.recipe());
+  }
+  if (parts_.average) archive("average", *parts_.average);
+  if constexpr (requires { Archive::reads; }) {
+    parts_.repeated.forget();
+    parts_.pass.layers().forget();
+  }
+}
+KEEL_BODY void step_engine::visit(state_writer& archive) { visit_all(archive); }
+KEEL_BODY void step_engine::visit(state_reader& archive) { visit_all(archive); }
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

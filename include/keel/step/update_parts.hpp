@@ -1,0 +1,138 @@
+// What the updates of a step work with, and what is known of the open one: shared by the engine and by the ways in which an update is
+// decided and applied.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <functional>
+#include <keel/clip/clip_mechanism.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/ema/moving_average.hpp>
+#include <keel/gradients/interference.hpp>
+#include <keel/loss_scale/device_scale.hpp>
+#include <keel/loss_scale/grad_scaler.hpp>
+#include <keel/oom/memory_ladder.hpp>
+#include <keel/optimizer/engine.hpp>
+#include <keel/schedule/lr_schedule.hpp>
+#include <keel/shard/replication.hpp>
+#include <keel/step/gradients.hpp>
+#include <keel/step/observer.hpp>
+#include <keel/step/recipe_context.hpp>
+#include <keel/step/recipe_numbers.hpp>
+#include <keel/step/step_environment.hpp>
+#include <keel/step/update_decision.hpp>
+#include <keel/step/update_guards.hpp>
+#include <keel/step/update_pass.hpp>
+#include <keel/step/update_trace.hpp>
+#include <memory>
+#include <optional>
+#include <variant>
+#include <vector>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// What a recipe's policies bring that is more than settings.
+struct custom_policies {
+  std::unique_ptr<clip_mechanism> (*make_clip)(clip::settings const&);
+  std::function<double(std::int64_t, std::int64_t)> schedule_factor;  ///< empty: the settings' own
+  take_own_rung take_rung;
+};
+
+struct update_parts {
+  /// Model, optimizer, observer and environment outlive this. Throws recipe_error and error as a step's constructor, on all ranks of `world`.
+  update_parts(torch::nn::Module& its_model, torch::optim::Optimizer& its_optimizer, recipe_numbers const& its_numbers,
+               recipe_rules const& rules, custom_policies const& custom, std::int64_t length, step_observer& listener,
+               world_of_ranks const& world, step_environment const& machine);
+  update_parts(update_parts const&) = delete;
+  update_parts& operator=(update_parts const&) = delete;
+
+  config const& recipe() const { return numbers.value(); }
+  config const& present() const { return numbers.present(); }
+  /// The host waits for it.
+  double read(at::Tensor const& one) const { return environment.host_value(one); }
+  bool has_ladder() const { return recipe().oom.kind == oom::kind::ladder; }
+  bool has_closure() const { return context.optimizer().closure; }
+  /// Updates that were applied, and the one that is under way on a device.
+  std::int64_t begun() const { return updates + (pending ? 1 : 0); }
+  std::int64_t attempted() const { return begun() + skipped; }
+  bool is_first() const { return updates == 0 && skipped == 0 && !pending; }
+  /// What a gradient is called that is not finite.
+  reason bad_gradient() const {
+    return recipe().loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
+  }
+  void require_parameters_in_place() const {
+    if (average) average->require_parameters_in_place();
+  }
+
+  /// What is known of the complete update without its gradients; with a reason to skip it where no row counted.
+  update_decision begin_decision() const;
+  /// The host's verdict on the gradients of a finite loss.
+  void judge(update_decision& found, std::variant<gradients<stage::checked>, nonfinite_gradient> result);
+  /// A batch whose values are finite may still have made statistics infinite, with which every later evaluation is lost.
+  bool is_spoiled(update_decision& found);
+  /// Hooks look at gradients that are unscaled.
+  void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const;
+
+  /// The last look before parameters change. Throws learning_rate_error (E18).
+  void begin_update(update_facts& facts);
+  void step_optimizer(c10::function_ref<void()> update);
+
+  recipe_numbers numbers;
+  torch::nn::Module& model;
+  torch::optim::Optimizer& optimizer;
+  update_engine* engine;  ///< the optimizer, if it is one
+  step_environment const& environment;
+  step_observer& observer;
+  parameter_list parameters;
+  recipe_context context;
+  grad_scaler scaler;
+  lr_schedule schedule;
+  std::unique_ptr<clip_mechanism> clip;
+  update_pass pass;
+  update_trace trace;
+  update_guards guards;
+  repeated_step_watch repeated;
+  memory_ladder ladder;
+  std::optional<moving_average> average;
+  replication ranks;
+
+  std::int64_t updates = 0, skipped = 0, clipped = 0;
+  std::int64_t micro_batches = 0;  ///< of the open update
+  bool half_updated = false;       ///< the optimizer threw inside its step
+  // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
+  bool decides_on_device = false;
+  bool losses_stay_on_device = false;  ///< also where the host decides: it reads them with the norm
+  std::optional<pending_update> pending;
+  std::optional<device_scale> scale_on_device;
+
+ private:
+  /// The optimizer's state would be infinite for good. Clip policies that look at elements bound each of them.
+  bool overflows_squared(update_decision& found) const;
+};
+
+/// How a complete update is decided and applied: on the host, on a device, by a closure, on several ranks.
+class update_strategy {
+ public:
+  update_strategy() = default;
+  update_strategy(update_strategy const&) = delete;
+  update_strategy& operator=(update_strategy const&) = delete;
+  virtual ~update_strategy() = default;
+  /// What the update comes to. Nothing has changed yet, but by a closure, and what applying it allocates is there.
+  virtual update_decision decide() = 0;
+  /// Of a decision without a reason to skip.
+  virtual void apply(update_decision& found) = 0;
+};
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#ifndef KEEL_COMPILED
+#include <keel/step/update_parts.ipp>
+#endif

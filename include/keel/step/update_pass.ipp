@@ -1,0 +1,288 @@
+// The bodies of update_pass.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/ops/full.h>
+
+#include <algorithm>
+#include <cmath>
+#include <exception>
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/gradients/mixed_dtypes.hpp>
+#include <keel/nonfinite/nonfinite_pass.hpp>
+#include <keel/oom/cut_batch.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/step/forward_scope.hpp>
+#include <keel/step/update_pass.hpp>
+#include <limits>
+#include <string>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY update_pass::update_pass(torch::nn::Module& model, parameter_list const& parameters, config const& recipe,
+                                   step_environment const& environment)
+    : parameters_(parameters),
+      environment_(environment),
+      precision_(environment.autocast(recipe.precision.kind)),
+      has_ladder_(recipe.oom.kind == oom::kind::ladder),
+      takes_exceptions_(recipe.nonfinite.exceptions),
+      shortens_(oom::has_rung(recipe.oom, oom::rung_kind::shorten_sequence)),
+      may_recompute_(recipe.recompute.kind != recompute_kind::none ||
+                     oom::has_rung(recipe.oom, oom::rung_kind::enable_recompute)),
+      may_fuse_(recipe.attention.kind == attention_kind::fused || oom::has_rung(recipe.oom, oom::rung_kind::fused_attention)),
+      granularity_(update_granularity(recipe)),
+      may_accumulate_(recipe.accumulate.count > 1),
+      is_sum_(recipe.accumulate.sum),
+      model_(model),
+      versions_(parameters.tensors),
+      watch_(parameters),
+      buffers_(model),
+      memory_(parameters.tensors.front().device()),
+      layers_(model, parameters) {}
+
+KEEL_BODY void update_pass::take_numbers(config const& present) {
+  granularity_ = update_granularity(present);
+  may_accumulate_ = present.accumulate.count > 1;
+}
+
+KEEL_BODY void update_pass::parameters_changed() {
+  versions_ = gradient_versions(parameters_.tensors);
+  layers_.parameters_changed();
+}
+
+KEEL_BODY bool update_pass::has_gradients() const {
+  return std::any_of(parameters_.tensors.begin(), parameters_.tensors.end(),
+                     [](at::Tensor const& one) { return one.grad().defined(); });
+}
+
+KEEL_BODY void update_pass::open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device) {
+  losses_stay_on_device_ = losses_stay_on_device;
+  buffers_.take();
+  if (has_program_state()) taken_ = program_->take();
+  can_go_back_ = true;
+  if (has_ladder_) random_ = random_snapshot::take(parameters_.device);
+  gradients_.emplace(keel::begin_update(parameters_.tensors, scale, device_scale));
+}
+
+KEEL_BODY void update_pass::step_back() {
+  phases_.stop();
+  clear_gradients(parameters_.tensors);
+  if (gradients_) {
+    random_.restore();
+    put_back();
+  }
+  close();
+}
+
+KEEL_BODY void update_pass::drop() {
+  phases_.stop();
+  layers_.drop();
+  if (can_go_back_) put_back();
+}
+
+KEEL_BODY void update_pass::skip() {
+  layers_.drop();
+  put_back();
+  clear_gradients(parameters_.tensors);
+}
+
+KEEL_BODY void update_pass::close() {
+  gradients_.reset();
+  watch_.forget();
+  can_go_back_ = false;
+  taken_.clear();
+  left_.clear();
+  sums_ = {};
+  before_backward_ = nullptr;
+}
+
+KEEL_BODY gradients<stage::scaled> update_pass::complete() {
+  watch_.require_unchanged();
+  if (!has_zero_weight() && !has_gradients()) {
+    throw data_error("E07",
+                     "the loss does not depend on any parameter of the optimizer, so nothing would be trained. Compute it from "
+                     "this model's output, and build the optimizer from this model's parameters.");
+  }
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+  return std::move(*gradients_).complete();
+}
+
+KEEL_BODY loss_accumulator update_pass::run(taken_batch& batch, memory_settings const& relief) {
+  watch_.require_unchanged();
+  // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
+  if (!left_.empty()) program_->leave_changes(left_, taken_);
+  std::int64_t const rows = batch.rows();
+  sums_.rows += rows;
+  sums_.tokens += batch.tokens(length(relief));
+  at::ScalarType const dtype = parameters_.tensors.front().scalar_type();
+  loss_accumulator tally;
+  auto const run_one = [&](std::int64_t begin, std::int64_t end) {
+    try {
+      run_piece(batch, begin, end, relief, tally);
+    } catch (c10::Error const& thrown) {
+      rethrow_mixed_dtypes(thrown, batch.floating_dtype_other_than(dtype), dtype);
+    }
+  };
+  if (std::min(relief.pieces, batch.max_pieces()) > 1) {
+    for_each_range(rows, relief.pieces, batch.granularity(), run_one);
+  } else {
+    run_one(0, rows);
+  }
+  if (tally.weight > 0.0) add_to_sum(tally);
+  phases_.stop();
+  take_marks();
+  return tally;
+}
+
+KEEL_BODY void update_pass::take_marks() {
+  watch_.take(may_accumulate_);
+  if (may_accumulate_ && has_program_state()) left_ = program_->take_marks();
+}
+
+KEEL_BODY std::pair<double, double> update_pass::weights_with(double weight) const {
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+  return gradients_->weights_with(weight, is_sum_);
+}
+
+KEEL_BODY void update_pass::begin_own() {
+  watch_.require_unchanged();
+  if (!left_.empty()) program_->leave_changes(left_, taken_);
+  versions_.take();
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+  gradients_->begin_term();
+  memory_.enter(memory::phase::forward);
+  phases_.enter(run_phase::forward);
+}
+
+KEEL_BODY loss_accumulator update_pass::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+  sums_.rows += rows;
+  sums_.tokens += tokens;
+  loss_accumulator tally;
+  add_parts(loss);
+  if (losses_stay_on_device_) {
+    tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), 1.0);
+  } else {
+    tally.add(environment_.host_value(loss.mean), 1.0);
+  }
+  // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
+  gradients_->end_own(is_sum_);
+  add_to_sum(tally);
+  phases_.stop();
+  take_marks();
+  return tally;
+}
+
+KEEL_BODY void update_pass::restart(double scale) {
+  watch_.forget();
+  sums_ = {};
+  gradients_.emplace(keel::begin_update(parameters_.tensors, scale, {}));
+}
+
+KEEL_BODY weighted_loss update_pass::forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end,
+                                                   unit_listener* listener, memory_settings const& relief) const {
+  forward_scope const scope(parameters_.device, precision_, relief, listener);
+  return batch.loss_of(begin, end, length(relief));
+}
+
+KEEL_BODY void update_pass::put_back() {
+  can_go_back_ = false;
+  buffers_.restore();
+  if (has_program_state()) program_->put_back(std::exchange(taken_, {}));
+}
+
+KEEL_BODY void update_pass::add_parts(weighted_loss const& loss) {
+  if (loss.parts.empty()) return;
+  auto const read = [this](at::Tensor const& one) { return environment_.host_value(one); };
+  sums_.parts.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, read);
+}
+
+KEEL_BODY bool update_pass::was_nonfinite(taken_batch& batch, std::int64_t begin, std::int64_t end,
+                                          random_snapshot const& random, memory_settings const& relief) {
+  random.restore();
+  return makes_nonfinite_values(model_, parameters_, [&](unit_listener* listener) {
+    static_cast<void>(forward_again(batch, begin, end, listener, relief));
+  });
+}
+
+KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& batch, std::int64_t begin, std::int64_t end,
+                                                            memory_settings const& relief) {
+  forward_scope const scope(parameters_.device, precision_, relief, layers_.units());
+  weighted_loss loss;
+  if (takes_exceptions_) {
+    random_snapshot const random = random_snapshot::take(parameters_.device);
+    std::optional<std::string> threw;
+    std::exception_ptr thrown;
+    try {
+      loss = batch.loss_of(begin, end, length(relief));
+    } catch (c10::Error const& error) {
+      if (is_out_of_memory(error)) throw;
+      threw = first_line(error);
+      thrown = std::current_exception();
+    }
+    // Not in the handler: a caught exception may keep frames and tensors alive.
+    if (threw) {
+      if (!was_nonfinite(batch, begin, end, random, relief)) std::rethrow_exception(thrown);
+      if (sums_.exception.empty()) sums_.exception = *threw;
+      return std::nullopt;
+    }
+  } else {
+    loss = batch.loss_of(begin, end, length(relief));
+  }
+  // Also what only a rung would turn on: better rejected now than after a week.
+  if (may_recompute_) scope.require_units();
+  if (may_fuse_) scope.require_attention();
+  return loss;
+}
+
+KEEL_BODY void update_pass::run_piece(taken_batch& batch, std::int64_t begin, std::int64_t end, memory_settings const& relief,
+                                      loss_accumulator& tally) {
+  versions_.take();
+  memory_.enter(memory::phase::forward);
+  phases_.enter(run_phase::forward);
+  auto const made = forward(batch, begin, end, relief);
+  if (!made) return add_nonfinite(end - begin, tally);
+  weighted_loss const& loss = *made;
+  if (auto const changed = versions_.first_changed())
+    throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
+  require_weight(loss.weight);
+  // One that is all padding adds nothing, and may have no mean and no graph.
+  if (loss.weight == 0.0) return;
+  require_trainable(loss);
+  memory_.enter(memory::phase::backward);
+  phases_.enter(run_phase::backward);
+  add_parts(loss);
+  if (losses_stay_on_device_) {
+    tally.add_on_device(loss.mean.to(parameters_.tensors.front().device()), loss.weight);
+  } else {
+    double const value = environment_.host_value(loss.mean);
+    tally.add(value, loss.weight);
+    // The update is lost already, so a backward pass over NaN would only cost time.
+    if (!std::isfinite(value)) return;
+  }
+  if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
+  add_gradients(loss);
+}
+
+KEEL_BODY void update_pass::add_gradients(weighted_loss const& loss) {
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
+  is_sum_ ? gradients_->add_term(loss.mean) : gradients_->add(loss.mean, loss.weight);
+  // NOLINTEND(bugprone-unchecked-optional-access)
+}
+
+KEEL_BODY void update_pass::add_nonfinite(std::int64_t rows, loss_accumulator& tally) const {
+  double const nan = std::numeric_limits<double>::quiet_NaN();
+  if (losses_stay_on_device_) {
+    auto const options = parameters_.tensors.front().options().dtype(at::kDouble).requires_grad(false);
+    tally.add_on_device(at::full({}, nan, options), static_cast<double>(rows));
+  } else {
+    tally.add(nan, static_cast<double>(rows));
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>
