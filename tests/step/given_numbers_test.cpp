@@ -19,7 +19,7 @@ namespace schedule = keel::schedule;
 namespace spike = keel::spike;
 
 template <class Base>
-struct computes_in_half : Base {
+struct with_half_kernels : Base {
   bool computes_in_half(at::DeviceType) const override { return true; }
   bool computes_in_bfloat16(at::DeviceType) const override { return true; }
   keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
@@ -42,7 +42,7 @@ result_of_run train(Numbers const&... all) {
   constexpr bool saves = keel::config_of<Recipe>.checkpoint.kind != checkpoint::kind::never;
   auto options = quiet({.run_directory = directory / "run", .updates = 14});
   if (!saves) options.run_directory.clear();
-  keel::trainer<Recipe, computes_in_half<keel::environment>> run{model, optimizer, all..., options};
+  keel::trainer<Recipe, with_half_kernels<keel::environment>> run{model, optimizer, all..., options};
   bool is_bad = false;
   model->first->weight.register_hook([&](at::Tensor const& gradient) { return is_bad ? gradient * INFINITY : gradient; });
   auto const loss_of = [&](keel::row_numbers const& row) {

@@ -21,8 +21,8 @@ auto const endless = [](std::int64_t) {
 };
 
 struct training {
-  explicit training(fs::path const& directory, std::shared_ptr<keel::file_system> files = nullptr)
-      : run(model, optimizer, quiet({.run_directory = directory, .updates = 6, .own_files = std::move(files)})) {}
+  explicit training(fs::path const& directory, std::int64_t updates = 6, std::shared_ptr<keel::file_system> files = nullptr)
+      : run(model, optimizer, quiet({.run_directory = directory, .updates = updates, .own_files = std::move(files)})) {}
   keel::outcome fit() { return run.fit(endless, mean_squared_error(model)); }
   std::shared_ptr<small_module> model = make_small();
   torch::optim::SGD optimizer{model->parameters(), 0.01};
@@ -99,7 +99,7 @@ TEST_CASE("a lock file that was removed is made again where no other run took th
 
 TEST_CASE("a file system without locks and without a sync of directories is taken, and the weaker promises are said once") {
   scratch_directory const directory;
-  training one(directory / "run", std::make_shared<weak_files>());
+  training one(directory / "run", 6, std::make_shared<weak_files>());
   one.fit();
   CHECK(keel::checkpoint_store(directory / "run/checkpoints").updates() == std::vector<std::int64_t>{4, 6});
   std::string const events = read_file(directory / "run/events.jsonl");
