@@ -60,7 +60,7 @@ TEST_CASE("Daly's interval is the one that loses the least time, by a search ove
 }
 
 TEST_CASE("young_daly saves after the first update, measures, and adapts: a slower disk means fewer saves, and never more than can be written") {
-  keel::checkpoint_cadence cadence(checkpoint::young_daly<checkpoint::mean_time_between_failures<1_h>>::configured);
+  keel::checkpoint_cadence cadence(checkpoint::young_daly<checkpoint::mean_time_between_failures<1_h>>::configured, *by_hand);
   cadence.restart();
   CHECK_FALSE(cadence.is_due(0, false));
   CHECK(cadence.is_due(1, true));
