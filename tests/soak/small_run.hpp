@@ -25,7 +25,7 @@ struct environment : keel::environment {
   bool computes_in_bfloat16(at::DeviceType) const override { return true; }
   keel::precision::kind autocast(keel::precision::kind) const override { return keel::precision::kind::fp32; }
   /// One for all, so that two runs can be compared to the byte.
-  static std::string new_run_id() { return "soak"; }
+  std::string new_run_id() const override { return "soak"; }
 };
 
 template <class Saves, class Nonfinite>

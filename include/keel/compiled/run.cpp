@@ -16,6 +16,7 @@
 #include <keel/profile/profile_recorder.ipp>
 #include <keel/profile/recorded_profile.ipp>
 #include <keel/timeout/run_watch.ipp>
+#include <keel/trainer/evaluator.ipp>
 #include <keel/trainer/iterations_of_ranks.ipp>
 #include <keel/trainer/late_parts.ipp>
 #include <keel/trainer/open_directory.ipp>
@@ -24,8 +25,11 @@
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
 #include <keel/trainer/run_log.ipp>
+#include <keel/trainer/run_loop.ipp>
+#include <keel/trainer/run_observer.ipp>
 #include <keel/trainer/run_of_ranks.ipp>
 #include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/summary.ipp>
+#include <keel/trainer/watched_run.ipp>

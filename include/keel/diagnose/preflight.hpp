@@ -184,7 +184,7 @@ class preflight_program_of final : public preflight_program {
 
   std::vector<tried_evaluation> evaluations() override {
     std::vector<tried_evaluation> all;
-    subject_.evaluator.rehearse_each(
+    subject_.evaluations.rehearse_each(
         [&](std::string const& name, std::function<void(std::int64_t)> const& run) { all.push_back({name, run}); });
     return all;
   }

@@ -92,7 +92,7 @@ KEEL_BODY void closure_update::judge(gradients<stage::checked>& checked, double 
   if (!std::isfinite(found_.norm)) end(reason::nonfinite_gradient, "", loss, found_.norm);
   if (parts_.is_spoiled(found_)) end(reason::nonfinite_buffer, found_.where, loss, found_.norm);
   if (auto const why = parts_.guards.spike().judge(loss, found_.norm)) end(*why, "", loss, found_.norm);
-  if (parts_.observer.reads_gradients()) parts_.show_gradients(found_.norm, checked.unscaled());
+  if (parts_.observer->reads_gradients()) parts_.show_gradients(found_.norm, checked.unscaled());
   auto& layers = parts_.pass.layers();
   if (layers.is_on()) layers.gradients(checked.norms(), checked.factor());
 }

@@ -47,7 +47,7 @@ KEEL_BODY void device_update::decide(update_decision& found, gradients<stage::sc
   device_decision const& decided = found.decided.emplace(
       decide_on_device(std::move(unscaled), loss, found.limits, parts_.pass.buffers().is_any_spoiled(loss.device()), also));
   // The host waits here for whether the update takes place.
-  if (parts_.observer.reads_gradients() && parts_.read(decided.happens) != 0.0)
+  if (parts_.observer->reads_gradients() && parts_.read(decided.happens) != 0.0)
     parts_.show_gradients(parts_.read(decided.norm), unscaled_gradients(parts_.parameters, decided.unscaling));
   auto& layers = parts_.pass.layers();
   if (layers.is_on()) layers.gradients(decided.unscaling);

@@ -26,7 +26,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void replicated_update::agree_in_backward() {
   // A micro-batch that is cut has several backward passes, and a hook behind it may look at gradients or be in a collective.
-  bool const is_alone = parts_.ladder.relief().pieces == 1 && !parts_.observer.reads_losses();
+  bool const is_alone = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
   if (!parts_.ranks.is_shared() || !is_known || !is_alone) return;
   parts_.pass.call_before_backward([this](loss_accumulator const& tally, double weight) { begin_agreement(tally, weight); });

@@ -49,6 +49,8 @@ class step_engine : public own_backward_runner {
   /// The reverse for the optimizer's last group, as a rollback to before it needs; false where no group was unfrozen.
   bool refreeze_last_group();
 
+  /// In the place of the observer that it was built with; outlives this.
+  void observe_with(step_observer& observer) { parts_.observer = &observer; }
   /// Tells the observer what was found in layers, and waits for what is on its way.
   void finish_layers() { show_layers(true); }
   /// State of the program that an update which does not take place leaves as it was; it outlives the step.

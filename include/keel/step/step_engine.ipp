@@ -118,7 +118,7 @@ KEEL_BODY void step_engine::begin_own() {
     if (!open_) begin();
     if (!parts_.pass.is_open()) open_update();
     parts_.trace.cannot_add("the program runs its backward passes itself");
-    parts_.observer.observe(event::micro_batch_begin{parts_.begun(), parts_.micro_batches});
+    parts_.observer->observe(event::micro_batch_begin{parts_.begun(), parts_.micro_batches});
     parts_.pass.begin_own();
     is_own_open_ = true;
     return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
@@ -146,7 +146,7 @@ KEEL_BODY void step_engine::require_not_own() const {
 }
 
 KEEL_BODY bool step_engine::looks_into_incidents() const {
-  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer.looks_into_incidents();
+  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer->looks_into_incidents();
 }
 
 KEEL_BODY void step_engine::keep(taken_batch& batch) {
@@ -175,8 +175,8 @@ KEEL_BODY void step_engine::begin() {
   parts_.trace.begin(parts_.pending.has_value());
   open_ = true;
   dropped_at_.reset();
-  parts_.pass.memory().begin(parts_.observer.watches_memory());
-  parts_.observer.observe(event::update_begin{parts_.begun()});
+  parts_.pass.memory().begin(parts_.observer->watches_memory());
+  parts_.observer->observe(event::update_begin{parts_.begun()});
 }
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
@@ -195,23 +195,23 @@ KEEL_BODY void step_engine::open_update() {
   if (parts_.decides_on_device && !parts_.scale_on_device && is_dynamic)
     parts_.scale_on_device.emplace(parts_.recipe().loss_scale, parts_.scaler, parts_.parameters.tensors.front().device());
   bool const on_device = parts_.decides_on_device && parts_.scale_on_device;
-  parts_.pass.layers().begin(parts_.observer.watches_layers());
+  parts_.pass.layers().begin(parts_.observer->watches_layers());
   parts_.losses_stay_on_device = parts_.decides_on_device || parts_.environment.decides_on_device(parts_.parameters.device);
   parts_.pass.open(on_device ? 1.0 : parts_.scaler.factor(), on_device ? parts_.scale_on_device->factor() : at::Tensor(),
                    parts_.losses_stay_on_device);
 }
 
 KEEL_BODY void step_engine::run(taken_batch& batch, std::int64_t index) {
-  parts_.observer.observe(event::micro_batch_begin{parts_.begun(), index});
+  parts_.observer->observe(event::micro_batch_begin{parts_.begun(), index});
   if (parts_.ranks.is_shared() && index + 1 == parts_.present().accumulate.count) replicated_.agree_in_backward();
   observe_end(parts_.pass.run(batch, relief()), index);
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
   // A hook changes nothing of how an update is decided; on a device it costs a wait.
-  bool const asks = parts_.losses_stay_on_device && parts_.observer.reads_losses();
+  bool const asks = parts_.losses_stay_on_device && parts_.observer->reads_losses();
   double const loss = asks && tally.is_on_device() ? parts_.read(tally.mean_on_device()) : tally.mean();
-  parts_.observer.observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
+  parts_.observer->observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
 }
 
 KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<void()> run_rest) {
@@ -294,7 +294,7 @@ KEEL_BODY oom::rung_kind step_engine::take_rung(std::string const& message, bool
     parts_.ranks.inside([&] { rung = parts_.ladder.take_next(pieces, parts_.begun(), all_and_any(world)); });
   });
   if (rung != oom::rung_kind::give_up || may_give_up)
-    parts_.observer.observe(
+    parts_.observer->observe(
         event::out_of_memory{parts_.begun(), to_string(rung), message, relief().pieces, !may_give_up, shortage()});
   return rung;
 }
@@ -367,7 +367,7 @@ KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
   // While the update is open, as for update_end: a hook is at no boundary yet.
   if (parts_.has_ladder()) {
     if (auto const rung = parts_.ladder.updated())
-      parts_.observer.observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
+      parts_.observer->observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
   }
   return close(found, result);
 }
@@ -400,8 +400,8 @@ KEEL_BODY std::string step_engine::look_into(update_decision const& found, reaso
   optimizer_shares::inside const shares(parts_.ranks.shares());
   traced_update traced = parts_.trace.look(is_before, forward, settings);
   if (why == reason::nonfinite_buffer) traced.origin = parts_.trace.origin_of_buffer(parts_.trace.kept(is_before), found.where);
-  parts_.observer.observe(event::incident{parts_.updates, why, found.where, found.loss, found.norm, found.facts.loss_scale,
-                                          traced, parts_.trace.kept(is_before), settings});
+  parts_.observer->observe(event::incident{parts_.updates, why, found.where, found.loss, found.norm, found.facts.loss_scale,
+                                           traced, parts_.trace.kept(is_before), settings});
   return to_sentence(traced.origin);
 }
 
@@ -410,9 +410,9 @@ KEEL_BODY step_outcome step_engine::close(update_decision const& found, step_out
   if (!facts.late) parts_.pass.phases().stop();
   auto const losses = facts.parts.values([this](at::Tensor const& one) { return parts_.read(one); });
   // The update is still open: a hook is not at a boundary, where the cursor already counts this update.
-  parts_.observer.observe(event::update_end{parts_.updates, result, found.loss, found.norm, facts.loss_scale, facts.tokens,
-                                            facts.rows, facts.late, facts.late ? facts.memory : parts_.pass.memory().end(),
-                                            facts.late ? facts.times : parts_.pass.phases().take(), losses});
+  parts_.observer->observe(event::update_end{parts_.updates, result, found.loss, found.norm, facts.loss_scale, facts.tokens,
+                                             facts.rows, facts.late, facts.late ? facts.memory : parts_.pass.memory().end(),
+                                             facts.late ? facts.times : parts_.pass.phases().take(), losses});
   show_layers(false);
   if (!parts_.decides_on_device) end_update();
   return result;
@@ -438,7 +438,7 @@ KEEL_BODY void step_engine::drop_update() {
 
 KEEL_BODY void step_engine::show_layers(bool wait) {
   while (auto const found = parts_.pass.layers().take(wait))
-    parts_.observer.observe(event::layers_measured{found->update, *found});
+    parts_.observer->observe(event::layers_measured{found->update, *found});
 }
 
 // Between updates.

@@ -90,7 +90,7 @@ struct update_parts {
   torch::optim::Optimizer& optimizer;
   update_engine* engine;  ///< the optimizer, if it is one
   step_environment const& environment;
-  step_observer& observer;
+  step_observer* observer;
   parameter_list parameters;
   recipe_context context;
   grad_scaler scaler;

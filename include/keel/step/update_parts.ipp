@@ -25,12 +25,12 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
       optimizer(its_optimizer),
       engine(dynamic_cast<update_engine*>(std::addressof(its_optimizer))),
       environment(machine),
-      observer(listener),
+      observer(&listener),
       parameters(on_all_ranks(world, [&] { return collect_parameters(model, optimizer); })),
       context(on_all_ranks(world,
                            [&] {
                              bool const is_of_ranks = shard::is_of_ranks(recipe().shard);
-                             return recipe_context(rules, optimizer, parameters, observer.judged(recipe()), length,
+                             return recipe_context(rules, optimizer, parameters, observer->judged(recipe()), length,
                                                    is_of_ranks ? world.size() : environment.ranks(), environment);
                            })),
       scaler(recipe().loss_scale),
@@ -75,7 +75,7 @@ KEEL_BODY void update_parts::judge(update_decision& found, std::variant<gradient
   found.skip_reason =
       std::isfinite(found.norm) ? guards.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient());
   if (found.skip_reason || is_spoiled(found) || overflows_squared(found)) return;
-  if (observer.reads_gradients()) show_gradients(found.norm, checked.unscaled());
+  if (observer->reads_gradients()) show_gradients(found.norm, checked.unscaled());
   if (pass.layers().is_on()) pass.layers().gradients(checked.norms(), checked.factor());
   found.clipped.emplace(std::move(checked).clip(*clip, present().clip));
   ranks.inside_with_gradients([&] { found.clipped->prepare(optimizer); });
@@ -99,7 +99,7 @@ KEEL_BODY bool update_parts::is_spoiled(update_decision& found) {
 
 KEEL_BODY void update_parts::show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const {
   detail::show_gradients(parameters, unscaled,
-                         [&] { observer.observe(event::gradients_ready{begun(), norm, parameters.tensors}); });
+                         [&] { observer->observe(event::gradients_ready{begun(), norm, parameters.tensors}); });
 }
 
 KEEL_BODY void update_parts::begin_update(update_facts& facts) {

@@ -43,6 +43,12 @@ struct watched_run {
   std::function<std::optional<std::vector<std::int64_t>>(std::int64_t)> exchange_signs{};
 };
 
+constexpr bool is_watched(timeout::settings const& limits) {
+  return limits.soft > 0 || limits.hard > 0 || limits.first_update > 0 || limits.force_exit > 0 ||
+         limits.heartbeat_interval > 0;
+}
+
+/// Where `limits` limit nothing it watches nothing.
 class run_watch {
  public:
   run_watch(timeout::settings const& limits, watched_run of);
@@ -101,19 +107,6 @@ class run_watch {
   std::condition_variable ends_;
   bool is_over_ = false;
   std::thread thread_;  ///< last: it works with all of them
-};
-
-constexpr bool is_watched(timeout::settings const& limits) {
-  return limits.soft > 0 || limits.hard > 0 || limits.first_update > 0 || limits.force_exit > 0 ||
-         limits.heartbeat_interval > 0;
-}
-
-/// Of a recipe that watches nothing.
-struct no_watch {
-  static void begin(std::int64_t /*updates*/) {}
-  static void end() {}
-  static void moved() {}
-  static void updated(std::int64_t /*updates*/) {}
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

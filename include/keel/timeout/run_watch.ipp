@@ -28,6 +28,7 @@ inline constexpr std::chrono::seconds longest_report{10};
 inline constexpr std::int64_t farewell = -2;
 
 KEEL_BODY run_watch::run_watch(timeout::settings const& limits, watched_run of) : limits_(limits), of_(std::move(of)) {
+  if (!is_watched(limits)) return;
   // Signals are for the program's own threads.
   sigset_t all, before;
   ::sigfillset(&all);
@@ -37,6 +38,7 @@ KEEL_BODY run_watch::run_watch(timeout::settings const& limits, watched_run of) 
 }
 
 KEEL_BODY run_watch::~run_watch() {
+  if (!thread_.joinable()) return;
   {
     std::lock_guard<std::mutex> const lock(mutex_);
     is_over_ = true;
@@ -46,6 +48,7 @@ KEEL_BODY run_watch::~run_watch() {
 }
 
 KEEL_BODY void run_watch::begin(std::int64_t updates) {
+  if (!thread_.joinable()) return;
   updates_.store(updates);
   trains_.store(this_thread());
   moved();

@@ -23,6 +23,7 @@
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/reject_call.hpp>
 #include <keel/trainer/checkpointed_step.hpp>
+#include <keel/trainer/environment.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
@@ -67,11 +68,10 @@ enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 /// A trainer's part; the trainer's own members of the same names document what users call.
 class checkpoint_manager {
  public:
-  /// All of them outlive this; `directory` is null where the options name none. `new_run_id` is the environment's. Of several ranks every one
+  /// All of them outlive this; `directory` is null where the options name none. Of several ranks every one
   /// has a manager, and calls the same.
-  checkpoint_manager(config const& recipe, trainer_options const& options, std::string (*new_run_id)(),
-                     run_directory* directory, checkpointed_step& step, run_progress& progress, run_log& log, hooks& listeners,
-                     run_of_ranks ranks = {});
+  checkpoint_manager(config const& recipe, trainer_options const& options, environment const& machine, run_directory* directory,
+                     checkpointed_step& step, run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks = {});
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -243,7 +243,7 @@ class checkpoint_manager {
 
   config const& recipe_;
   trainer_options const& options_;
-  std::string (*new_run_id_)();
+  environment const& machine_;
   run_directory* directory_;
   checkpointed_step& step_;
   run_progress& progress_;

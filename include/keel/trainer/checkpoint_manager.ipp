@@ -34,11 +34,11 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_options const& options,
-                                                 std::string (*new_run_id)(), run_directory* directory, checkpointed_step& step,
+                                                 environment const& machine, run_directory* directory, checkpointed_step& step,
                                                  run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks)
     : recipe_(recipe),
       options_(options),
-      new_run_id_(new_run_id),
+      machine_(machine),
       directory_(directory),
       step_(step),
       progress_(progress),
@@ -314,7 +314,7 @@ KEEL_BODY bool checkpoint_manager::is_due_by_count(std::int64_t updates, bool up
 }
 
 KEEL_BODY std::string const& checkpoint_manager::run_id() {
-  if (run_id_.empty()) run_id_ = new_run_id_();
+  if (run_id_.empty()) run_id_ = machine_.new_run_id();
   return run_id_;
 }
 
@@ -439,7 +439,7 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
   std::optional<opened_checkpoint> opened;
   try {
     nlohmann::json const place = ranks_.of_first([&]() -> nlohmann::json {
-      opened = saver_->open(step_.updates(), run_id(), new_run_id_(), keep, at_once ? kind::yes : kind::no,
+      opened = saver_->open(step_.updates(), run_id(), machine_.new_run_id(), keep, at_once ? kind::yes : kind::no,
                             [this] { require_lock(); });
       if (!opened) return nullptr;
       return opened->directory.string();

@@ -53,6 +53,9 @@ class checkpointed_step {
   virtual moving_average* average() = 0;
   virtual void require_parameters_in_place() = 0;
   virtual std::int64_t updates() const = 0;
+  /// What is done for memory, and into how many pieces a micro-batch is cut.
+  virtual memory_settings const& relief() = 0;
+  virtual std::int64_t pieces() const = 0;
   virtual bool at_boundary() const = 0;
   virtual bool is_half_updated() const = 0;
   virtual void settle() = 0;
@@ -95,6 +98,8 @@ class checkpointed final : public checkpointed_step {
   }
   moving_average* average() override { return step_.average_or_null(); }
   std::int64_t updates() const override { return step_.updates(); }
+  memory_settings const& relief() override { return step_.relief(); }
+  std::int64_t pieces() const override { return step_.pieces(); }
   bool at_boundary() const override { return step_.at_boundary(); }
   bool is_half_updated() const override { return step_.is_half_updated(); }
   void settle() override { step_.settle(); }

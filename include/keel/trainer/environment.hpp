@@ -1,18 +1,17 @@
-// The seams of a trainer as types: signals, autocast, how the host reads a device. Files and clock are options. A test derives from
-// environment and replaces one.
+// What a trainer takes from the machine that it runs on, beside files and clock, which are options. A test derives from it and replaces a
+// function.
 #pragma once
 
 #include <keel/step/step_environment.hpp>
-#include <keel/trainer/signals.hpp>
 #include <random>
 #include <string>
 
 namespace keel::inline KEEL_MODE {
 
-struct environment : step_environment {
-  using stop = signal_listener;
+class environment : public step_environment {
+ public:
   /// What distinguishes the checkpoints of one run from all others: 16 letters.
-  static std::string new_run_id() {
+  virtual std::string new_run_id() const {
     std::random_device chance;
     std::string id;
     for (int i = 0; i < 16; ++i) id += "0123456789abcdef"[chance() % 16];

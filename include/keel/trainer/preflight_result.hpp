@@ -53,16 +53,17 @@ struct trainer_options;
 
 namespace keel::detail::inline KEEL_MODE {
 
+class evaluator;
 class step_engine;
 
 /// What a trainer hands to its preflight. All of it outlives the call.
-template <class Recipe, class Environment, class Evaluator>
+template <class Recipe, class Environment>
 struct preflight_subject {
   using recipe = Recipe;
   using environment = Environment;
   step_engine& step;
   registered_states& registered;
-  Evaluator const& evaluator;
+  evaluator const& evaluations;
   trainer_options const& options;
   std::int64_t length;  ///< updates of the run; 0: not known
 };

@@ -24,6 +24,7 @@
 #include <keel/rule/reject_call.hpp>
 #include <keel/step/taken_batch.hpp>
 #include <keel/step/update_trace.hpp>
+#include <keel/trainer/change_batch.hpp>
 #include <keel/trainer/progress.hpp>
 #include <memory>
 #include <optional>
@@ -95,32 +96,6 @@ template <class Result, class Argument>
 struct batch_of_loss<Result(Argument)> {
   using type = std::remove_cvref_t<Argument>;
 };
-
-/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` where there is that.
-template <class Change>
-struct change_tensors {
-  Change change;
-  template <class Field>
-  void operator()(char const* name, Field& value) {
-    constexpr field_kind kind = kind_of_field<Field>;
-    if constexpr (kind == field_kind::tensor) {
-      if (value.defined()) value = change(value);
-    } else if constexpr (holds_values<Field>) {
-      if constexpr (requires { value = change.list(value); }) value = change.list(value);
-    } else if constexpr (kind == field_kind::nested) {
-      value.visit(*this);
-    } else if constexpr (kind == field_kind::map) {
-      for (auto& [key, element] : value) (*this)(name, element);
-    } else {
-      for (auto& element : elements_of(value)) (*this)(name, element);
-    }
-  }
-};
-template <class Batch, class Change>
-void change_batch(Batch& batch, Change change) {
-  change_tensors<Change> archive{std::move(change)};
-  fields_of_batch(archive, "batch", batch);
-}
 
 /// Throws checkpoint_error (E05) for what is not what was saved.
 snapshot read_incident(std::filesystem::path const& incident);

@@ -56,6 +56,7 @@
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_of_ranks.hpp>
 #include <keel/trainer/run_part.hpp>
+#include <keel/trainer/signals.hpp>
 #include <keel/trainer/summary.hpp>
 #include <keel/trainer/update_timer.hpp>
 #include <keel/trainer/watched_run.hpp>
@@ -64,36 +65,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-
-namespace keel::detail::inline KEEL_MODE {
-
-/// run_parts with what an evaluator of this recipe asks of a step's type.
-template <class Recipe, class Environment>
-class evaluated_parts {
- public:
-  static constexpr config configured = kinds_of(config_of<Recipe>);
-  static constexpr bool averages = false;
-  evaluated_parts(run_parts& parts, iterations_of_ranks const& ranks, time_source const& time)
-      : parts_(parts), ranks_(ranks), phases_(time) {}
-  void settle() { parts_.settle(); }
-  bool at_boundary() const { return parts_.at_boundary(); }
-  torch::nn::Module& model() { return parts_.model(); }
-  parameter_list const& parameters() { return parts_.parameters(); }
-  std::int64_t pieces() const { return 1; }
-  memory_settings const& relief() { return parts_.relief(); }
-  std::int64_t updates() const { return parts_.updates(); }
-  config const& recipe_value() const { return parts_.recipe_value(); }
-  step_environment const& environment() const { return machine_of<Environment>(); }
-  auto& phases() { return phases_; }
-  iterations_of_ranks const& ranks() const { return ranks_; }
-
- private:
-  run_parts& parts_;
-  iterations_of_ranks const& ranks_;
-  phase_clock phases_;
-};
-
-}  // namespace keel::detail::inline KEEL_MODE
 
 namespace keel::inline KEEL_MODE {
 
@@ -162,10 +133,10 @@ class run {
       auto const ends = c10::make_scope_exit([this] { watch_.end(); });
       watch_.begin(parts_.updates());
       {
-        phase_scope const agreeing(evaluated_.phases(), run_phase::update);
+        phase_scope const agreeing(phases_, run_phase::update);
         ranks_.end(progress_.cursor.consumed, in_iteration_, !parts_.at_boundary());
       }
-      phase_scope const saving(evaluated_.phases(), run_phase::saving);
+      phase_scope const saving(phases_, run_phase::saving);
       settle_all();
       drop_open_updates();
       outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
@@ -220,15 +191,15 @@ class run {
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
   void evaluate_on(Batches batches, LossOf loss_of) {
-    evaluator_.add(std::string(), std::move(batches), std::move(loss_of));
+    evaluator_.template add<recipe_type>(std::string(), std::move(batches), std::move(loss_of));
   }
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
-    evaluator_.add(std::move(name), std::move(batches), std::move(loss_of));
+    evaluator_.template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
   }
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
-    return evaluator_.evaluate("", 0, batches, loss_of);
+    return evaluator_.evaluate(batches, loss_of);
   }
 
   // Where it stands.
@@ -243,7 +214,6 @@ class run {
   template <class, class>
   friend class part;
   using phase_scope = phase_clock::scope;
-  static constexpr bool is_strict = configured.determinism.kind == determinism::kind::strict;
   static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
   run(detail::recipe_numbers const& all, trainer_options options, world_of_ranks const& world)
@@ -392,7 +362,7 @@ class run {
     run& run_;
     Batches batches_;
     std::int64_t epochs_;
-    typename Environment::stop signals_;
+    signal_listener signals_;
     std::optional<detail::batch_walk<source>> walk_;
     std::optional<batch_type> batch_;
     bool opened_ = false, over_ = false;
@@ -439,7 +409,7 @@ class run {
     }
     run& run_;
     std::int64_t until_;
-    typename Environment::stop signals_;
+    signal_listener signals_;
     bool over_ = false;
     looping looping_{run_};
   };
@@ -477,16 +447,11 @@ class run {
     checkpoints_.note_random();
     begun_ = true;
   }
-  /// The watch of the recipe, where it has one.
-  auto make_watch() {
-    if constexpr (detail::is_watched(configured.timeout)) {
-      evaluator_.before_each_batch([this] { watch_.moved(); });
-      evaluated_.phases().listen(&shown_);
-      return detail::run_watch(recipe_value().timeout, detail::watched(recipe_value().timeout, directory_.get(), options_,
-                                                                       ranks_.world(), [this] { return shown_.now(); }));
-    } else {
-      return detail::no_watch();
-    }
+  detail::watched_run watched() {
+    evaluator_.before_each_batch([this] { watch_.moved(); });
+    phases_.listen(&shown_);
+    if (!detail::is_watched(recipe_value().timeout)) return {};
+    return detail::watched(recipe_value().timeout, directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); });
   }
 
   /// Of several ranks they agree here. -1: all have a batch.
@@ -497,7 +462,7 @@ class run {
       if (save_signal_.take_request()) checkpoints_.ask();
       mine = {signals.received(), stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
     }
-    phase_scope const agreeing(evaluated_.phases(), run_phase::update);
+    phase_scope const agreeing(phases_, run_phase::update);
     return ranks_.begin(has_batch, mine);
   }
   /// An epoch ends on this rank, which has more of it, because it ends on another one.
@@ -634,7 +599,7 @@ class run {
   }
   void save_at_boundary(bool applied) {
     auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
-    phase_scope const saving(evaluated_.phases(), run_phase::saving);
+    phase_scope const saving(phases_, run_phase::saving);
     bool const asked = ranks_.is_shared() ? ranks_.take_save_request() : save_signal_.take_request();
     if (checkpoints_.at_boundary(applied, asked, slowest)) data_moved_ = true;
     watch_.moved();
@@ -695,23 +660,17 @@ class run {
   detail::iterations_of_ranks ranks_;
   hooks hooks_;
   detail::run_parts parts_{numbers_.value()};
-  detail::evaluated_parts<recipe_type, Environment> evaluated_{parts_, ranks_, options_.clock()};
+  phase_clock phases_{options_.clock()};
   console console_;
   detail::opened_directory directory_;
   run_progress progress_{recipe_value().evaluation};
   save_listener save_signal_{saves && options_.stop_on_signals};
   run_log log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator<recipe_type, detail::evaluated_parts<recipe_type, Environment>> evaluator_{evaluated_, progress_, log_,
-                                                                                               hooks_, options_.clock()};
-  detail::checkpoint_manager checkpoints_{recipe_value(),
-                                          options_,
-                                          &Environment::new_run_id,
-                                          directory_.get(),
-                                          parts_,
-                                          progress_,
-                                          log_,
-                                          hooks_,
-                                          detail::run_of_ranks(ranks_.world())};
+  detail::evaluator evaluator_{{parts_, recipe_value(), phases_, ranks_.world(), detail::machine_of<Environment>(), progress_,
+                                log_, hooks_, options_.clock()}};
+  detail::checkpoint_manager checkpoints_{
+      recipe_value(), options_, detail::machine_of<Environment>(),   directory_.get(), parts_, progress_,
+      log_,           hooks_,   detail::run_of_ranks(ranks_.world())};
   update_timer timer_{options_.clock()};
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   std::atomic<bool> stop_requested_{false};
@@ -723,12 +682,12 @@ class run {
   bool console_begun_ = false;
   bool data_moved_ = false;  ///< by a rollback
   int signal_ = 0;
-  std::optional<typename Environment::stop> until_the_end_;  ///< of several ranks that a signal stops
+  std::optional<signal_listener> until_the_end_;  ///< of several ranks that a signal stops
   bool const was_seeded_ = is_seeded(recipe_value().determinism);
   std::int64_t tokens_before_ = 0;
   time_source::time_point started_ = options_.clock().now();
   detail::shown_phase shown_{[this] { watch_.moved(); }};
-  detail::watch_if<detail::is_watched(configured.timeout)> watch_ = make_watch();
+  detail::run_watch watch_{recipe_value().timeout, watched()};
 };
 
 }  // namespace keel::inline KEEL_MODE

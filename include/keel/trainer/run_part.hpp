@@ -175,8 +175,8 @@ class run_parts final : public checkpointed_step {
 
   // As evaluations see it.
   config const& recipe_value() const { return recipe_; }
-  std::int64_t pieces() const { return 1; }
-  memory_settings const& relief() { return first().relief(); }
+  std::int64_t pieces() const override { return 1; }
+  memory_settings const& relief() override { return first().relief(); }
 
  private:
   struct nested {

@@ -1,0 +1,96 @@
+// Batches of any type with other tensors in them, and without rows that are not finite.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <algorithm>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <keel/batch_guard/batch_watch.hpp>
+#include <keel/checkpoint/batch_fields.hpp>
+#include <keel/checkpoint/fields.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` where there is that.
+template <class Change>
+struct change_tensors {
+  Change change;
+  template <class Field>
+  void operator()(char const* name, Field& value) {
+    constexpr field_kind kind = kind_of_field<Field>;
+    if constexpr (kind == field_kind::tensor) {
+      if (value.defined()) value = change(value);
+    } else if constexpr (holds_values<Field>) {
+      if constexpr (requires { value = change.list(value); }) value = change.list(value);
+    } else if constexpr (kind == field_kind::nested) {
+      value.visit(*this);
+    } else if constexpr (kind == field_kind::map) {
+      for (auto& [key, element] : value) (*this)(name, element);
+    } else {
+      for (auto& element : elements_of(value)) (*this)(name, element);
+    }
+  }
+};
+template <class Batch, class Change>
+void change_batch(Batch& batch, Change change) {
+  change_tensors<Change> archive{std::move(change)};
+  fields_of_batch(archive, "batch", batch);
+}
+
+/// Leaves those rows in what has so many.
+struct keep_rows {
+  at::Tensor numbers;  ///< int64, on the host
+  std::int64_t rows;
+  at::Tensor operator()(at::Tensor const& one) const {
+    return one.dim() > 0 && one.size(0) == rows ? one.index_select(0, numbers.to(one.device())) : one;
+  }
+  template <class Number>
+  std::vector<Number> list(std::vector<Number> const& all) const {
+    if (static_cast<std::int64_t>(all.size()) != rows) return all;
+    std::vector<Number> kept;
+    for (std::int64_t i = 0; i < numbers.numel(); ++i)
+      kept.push_back(all[static_cast<std::size_t>(numbers.data_ptr<std::int64_t>()[i])]);
+    return kept;
+  }
+};
+
+/// The rows of a batch that are finite, where others are not and some are; `drop(count, rows)` is called with how many are left out. Throws
+/// error (E12) for a batch without rows that could be dropped.
+template <class Batch>
+std::optional<Batch> finite_rows_of(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
+  if constexpr (!countable_batch<Batch>) {
+    return std::nullopt;  // the step rejects it (U14)
+  } else if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || requires { batch.granularity(); }) {
+    reject_call<rule::U60, Batch>();
+  } else {
+    std::int64_t const rows = batch_traits<Batch>::rows(batch);
+    batch_contents contents = contents_of(batch);
+    Batch finite = batch;
+    if (contents.inputs.empty())
+      change_batch(finite, [&](at::Tensor const& one) { return contents.inputs.push_back(one), one; });
+    auto const has_rows = [&](at::Tensor const& one) { return one.dim() > 0 && one.size(0) == rows; };
+    if (std::none_of(contents.inputs.begin(), contents.inputs.end(), has_rows))
+      throw error("E12",
+                  "keel::batch_guard::drop finds no tensor with the batch's " + std::to_string(rows) +
+                      " rows. Use keel::batch_guard::check, or a batch whose tensors have its rows as their first dimension.");
+    at::Tensor const numbers = finite_rows(contents, rows);
+    if (!numbers.defined()) return std::nullopt;
+    drop(rows - numbers.numel(), rows);
+    change_batch(finite, keep_rows{numbers, rows});
+    return finite;
+  }
+  return std::nullopt;
+}
+
+}  // namespace keel::detail::inline KEEL_MODE

@@ -1,0 +1,116 @@
+// The bodies of evaluator.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <chrono>
+#include <cstddef>
+#include <keel/step/gradients.hpp>
+#include <keel/step/update_decision.hpp>
+#include <keel/trainer/evaluator.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
+#include <optional>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY std::string name_of_value(std::string const& evaluation, std::string const& value) {
+  std::string const name = value.empty() ? "loss" : value;
+  return evaluation.empty() ? name : evaluation + "/" + name;
+}
+
+KEEL_BODY void evaluator::replace_or_add(std::string name, measurement measure) {
+  auto const known = std::find_if(all_.begin(), all_.end(), [&](auto const& one) { return one.name == name; });
+  if (known != all_.end()) {
+    known->measure = std::move(measure);
+  } else {
+    all_.push_back({std::move(name), std::move(measure)});
+  }
+}
+
+KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measurement const& measure, std::int64_t most) {
+  of_.models.settle();
+  auto const began = of_.time.now();
+  phase_clock::scope const timed(of_.phases, run_phase::evaluating);
+  // At a boundary the gradients are of no more use: the next update begins without them.
+  auto const make_room = [this] {
+    if (of_.models.at_boundary()) clear_gradients(of_.models.parameters().tensors);
+  };
+  is_inside_ = true;
+  evaluation_result result = [&] {
+    // Inside an update what the program changes between two micro-batches is its own.
+    unchanged_program_state const unchanged(of_.models.at_boundary() ? program_ : nullptr);
+    return measure(most, {of_.models.pieces(), may_cut(), of_.models.relief().attention, make_room, each_batch_});
+  }();
+  if (shard::is_of_ranks(of_.recipe.shard)) combine_over(of_.world, name, result);
+  is_inside_ = false;
+  double const taken = std::chrono::duration<double, std::milli>(of_.time.now() - began).count();
+  of_.log.evaluated(of_.models.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
+  if (!of_recipe_) of_.hooks(event::evaluated{of_.models.updates(), name, result});
+  return result;
+}
+
+KEEL_BODY double evaluator::evaluate_all() {
+  auto const began = of_.time.now();
+  std::vector<std::pair<std::string, double>> values;
+  std::vector<evaluation_result> results;
+  auto const evaluate_each = [&] {
+    raised const of_recipe(of_recipe_);
+    for (auto const& one : all_) {
+      results.push_back(evaluate(one.name, one.measure, settings().batches));
+      for (auto const& [name, value] : results.back().values) values.emplace_back(name_of_value(one.name, name), value);
+    }
+  };
+  moving_average* const average = settings().averaged ? of_.models.average() : nullptr;
+  if (average != nullptr) {
+    auto const in_place = average->swap_in();
+    evaluate_each();
+  } else {
+    evaluate_each();
+  }
+  // With the parameters in their place.
+  for (std::size_t i = 0; i < results.size(); ++i) of_.hooks(event::evaluated{of_.models.updates(), all_[i].name, results[i]});
+  slowest_ = std::max(slowest_, std::chrono::duration<double>(of_.time.now() - began).count());
+  return judged(values);
+}
+
+KEEL_BODY void evaluator::rehearse_each(
+    std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const {
+  for (named_evaluation const& one : all_) {
+    use(one.name, [&](std::int64_t most) { one.measure(most, {1, may_cut(), of_.models.relief().attention, [] {}, {}}); });
+  }
+}
+
+KEEL_BODY void evaluator::require_any() const {
+  if (settings().kind == evaluation::kind::none || !all_.empty()) return;
+  throw error("E12", "the recipe evaluates every " + std::to_string(settings().interval) +
+                         (settings().kind == evaluation::kind::every ? " updates" : " epochs") +
+                         ", and has nothing to evaluate on. Call evaluate_on(batches, loss_of) before the run.");
+}
+
+KEEL_BODY bool evaluator::is_due(std::int64_t updates) const {
+  return settings().kind == evaluation::kind::every && updates % settings().interval == 0;
+}
+
+KEEL_BODY bool evaluator::is_due_by_epochs() const {
+  if (settings().kind != evaluation::kind::every_epochs) return false;
+  std::int64_t const interval = settings().interval;
+  return of_.progress.cursor.epoch / interval > of_.progress.record.evaluated_epochs / interval;
+}
+
+KEEL_BODY double evaluator::judged(std::vector<std::pair<std::string, double>> const& values) const {
+  if (settings().monitor.empty()) return values.front().second;
+  std::string const wanted = settings().monitor.letters;
+  std::string there;
+  for (auto const& [name, value] : values) {
+    if (name == wanted || name.ends_with("/" + wanted)) return value;
+    there += (there.empty() ? "" : ", ") + name;
+  }
+  throw error("E12", "the recipe monitors " + wanted + ", and its evaluations give " + there +
+                         ". Return keel::batch_metrics with that name, or monitor one of these.");
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,175 @@
+// The bodies of run_observer.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/metrics/operation_count.hpp>
+#include <keel/shard/optimizer_shares.hpp>
+#include <keel/trainer/open_directory.hpp>
+#include <keel/trainer/run_beginning.hpp>
+#include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_incidents.hpp>
+#include <keel/trainer/run_observer.hpp>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY run_observer::run_observer(step_engine& step, run_log& log, trainer_options const& options, run_directory* directory,
+                                     bool alarms_write_incidents)
+    : step_(step),
+      log_(log),
+      options_(options),
+      directory_(directory),
+      batches_(step.recipe_value().batch_guard),
+      failure_(std::make_unique<nlohmann::ordered_json>()),
+      gpu_(step.parameters().tensors.front().device()),
+      profiles_(step.recipe_value().profile, directory == nullptr ? std::filesystem::path() : root_of(*directory) / "profiles",
+                step.parameters().tensors.front().device()) {
+  if (recipe().incident.kind == keel::incident::kind::keep && options.run_directory.empty())
+    throw error("E12",
+                "the recipe keeps incidents but options.run_directory is empty. Name a directory, or use "
+                "keel::incident::trace.");
+  if (alarms_write_incidents && options.run_directory.empty())
+    throw error("E12",
+                "an alarm of the recipe writes incidents but options.run_directory is empty. Name a directory, or bind "
+                "keel::health::log.");
+}
+
+KEEL_BODY run_observer::~run_observer() = default;
+
+KEEL_BODY void run_observer::begins(bool resumed) {
+  optimizer_shares::inside const shares(step_.ranks().shares());
+  auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
+  if (resumed && description.is_object())
+    description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
+  if (description.is_object() && !options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
+  log_.begins(step_.updates(), description);
+}
+
+KEEL_BODY void run_observer::failing(std::exception const& thrown, bool evaluates) {
+  *failure_ = nullptr;
+  if (!is_out_of_memory(thrown) && dynamic_cast<out_of_memory_error const*>(&thrown) == nullptr) return;
+  if (auto const where = step_.shortage()) {
+    *failure_ = describe_shortage(*where);
+  } else {
+    *failure_ = describe_shortage(evaluates ? "evaluating" : "between updates", step_.parameters().tensors.front().device());
+  }
+}
+
+KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at) {
+  if (recipe().batch_guard.kind == batch_guard::kind::off) return;
+  if (looks_) {
+    try {
+      batches_.at(at.epoch, at.position);
+      if (batches_.is_on()) {
+        for (batch_finding const& found : batches_.look_at(contents())) say(found);
+      }
+      if (auto const guess = batches_.take_guess()) log_.labels(step_.updates(), *guess);
+    } catch (data_error const&) {
+      throw;
+    } catch (std::exception const& thrown) {
+      // A tensor that LibTorch cannot look at, or no memory for it: the run goes on without a guard.
+      looks_ = false;
+      log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
+    }
+  }
+  log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
+}
+
+KEEL_BODY void run_observer::dropped(std::int64_t count, std::int64_t rows) {
+  log_.found(step_.updates(), batches_.dropped(count, rows));
+}
+
+KEEL_BODY void run_observer::end_epoch() {
+  for (batch_finding const& found : batches_.end_epoch()) say(found);
+}
+
+KEEL_BODY double run_observer::use_operations(double per_token) {
+  operations_per_token_ = per_token;
+  if (options_.peak_operations_per_second > 0.0) peak_ = options_.peak_operations_per_second;
+  if (peak_ > 0.0) return per_token;
+  auto const precision = recipe().precision.kind;
+  auto const dtype = precision == precision::kind::fp32   ? at::kFloat
+                     : precision == precision::kind::bf16 ? at::kBFloat16
+                                                          : at::kHalf;
+  try {
+    peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
+  } catch (std::exception const& thrown) {
+    if (!is_out_of_memory(thrown)) throw;
+    log_.notice(
+        "warning: memory does not suffice to measure the device's peak; set options.peak_operations_per_second for "
+        "utilisation");
+  }
+  return per_token;
+}
+
+KEEL_BODY layer_detail run_observer::layers_due(bool has_place) const {
+  if (!has_place && options_.sinks.empty()) return layer_detail::none;
+  std::int64_t const next = step_.updates() + (step_.is_pending() ? 2 : 1);
+  auto const is_due = [&](std::int64_t every) { return every > 0 && next % every == 0; };
+  if (is_due(options_.histograms_every)) return layer_detail::distributions;
+  return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
+}
+
+KEEL_BODY void run_observer::incident(event::incident const& event, checkpoint_manager& checkpoints,
+                                      data_cursor const& began_at, std::int64_t attempts) {
+  nlohmann::ordered_json description = describe_incident(event, attempts + 1);
+  description["epoch"] = began_at.epoch;
+  description["position"] = began_at.position;
+  written_incident written;
+  if (recipe().incident.kind == keel::incident::kind::keep) {
+    auto const& began_with = event.began_with.micro_batches;
+    try {
+      random_snapshot const now = random_snapshot::take(step_.parameters().device);
+      snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
+      // A share of the moments is of no use to a replay, which makes no update.
+      if (step_.ranks().shares() != nullptr) {
+        content.optimizer.clear();
+        content.state["optimizer"]["state"] = nlohmann::json::object();
+      }
+      add_incident(content, event, description);
+      written =
+          write_incident(directory_->files(), directory_->root(), attempts + 1, recipe().incident.most, content, description);
+      if (!written.not_removed.empty()) log_.notice("warning: an older incident was not removed: " + written.not_removed);
+    } catch (std::exception const& thrown) {
+      // What the run does with the update does not depend on it.
+      log_.notice("warning: an incident was not kept: " + first_line(thrown));
+    }
+  }
+  log_.incident(event.update, description, written.path.string(), written.bytes);
+}
+
+KEEL_BODY void run_observer::before_update(std::int64_t attempt) {
+  if (recipe().profile.kind == profile::kind::off) return;
+  profiles_.before_update(step_.updates(), attempt, step_.phases());
+  say_what_is_written();
+}
+
+KEEL_BODY void run_observer::end() {
+  if (recipe().profile.kind == profile::kind::off) return;
+  try {
+    profiles_.end(step_.phases());
+    say_what_is_written();
+  } catch (std::exception const& thrown) {
+    // The run's end is what counts.
+    log_.notice("warning: a profile was lost: " + first_line(thrown));
+  }
+}
+
+KEEL_BODY void run_observer::say(batch_finding const& found) {
+  if (batches_.is_news(found.what)) log_.found(step_.updates(), found);
+}
+
+KEEL_BODY void run_observer::say_what_is_written() {
+  while (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
+  if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>

@@ -1,0 +1,62 @@
+// The batches of a fit with its loss function, whatever the types of both: all that the loop asks of them.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/FunctionRef.h>
+
+#include <cstdint>
+#include <keel/core/outcome.hpp>
+#include <keel/data/batch_source.hpp>
+#include <keel/trainer/batch_walk.hpp>
+#include <keel/trainer/epoch.hpp>
+#include <keel/trainer/progress.hpp>
+
+namespace keel::detail::inline KEEL_MODE {
+
+class training_data {
+ public:
+  training_data() = default;
+  training_data(training_data const&) = delete;
+  training_data& operator=(training_data const&) = delete;
+  virtual ~training_data() = default;
+
+  /// False for a range that can be read once.
+  virtual bool is_repeatable() const = 0;
+  /// As keel::detail::epoch_length.
+  virtual std::int64_t epoch_length(std::int64_t given, bool is_alone) = 0;
+  /// As keel::detail::take_order_of.
+  virtual void take_order(bool is_alone, bool accept_another) = 0;
+  // As batch_walk.
+  virtual void open(c10::function_ref<void(std::int64_t position)> begin) = 0;
+  virtual bool has_batch() = 0;
+  virtual void next() = 0;
+  virtual void close() = 0;
+  /// Trains on the batch that is there.
+  virtual step_outcome train() = 0;
+};
+
+/// `Train` takes a batch. All of them outlive this.
+template <class Source, class Train>
+class training_data_of final : public training_data {
+ public:
+  training_data_of(Source& source, data_cursor& cursor, at::DeviceType device, Train const& train)
+      : source_(source), cursor_(cursor), walk_(source, cursor, device), train_(train) {}
+  bool is_repeatable() const override { return detail::is_repeatable<Source>; }
+  std::int64_t epoch_length(std::int64_t given, bool is_alone) override {
+    return detail::epoch_length(source_, given, is_alone);
+  }
+  void take_order(bool is_alone, bool accept_another) override { take_order_of(cursor_, source_, is_alone, accept_another); }
+  void open(c10::function_ref<void(std::int64_t)> begin) override { walk_.open(begin); }
+  bool has_batch() override { return walk_.has_batch(); }
+  void next() override { walk_.next(); }
+  void close() override { walk_.close(); }
+  step_outcome train() override { return train_(walk_.batch()); }
+
+ private:
+  Source& source_;
+  data_cursor& cursor_;
+  batch_walk<Source> walk_;
+  Train const& train_;
+};
+
+}  // namespace keel::detail::inline KEEL_MODE
