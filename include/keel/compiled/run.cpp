@@ -17,6 +17,7 @@
 #include <keel/profile/recorded_profile.ipp>
 #include <keel/timeout/run_watch.ipp>
 #include <keel/trainer/evaluator.ipp>
+#include <keel/trainer/hooks.ipp>
 #include <keel/trainer/iterations_of_ranks.ipp>
 #include <keel/trainer/late_parts.ipp>
 #include <keel/trainer/open_directory.ipp>

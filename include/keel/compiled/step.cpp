@@ -11,6 +11,7 @@
 #include <keel/gradients/gradient_memory.ipp>
 #include <keel/gradients/interference.ipp>
 #include <keel/gradients/mixed_dtypes.ipp>
+#include <keel/libtorch/compatibility.ipp>
 #include <keel/libtorch/ivalue_first.hpp>
 #include <keel/lora/lora.ipp>
 #include <keel/loss_scale/device_scale.ipp>
@@ -22,6 +23,7 @@
 #include <keel/nonfinite/operation_watch.ipp>
 #include <keel/offload/mapped_memory.ipp>
 #include <keel/optimizer/parameter_state.ipp>
+#include <keel/precision/autocast.ipp>
 #include <keel/recompute/recompute.ipp>
 #include <keel/schedule/lr_schedule.ipp>
 #include <keel/step/closure_backup.ipp>

@@ -1,6 +1,7 @@
 // A snapshot of LibTorch's default generators, so that a step can be run again with the same dropout.
 #pragma once
 
+#include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>

@@ -10,30 +10,20 @@ namespace keel::inline KEEL_MODE {
 
 class autocast_scope {
  public:
-  autocast_scope(at::DeviceType device, precision::kind precision)
-      : device_(device), active_(precision != precision::kind::fp32), before_(libtorch::get_autocast(device)) {
-    if (!active_) return;
-    libtorch::set_autocast(device_, {true, precision == precision::kind::bf16 ? at::kBFloat16 : at::kHalf});
-    at::autocast::set_autocast_cache_enabled(false);
-    at::autocast::increment_nesting();
-  }
+  autocast_scope(at::DeviceType device, precision::kind precision);
   autocast_scope(autocast_scope const&) = delete;
   autocast_scope& operator=(autocast_scope const&) = delete;
-  ~autocast_scope() {
-    if (!active_) return;
-    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
-    at::autocast::set_autocast_cache_enabled(cached_before_);
-    libtorch::set_autocast(device_, before_);
-  }
-
-  static bool computes_in_bfloat16(at::DeviceType device) { return libtorch::computes_in_bfloat16(device); }
-  static bool computes_in_half(at::DeviceType device) { return libtorch::computes_in_half(device); }
+  ~autocast_scope();
 
  private:
   at::DeviceType device_;
   bool active_;
   libtorch::autocast_state before_;
-  bool cached_before_ = at::autocast::is_autocast_cache_enabled();
+  bool cached_before_;
 };
 
 }  // namespace keel::inline KEEL_MODE
+
+#ifndef KEEL_COMPILED
+#include <keel/precision/autocast.ipp>
+#endif

@@ -65,15 +65,15 @@ class forward_context {
     struct put_back {
       forward_context now;
       bool random;
-      bool cached = at::autocast::is_autocast_cache_enabled();
+      bool cached = libtorch::caches_casts();
       ~put_back() {
-        at::autocast::set_autocast_cache_enabled(cached);
+        libtorch::cache_casts(cached);
         now.set(random);
       }
     } const after{forward_context(device_), random};
     set(random);
     // Casts of weights that the recomputation makes must not stay for whoever comes next.
-    at::autocast::set_autocast_cache_enabled(false);
+    libtorch::cache_casts(false);
     at::AutoGradMode with_gradients(true);
     unit_scope const units(units_);
     attention_scope const attention(attention_);

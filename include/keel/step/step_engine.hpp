@@ -29,8 +29,8 @@ class step_engine : public own_backward_runner {
   /// As update_parts.
   step_engine(torch::nn::Module& model, torch::optim::Optimizer& optimizer, recipe_numbers const& numbers,
               recipe_rules const& rules, custom_policies const& custom, std::int64_t updates, step_observer& observer,
-              world_of_ranks const& world, step_environment const& environment)
-      : parts_(model, optimizer, numbers, rules, custom, updates, observer, world, environment) {}
+              world_of_ranks const& world, step_environment const& environment);
+  ~step_engine();
   step_engine(step_engine const&) = delete;
   step_engine& operator=(step_engine const&) = delete;
 

@@ -32,6 +32,13 @@ struct visited_clip {
   }
 };
 
+KEEL_BODY step_engine::step_engine(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
+                                   detail::recipe_numbers const& numbers, recipe_rules const& rules,
+                                   custom_policies const& custom, std::int64_t updates, step_observer& observer,
+                                   world_of_ranks const& world, step_environment const& environment)
+    : parts_(model, optimizer, numbers, rules, custom, updates, observer, world, environment) {}
+KEEL_BODY step_engine::~step_engine() = default;
+
 // Micro-batches.
 
 KEEL_BODY step_outcome step_engine::take(taken_batch& batch) {

@@ -53,6 +53,7 @@ struct update_parts {
                world_of_ranks const& world, step_environment const& machine);
   update_parts(update_parts const&) = delete;
   update_parts& operator=(update_parts const&) = delete;
+  ~update_parts();
 
   config const& recipe() const { return numbers.value(); }
   config const& present() const { return numbers.present(); }

@@ -50,6 +50,8 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
                 environment.decides_on_device(parameters.device));
 }
 
+KEEL_BODY update_parts::~update_parts() = default;
+
 KEEL_BODY update_decision update_parts::begin_decision() const {
   update_sums const& sums = pass.sums();
   require_declared_update(present().accumulate, micro_batches, sums.rows * context.run().world_size, is_first());

@@ -31,6 +31,11 @@ class hooks {
   }
 
  public:
+  hooks();
+  hooks(hooks const&) = delete;
+  hooks& operator=(hooks const&) = delete;
+  ~hooks();
+
   /// Adds a hook to every event that it can be called with; `[](auto const& e)` is called for all of them.
   template <class Hook>
   void add(Hook hook) {
@@ -73,3 +78,7 @@ class hooks {
 };
 
 }  // namespace keel::inline KEEL_MODE
+
+#ifndef KEEL_COMPILED
+#include <keel/trainer/hooks.ipp>
+#endif

@@ -1,0 +1,15 @@
+// The bodies of hooks.hpp.
+#pragma once
+
+#include <keel/trainer/hooks.hpp>
+
+#include <keel/core/detail/body_begin.inc>
+
+namespace keel::inline KEEL_MODE {
+
+KEEL_BODY hooks::hooks() = default;
+KEEL_BODY hooks::~hooks() = default;
+
+}  // namespace keel::inline KEEL_MODE
+
+#include <keel/core/detail/body_end.inc>
