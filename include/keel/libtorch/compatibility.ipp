@@ -90,23 +90,23 @@ KEEL_BODY std::uint64_t seed_of_generator(at::DeviceType device) {
 
 #if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 6)
 KEEL_BODY void fused_adamw(fused_adamw_list& list, double lr, double beta1, double beta2, double weight_decay, double eps,
-                        bool amsgrad, at::Tensor const& scale, at::Tensor const& found_inf) {
+                           bool amsgrad, at::Tensor const& scale, at::Tensor const& found_inf) {
   at::_fused_adamw_(list.parameters, list.gradients, list.averages, list.squares, list.largest, list.steps, lr, beta1, beta2,
                     weight_decay, eps, amsgrad, /*maximize=*/false, scale, found_inf);
 }
 #else
-KEEL_BODY void fused_adamw(fused_adamw_list&, double, double, double, double, double, bool, at::Tensor const&, at::Tensor const&) {
-}
+KEEL_BODY void fused_adamw(fused_adamw_list&, double, double, double, double, double, bool, at::Tensor const&,
+                           at::Tensor const&) {}
 #endif
 
 #if TORCH_VERSION_MAJOR < 2
 KEEL_BODY at::Tensor fused_attention(at::Tensor const&, at::Tensor const&, at::Tensor const& value, at::Tensor const&, double,
-                                  bool) {
+                                     bool) {
   return value;
 }
 #else
 KEEL_BODY at::Tensor fused_attention(at::Tensor const& query, at::Tensor const& key, at::Tensor const& value,
-                                  at::Tensor const& mask, double dropout, bool causal) {
+                                     at::Tensor const& mask, double dropout, bool causal) {
   if (mask.defined()) return at::scaled_dot_product_attention(query, key, value, mask, dropout, causal);
   return at::scaled_dot_product_attention(query, key, value, {}, dropout, causal);
 }
