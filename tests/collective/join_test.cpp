@@ -496,13 +496,9 @@ TEST_CASE("ranks train over a group that the program has, and a heartbeat over o
 }
 
 TEST_CASE("what ranks agree on is of each of them, whichever comes first, whether it is waited for, and beside other collectives") {
-  for (bool const are_direct : {false, true}) {
-    CAPTURE(are_direct);
     std::vector<std::int64_t> wrong(4, -1);
     run_threads(4, [&](own_group const& group, c10::intrusive_ptr<c10d::Store> const& store) {
-      auto messages = are_direct ? keel::detail::direct_messages::connect(*store, group->getRank(), 4, "localhost", 1, 20s) : nullptr;
-      if (are_direct && !messages) return;
-      keel::world_of_ranks const world(std::make_shared<keel::detail::group_transport<c10d::ProcessGroupGloo>>(group, 20s, store, std::move(messages)));
+      keel::world_of_ranks const world = keel::over(group, 20s, store);
       std::mt19937 draw(static_cast<unsigned>(world.rank()));
       at::Tensor const mine = at::zeros({20}, at::kDouble);
       std::int64_t found = 0;
@@ -522,76 +518,6 @@ TEST_CASE("what ranks agree on is of each of them, whichever comes first, whethe
       wrong[static_cast<std::size_t>(world.rank())] = found;
     });
     CHECK(wrong == std::vector<std::int64_t>(4, 0));
-  }
-}
-
-TEST_CASE("direct messages of ranks: strangers do not take a rank's place, and who is gone, takes its time or cannot connect is named") {
-  using keel::detail::direct_messages;
-  auto const store = c10::make_intrusive<c10d::HashStore>();
-  std::vector<std::string> said(3);
-  std::vector<std::thread> ranks;
-  std::atomic<int> connected = 0;
-  std::atomic<bool> has_waited = false, has_closed = false, has_ended = false;
-  for (int rank = 0; rank < 3; ++rank) {
-    ranks.emplace_back([&, rank] {
-      std::vector<int> strangers;
-      if (rank == 2) {
-        store->wait({"direct/0"}, 20s);
-        auto const bytes = store->get("direct/0");
-        std::istringstream words(std::string(bytes.begin(), bytes.end()));
-        std::string host;
-        int port = 0;
-        words >> host >> port;
-        // One says another word, and takes the place of this rank if it is believed; one says nothing.
-        strangers = {stranger_at(port, {1, 2}), stranger_at(port, {})};
-        if (strangers[0] < 0 || strangers[1] < 0) said[2] = "no strangers came; ";
-      }
-      auto messages = direct_messages::connect(*store, rank, 3, "127.0.0.1", 1, 20s);
-      if (!messages) return;
-      ++connected;
-      std::vector<double> all(3, -1.0);
-      std::span<std::byte> const bytes = std::as_writable_bytes(std::span(all));
-      auto const mine = [&](double value) {
-        all[static_cast<std::size_t>(rank)] = value;
-        return std::as_bytes(std::span(all).subspan(static_cast<std::size_t>(rank), 1));
-      };
-      messages->send(1, mine(rank + 0.5), 5s);
-      messages->wait(1, bytes, 20s);
-      if (all != std::vector<double>{0.5, 1.5, 2.5}) said[static_cast<std::size_t>(rank)] = "other numbers; ";
-      // One takes its time, is then at another collective than the others, and gone.
-      auto const exchange = [&](std::uint64_t number, std::chrono::milliseconds timeout) {
-        try {
-          messages->send(number, mine(1.0), 5s);
-          messages->wait(number, bytes, timeout);
-        } catch (std::exception const& thrown) {
-          said[static_cast<std::size_t>(rank)] += std::string(thrown.what()) + "; ";
-        }
-      };
-      auto const wait_for = [](std::atomic<bool>& that) {
-        while (!that) std::this_thread::sleep_for(1ms);
-      };
-      if (rank == 1) {
-        wait_for(has_waited);
-        messages->send(3, mine(1.0), 5s);
-        // Before its end, which may take with it what has not been read.
-        wait_for(has_closed);
-        return;
-      }
-      exchange(2, rank == 0 ? 300ms : 20s);
-      (rank == 0 ? has_waited : has_closed) = true;
-      exchange(4, 20s);
-      // Who is gone first is rank 1.
-      if (rank == 2) has_ended = true;
-      if (rank == 0) wait_for(has_ended);
-      for (int const one : strangers) ::close(one);
-    });
-  }
-  for (std::thread& one : ranks) one.join();
-  CHECK(connected == 3);
-  CHECK(said[0] == "rank 1 has said nothing for 300 ms; rank 1 has closed its connection; ");
-  CHECK(said[2] == "rank 1 is at another collective; rank 1 has closed its connection; ");
-  CHECK(direct_messages::connect(*store, 0, 65, "127.0.0.1", 1, 1s) == nullptr);
-  CHECK(direct_messages::connect(*store, 0, 2, "no such host", 1, 1s) == nullptr);
 }
 
 TEST_CASE("a stranger who connects to a listener of Gloo's while ranks meet does not keep them from it") {
@@ -605,47 +531,11 @@ TEST_CASE("a stranger who connects to a listener of Gloo's while ranks meet does
   }
 }
 
-TEST_CASE("ranks of which one cannot connect agree by Gloo, and do not wait for it") {
-  using keel::detail::direct_messages;
-  auto const began = std::chrono::steady_clock::now();
-  auto const seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-  for (int const rank : {0, 1}) {
-    auto const store = c10::make_intrusive<c10d::HashStore>();
-    CHECK(direct_messages::connect(*store, 1 - rank, 2, "no such host", 1, 60s) == nullptr);
-    CHECK(direct_messages::connect(*store, rank, 2, "127.0.0.1", 1, 60s) == nullptr);
-    CHECK(seconds() < 5.0);
-  }
-  // The other does not come.
-  CHECK(direct_messages::connect(*c10::make_intrusive<c10d::HashStore>(), 0, 2, "127.0.0.1", 1, 600ms) == nullptr);
-
-  c10d::TCPStoreOptions how;
-  how.isServer = true;
-  how.port = 0;
-  how.waitWorkers = false;
-  [](auto& later) {
-    if constexpr (requires { later.useLibUV; }) later.useLibUV = false;
-  }(how);
-  auto const served = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", how);
-  served->set("keel/fallen back/0/direct/failed", std::vector<std::uint8_t>{1});
-  std::vector<std::string> trained(2);
-  std::vector<std::thread> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.emplace_back([&, rank] {
-      keel::launch const launch{.rank = rank, .size = 2, .address = "127.0.0.1", .port = served->getPort(), .run_id = "fallen back", .store_is_there = true};
-      trained[static_cast<std::size_t>(rank)] = train(keel::join(launch, {.timeout = 60s}), std::to_string(rank));
-    });
-  }
-  for (std::thread& one : ranks) one.join();
-  CHECK(!trained[0].empty());
-  CHECK(trained[0] == trained[1]);
-}
-
 TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is stopped, whatever the world was made with") {
   auto const all = run_ranks("limited", 2, 1);
   CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete the agreement"));
   CHECK(has(all[0], "rank 1 is gone or hanging"));
-  // Of a direct message.
-  CHECK(has(all[0], "rank 1 has said nothing for 3000 ms"));
+  CHECK(has(all[0], "it took too long"));
   CHECK(all[0].seconds < 15.0);
 }
 

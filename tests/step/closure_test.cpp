@@ -90,6 +90,19 @@ TEST_CASE("an optimizer with a closure sums micro-batches in every evaluation") 
   CHECK(same_bits(state_of(*mine), state_of(*theirs)));
 }
 
+TEST_CASE("the last, partial accumulation of an optimizer with a closure is the update of the micro-batches that it has") {
+  auto const mine = make_model(), theirs = make_model();
+  torch::optim::LBFGS my_optimizer(mine->parameters(), options(true)), their_optimizer(theirs->parameters(), options(true));
+  keel::step<of_two> step{mine, my_optimizer};
+  keel::step<skipping> alone{theirs, their_optimizer};
+  step(make_pair_batch(1), [&](pair_batch const& one) { return loss_on(*mine, one); });
+  auto const last = step.flush();
+  REQUIRE(last);
+  CHECK(last->is<keel::result::updated>());
+  alone(make_pair_batch(1), [&](pair_batch const& one) { return loss_on(*theirs, one); });
+  CHECK(same_bits(state_of(*mine), state_of(*theirs)));
+}
+
 TEST_CASE("a closure's update that is not finite leaves parameters, state and buffers as they were") {
   // At each evaluation in turn, from the first, until one update has fewer.
   for (int bad = 1; bad < 9; ++bad) {

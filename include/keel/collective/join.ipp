@@ -41,7 +41,6 @@
 #include <exception>
 #include <functional>
 #include <keel/collective/answered.hpp>
-#include <keel/collective/direct_messages.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/collective/process_group.hpp>
 #include <keel/collective/served_address.hpp>
@@ -256,20 +255,15 @@ class attempt_store : public c10d::PrefixStore {
   std::atomic<bool> is_over_{false};
 };
 
-/// `limit`: of this attempt; the group keeps `timeout`.
 inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
-                              std::chrono::milliseconds timeout, std::chrono::milliseconds limit) {
+                              std::chrono::milliseconds timeout) {
   // LibTorch 1.13 uses this timeout for all that the group does later.
   auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(timeout);
   how_to_talk->devices.push_back(device_for(how));
   auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
-  auto messages = direct_messages::connect(*store, how.rank, how.size, how.address, how.port, limit);
-  std::vector<at::Tensor> have{at::full({1}, messages ? 1 : 0, at::kInt)};
-  c10d::AllreduceOptions least;
-  least.reduceOp = c10d::ReduceOp::MIN;
-  group->allreduce(have, least)->wait();
-  if (have.front().item<int>() == 0) messages.reset();
-  return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store, std::move(messages)));
+  // A connection that a stranger has taken shows in the first collective.
+  group->barrier()->wait();
+  return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store));
 }
 
 /// All ranks have said that they are here. A stranger that connects to a listener of Gloo's, such as a scan of ports, takes a rank's place
@@ -289,7 +283,7 @@ inline world_of_ranks connect_together(c10::intrusive_ptr<c10d::Store> const& st
     std::optional<world_of_ranks> world;
     try {
       world = answered<world_of_ranks>(
-          std::max(limit, milliseconds(1)), [own, how, timeout, limit] { return connect(own, how, timeout, limit); },
+          std::max(limit, milliseconds(1)), [own, how, timeout] { return connect(own, how, timeout); },
           [own] { return own->has_failed(); });
     } catch (std::exception const& thrown) {
       words = thrown.what();

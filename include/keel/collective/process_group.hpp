@@ -17,7 +17,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#include <keel/collective/direct_messages.hpp>
 #include <keel/collective/transport.hpp>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/core/error.hpp>
@@ -75,12 +74,10 @@ class group_transport final : public transport, public meets_in_store {
  public:
   enum class place : unsigned char { anywhere, on_device };
 
-  /// `messages`: all ranks have them, or none.
   group_transport(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout, c10::intrusive_ptr<c10d::Store> store,
-                  std::unique_ptr<direct_messages> messages = nullptr, place of_tensors = place::anywhere)
+                  place of_tensors = place::anywhere)
       : group_(std::move(group)),
         store_(std::move(store)),
-        messages_(std::move(messages)),
         rank_(group_->getRank()),
         size_(group_->getSize()),
         timeout_(timeout),
@@ -109,16 +106,7 @@ class group_transport final : public transport, public meets_in_store {
     return begin_all_gather("all_gather", mine, all);
   }
   std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    if (!messages_) return begin_all_gather(agreement, mine, all);
-    call(agreement, mine.numel());
-    try {
-      all[rank_].copy_(mine);
-      messages_->send(static_cast<std::uint64_t>(number_), {static_cast<std::byte const*>(mine.data_ptr()), mine.nbytes()},
-                      timeout_);
-    } catch (std::exception const& thrown) {
-      fail(called_.front(), thrown);
-    }
-    return std::make_unique<messages_under_way>(*this, all);
+    return begin_all_gather(agreement, mine, all);
   }
   void broadcast(at::Tensor& tensor, int from) override {
     begin("broadcast", tensor.numel(), [&](Group& group) {
@@ -203,34 +191,6 @@ class group_transport final : public transport, public meets_in_store {
     group_transport& of_;
     called_collective called_;
     work work_;
-  };
-
-  class messages_under_way final : public collective_under_way {
-   public:
-    messages_under_way(group_transport& of, at::Tensor const& all) : of_(of), called_(of.called_.front()), all_(all) {}
-    bool is_done() override {
-      try {
-        return of_.messages_ && of_.messages_->take(static_cast<std::uint64_t>(called_.number), bytes());
-      } catch (std::exception const&) {
-        // Who waits learns of it.
-        return false;
-      }
-    }
-    void wait() override {
-      of_.require_sound();
-      try {
-        of_.messages_->wait(static_cast<std::uint64_t>(called_.number), bytes(), of_.timeout_);
-      } catch (std::exception const& thrown) {
-        of_.fail(called_, thrown);
-      }
-    }
-
-   private:
-    std::span<std::byte> bytes() const { return {static_cast<std::byte*>(all_.data_ptr()), all_.nbytes()}; }
-
-    group_transport& of_;
-    called_collective called_;
-    at::Tensor all_;
   };
 
   std::unique_ptr<collective_under_way> begin_all_gather(char const* what, at::Tensor const& mine, at::Tensor& all) {
@@ -318,12 +278,10 @@ class group_transport final : public transport, public meets_in_store {
     if (!std::all_of(begun_.begin(), begun_.end(), is_completed)) static_cast<void>(group_.release());
     begun_.clear();
     group_.reset();
-    messages_.reset();
   }
 
   c10::intrusive_ptr<Group> group_;
   c10::intrusive_ptr<c10d::Store> store_;
-  std::unique_ptr<direct_messages> messages_;
   int rank_, size_;
   std::chrono::milliseconds timeout_;
   bool is_on_device_;

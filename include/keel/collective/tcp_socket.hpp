@@ -31,7 +31,6 @@ class open_socket {
     if (of_ >= 0) ::close(of_);
   }
   int get() const { return of_; }
-  int release() { return std::exchange(of_, -1); }
 
  private:
   int of_ = -1;
@@ -40,39 +39,18 @@ class open_socket {
 /// Until when to wait.
 using socket_deadline = std::chrono::steady_clock::time_point;
 
-/// One may be read from, or written to; a connection that has ended may, too. False: none before `last`.
-inline bool is_any_ready(std::span<pollfd> asked, socket_deadline last) {
+/// It may be read from, or written to; a connection that has ended may, too. False: not before `last`.
+inline bool is_ready(int socket, short what, socket_deadline last) {
   for (;;) {
+    pollfd asked{.fd = socket, .events = what, .revents = 0};
     auto const left = std::chrono::ceil<std::chrono::milliseconds>(last - std::chrono::steady_clock::now()).count();
-    int const found = ::poll(asked.data(), asked.size(), static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
+    int const found = ::poll(&asked, 1, static_cast<int>(std::clamp<std::int64_t>(left, 0, 1000)));
     if (found > 0) return true;
     if ((found < 0 && errno != EINTR) || left <= 0) return false;
   }
 }
-inline bool is_ready(int socket, short what, socket_deadline last) {
-  pollfd asked{.fd = socket, .events = what, .revents = 0};
-  return is_any_ready(std::span(&asked, 1), last);
-}
 
 inline bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
-
-inline bool send_all(int socket, std::span<std::byte const> bytes, socket_deadline last) {
-  while (!bytes.empty()) {
-    auto const sent = ::send(socket, bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent > 0) bytes = bytes.subspan(static_cast<std::size_t>(sent));
-    if (sent < 0 && (!would_block() || !is_ready(socket, POLLOUT, last))) return false;
-  }
-  return true;
-}
-
-inline bool receive_all(int socket, std::span<std::byte> bytes, socket_deadline last) {
-  while (!bytes.empty()) {
-    auto const came = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
-    if (came == 0 || (came < 0 && (!would_block() || !is_ready(socket, POLLIN, last)))) return false;
-    if (came > 0) bytes = bytes.subspan(static_cast<std::size_t>(came));
-  }
-  return true;
-}
 
 struct socket_address {
   sockaddr_storage of{};

@@ -2,7 +2,6 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <keel/collective/collectives.ipp>
-#include <keel/collective/direct_messages.ipp>
 #include <keel/collective/in_process.ipp>
 #include <keel/collective/join.ipp>
 #include <keel/collective/left_record.ipp>
