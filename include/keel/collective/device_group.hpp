@@ -128,7 +128,7 @@ world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
                                  " of " + std::to_string(group->getSize()) +
                                  ". Make the group with the rank and the size that make_group gets.");
   return world_of_ranks(std::make_shared<detail::transport_by_device>(
-      hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store), nullptr,
+      hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store),
                                                                    detail::group_transport<group_type>::place::on_device)));
 }
 
