@@ -68,7 +68,7 @@ check_header() {
   if grep -qE 'nn/utils/clip_grad|nn::utils::clip_grad' "$file"; then echo "$header: clips with LibTorch's clip_grad, which waits for the device"; fi
 
   case $header in
-    keel/rule/detail/*.inc | keel/core/detail/*.inc | keel/libtorch/mode.hpp) ;;
+    keel/rule/detail/*.inc | keel/libtorch/detail/*.inc | keel/libtorch/mode.hpp) ;;
     *)
       # The last line about a macro undoes it.
       for macro in $(sed -nE 's/^[[:space:]]*#[[:space:]]*define[[:space:]]+([A-Za-z0-9_]+).*/\1/p' "$file" | sort -u); do

@@ -12,7 +12,7 @@
 
 #include <keel/attention/attention.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel {
 
@@ -51,4 +51,4 @@ KEEL_BODY at::Tensor attention(at::Tensor const& query, at::Tensor const& key, a
 
 }  // namespace keel
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

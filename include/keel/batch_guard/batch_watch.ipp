@@ -19,7 +19,7 @@
 #include <keel/optimizer/vector_kernels.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -369,4 +369,4 @@ KEEL_BODY void batch_watch::data_moved() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

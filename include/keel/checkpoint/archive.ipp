@@ -13,7 +13,7 @@
 #include <keel/core/error.hpp>
 #include <nlohmann/json.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -216,4 +216,4 @@ KEEL_BODY void state_reader::missing(place const& at) const {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <keel/core/error.hpp>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -80,4 +80,4 @@ KEEL_BODY void load_weights(torch::nn::Module& model, std::filesystem::path cons
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

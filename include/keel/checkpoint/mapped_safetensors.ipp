@@ -17,7 +17,7 @@
 #include <string>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -78,4 +78,4 @@ KEEL_BODY safetensors_content map_safetensors(std::filesystem::path const& path)
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

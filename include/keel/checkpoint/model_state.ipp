@@ -10,7 +10,7 @@
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/core/error.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -55,4 +55,4 @@ KEEL_BODY void load_model(torch::nn::Module& model, tensor_map const& saved, std
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <keel/core/replace_file.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -52,4 +52,4 @@ KEEL_BODY safetensors_content load_safetensors(std::filesystem::path const& path
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

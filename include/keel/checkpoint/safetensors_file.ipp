@@ -9,7 +9,7 @@
 #include <keel/json/fields.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -109,4 +109,4 @@ KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) con
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <tuple>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -294,4 +294,4 @@ KEEL_BODY std::string build_safetensors_header(std::vector<safetensors_entry>& e
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -16,7 +16,7 @@
 #include <tuple>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 /// Bytes that one thread copies before it takes more.
@@ -102,4 +102,4 @@ KEEL_BODY at::Tensor const& snapshot_buffers::buffer_like(at::Tensor const& live
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -16,7 +16,7 @@
 #include <set>
 #include <tuple>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -332,4 +332,4 @@ KEEL_BODY void checkpoint_store::clean_up_quietly(path const& directory, std::st
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

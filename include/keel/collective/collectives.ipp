@@ -12,7 +12,7 @@
 #include <keel/core/error.hpp>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -185,4 +185,4 @@ KEEL_BODY void meet(world_of_ranks const& world) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -20,7 +20,7 @@
 #include <string>
 #include <thread>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -343,4 +343,4 @@ KEEL_BODY void run_in_process(int ranks, std::function<void(world_of_ranks)> con
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

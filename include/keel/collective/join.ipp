@@ -52,7 +52,7 @@
 #include <thread>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 #if KEEL_GLOO
 
@@ -380,4 +380,4 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& /*options*/
 
 #undef KEEL_GLOO
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <keel/core/seconds_since_1970.hpp>
 #include <nlohmann/json.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -67,4 +67,4 @@ KEEL_BODY void remove_record(world_of_ranks const& world, std::filesystem::path 
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -14,7 +14,7 @@
 #include <sstream>
 #include <thread>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -193,4 +193,4 @@ KEEL_BODY failed_collective failure_of(int rank, int size, called_collective con
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

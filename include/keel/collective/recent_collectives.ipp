@@ -6,7 +6,7 @@
 #include <keel/collective/recent_collectives.hpp>
 #include <keel/core/seconds_since_1970.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -46,4 +46,4 @@ KEEL_BODY std::string words_of_last(std::vector<recent_collective> const& all) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/words_of_rank.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -32,4 +32,4 @@ KEEL_BODY std::string failure_of_any(world_of_ranks const& world, std::string co
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

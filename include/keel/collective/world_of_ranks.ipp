@@ -8,7 +8,7 @@
 
 #include <keel/collective/world_of_ranks.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -60,4 +60,4 @@ KEEL_BODY std::vector<std::int64_t> world_of_ranks::gather(std::int64_t mine) co
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

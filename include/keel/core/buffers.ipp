@@ -15,7 +15,7 @@
 #include <keel/core/finite_bytes.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 /// True where a small buffer may be copied as its bytes: an operation of LibTorch takes many times as long, and a model has hundreds.
@@ -112,4 +112,4 @@ KEEL_BODY void buffer_snapshot::restore() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <fstream>
 #include <keel/core/file_system.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -243,4 +243,4 @@ KEEL_BODY file_handle file_system::open_regular(path const& name, int flags, cha
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -7,7 +7,7 @@
 
 #include <keel/core/loss_accumulator.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -38,4 +38,4 @@ KEEL_BODY at::Tensor loss_accumulator::mean_on_device() const { return device_su
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -42,4 +42,4 @@ KEEL_BODY void rethrow_named(std::exception const& thrown, std::int64_t updates,
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

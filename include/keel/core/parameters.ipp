@@ -4,7 +4,7 @@
 #include <keel/core/parameters.hpp>
 #include <keel/libtorch/compatibility.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -132,4 +132,4 @@ KEEL_BODY void require_same_groups(parameter_list const& list, torch::optim::Opt
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

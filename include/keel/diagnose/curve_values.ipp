@@ -6,7 +6,7 @@
 #include <keel/diagnose/curve_values.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -141,4 +141,4 @@ KEEL_BODY std::map<std::string, run_curve> evaluations_of(run_history const& run
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

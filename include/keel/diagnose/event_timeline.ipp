@@ -7,7 +7,7 @@
 #include <keel/diagnose/page_text.hpp>
 #include <keel/metrics/figure_text.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -48,4 +48,4 @@ KEEL_BODY std::string event_timeline(std::string_view title, std::vector<timelin
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/diagnose/guide.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -308,4 +308,4 @@ KEEL_BODY std::span<guide_entry const> guide() { return detail::all_of_guide; }
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

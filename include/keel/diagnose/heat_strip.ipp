@@ -11,7 +11,7 @@
 #include <map>
 #include <optional>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -118,4 +118,4 @@ KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> c
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -164,4 +164,4 @@ KEEL_BODY void loss_watch::ended(at::RecordFunction const& operation, at::Observ
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <keel/diagnose/page_text.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -67,4 +67,4 @@ KEEL_BODY std::string short_number(double value) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

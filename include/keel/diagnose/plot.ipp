@@ -10,7 +10,7 @@
 #include <keel/diagnose/plot.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -219,4 +219,4 @@ KEEL_BODY std::string plot(std::string_view title, std::string_view unit, std::v
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

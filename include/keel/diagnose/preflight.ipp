@@ -15,7 +15,7 @@
 #include <keel/diagnose/preflight_wiring.hpp>
 #include <keel/trainer/resume.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -128,4 +128,4 @@ KEEL_BODY preflight_result preflight_of_program(preflight_program& program, pref
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

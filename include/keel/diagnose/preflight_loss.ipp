@@ -11,7 +11,7 @@
 #include <numbers>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -185,4 +185,4 @@ KEEL_BODY void check_loss_and_output(tried_passes const& passes, preflight_table
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <keel/libtorch/host_value.hpp>
 #include <random>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -107,4 +107,4 @@ KEEL_BODY tried_passes::tried_passes(preflight_program& of) : program(of), tenso
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

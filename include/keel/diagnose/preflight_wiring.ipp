@@ -15,7 +15,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -355,4 +355,4 @@ KEEL_BODY void check_rows(tried_passes const& passes, preflight_table& table) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -21,7 +21,7 @@
 #include <string_view>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -542,4 +542,4 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -14,7 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -163,4 +163,4 @@ KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const&
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -19,7 +19,7 @@
 #include <keel/metrics/figure_text.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -130,4 +130,4 @@ KEEL_BODY std::string to_text(triage_result const& found) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <tuple>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -496,4 +496,4 @@ KEEL_BODY std::vector<triage_finding> triage_of_learning(run_history const& hist
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <keel/metrics/figure_text.hpp>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -159,4 +159,4 @@ KEEL_BODY std::vector<triage_finding> triage_of_memory(run_history const& histor
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <keel/metrics/figure_text.hpp>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -183,4 +183,4 @@ KEEL_BODY std::vector<triage_finding> triage_of_nonfinite(run_history const& his
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <set>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -201,4 +201,4 @@ KEEL_BODY std::vector<std::string> ends_of_ranks(std::filesystem::path const& ru
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

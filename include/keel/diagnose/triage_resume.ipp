@@ -9,7 +9,7 @@
 #include <map>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -107,4 +107,4 @@ KEEL_BODY std::vector<triage_finding> triage_of_resume(run_history const& histor
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -4,7 +4,7 @@
 #include <iterator>
 #include <keel/diagnose/trouble.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -138,4 +138,4 @@ KEEL_BODY std::string trouble_table() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

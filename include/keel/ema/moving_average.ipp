@@ -9,7 +9,7 @@
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/ema/moving_average.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -115,4 +115,4 @@ KEEL_BODY std::vector<std::string> averaged_names(torch::nn::Module& model, para
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

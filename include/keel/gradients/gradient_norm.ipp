@@ -18,7 +18,7 @@
 #include <keel/optimizer/vector_kernels.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -243,4 +243,4 @@ KEEL_BODY double joint_norm(std::span<at::Tensor const> tensors, double order) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

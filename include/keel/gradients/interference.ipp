@@ -11,7 +11,7 @@
 
 #include <keel/gradients/interference.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -128,4 +128,4 @@ KEEL_BODY bool repeated_step_watch::is_as_expected() const {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -27,4 +27,4 @@ KEEL_BODY void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

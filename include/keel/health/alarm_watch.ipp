@@ -8,7 +8,7 @@
 #include <keel/metrics/layer_metric.hpp>
 #include <keel/metrics/run_metric.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -324,4 +324,4 @@ KEEL_BODY std::vector<raised_alarm> alarm_watch::judge(std::int64_t update, bool
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -9,7 +9,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -151,4 +151,4 @@ KEEL_BODY void require_sound_numbers(verdict const& judged) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

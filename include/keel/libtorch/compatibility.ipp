@@ -21,7 +21,7 @@
 #include <keel/libtorch/compatibility.hpp>
 #include <mutex>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::libtorch::inline KEEL_MODE {
 
@@ -134,4 +134,4 @@ KEEL_BODY std::optional<std::int64_t> take_device_peak(c10::Device) { return std
 
 }  // namespace keel::libtorch::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

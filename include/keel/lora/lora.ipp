@@ -16,7 +16,7 @@
 #include <keel/checkpoint/safetensors.hpp>
 #include <keel/lora/lora.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -168,4 +168,4 @@ KEEL_BODY void load_base(torch::nn::Module& model, torch::nn::Module& dense) { l
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <keel/loss_scale/device_scale.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -41,4 +41,4 @@ KEEL_BODY void device_scale::update(at::Tensor const& happened, at::Tensor const
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

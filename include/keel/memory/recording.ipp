@@ -4,7 +4,7 @@
 #include <keel/core/replace_file.hpp>
 #include <keel/memory/recording.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
@@ -145,4 +145,4 @@ KEEL_BODY std::size_t recording::phase_number(std::string name) {
 
 }  // namespace keel::memory::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/memory/statistics.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::memory::detail::inline KEEL_MODE {
 
@@ -60,4 +60,4 @@ KEEL_BODY std::optional<std::int64_t> peak_watch::take() {
 
 }  // namespace keel::memory::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/memory/timeline.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::memory::inline KEEL_MODE {
 
@@ -50,4 +50,4 @@ KEEL_BODY growth timeline::judge() const {
 
 }  // namespace keel::memory::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/metrics/console.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -87,4 +87,4 @@ KEEL_BODY void console::clear_live() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -6,7 +6,7 @@
 #include <ctime>
 #include <keel/metrics/console_log.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -21,4 +21,4 @@ KEEL_BODY std::string console_log::dated(std::string_view line) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <keel/metrics/histogram.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -148,4 +148,4 @@ KEEL_BODY std::string restart_record(double seconds, std::int64_t step) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

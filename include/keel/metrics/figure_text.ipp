@@ -4,7 +4,7 @@
 #include <cmath>
 #include <keel/metrics/figure_text.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -23,4 +23,4 @@ KEEL_BODY std::string quantity(double value) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

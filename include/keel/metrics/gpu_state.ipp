@@ -6,7 +6,7 @@
 #include <array>
 #include <keel/metrics/gpu_state.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -66,4 +66,4 @@ KEEL_BODY std::optional<gpu_state> gpu_monitor::read() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

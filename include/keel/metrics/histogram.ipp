@@ -16,7 +16,7 @@
 #include <keel/metrics/histogram.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -71,4 +71,4 @@ KEEL_BODY histogram histogram_of(at::Tensor const& values, std::int64_t buckets)
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -23,7 +23,7 @@
 #include <limits>
 #include <tuple>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -456,4 +456,4 @@ KEEL_BODY layer_record layer_watch::figures_of(pending& from) const {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

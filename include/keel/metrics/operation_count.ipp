@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -194,4 +194,4 @@ KEEL_BODY double measured_peak(c10::Device device, c10::ScalarType dtype) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/metrics/run_metric.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -28,4 +28,4 @@ KEEL_BODY std::vector<named_value> named_values(update_metrics const& m) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -169,4 +169,4 @@ KEEL_BODY void sink_thread::run(std::shared_ptr<shared> const& all) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -5,7 +5,7 @@
 #include <keel/metrics/console.hpp>
 #include <keel/metrics/slowdown.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -75,4 +75,4 @@ KEEL_BODY std::optional<slowdown> slowdown_watch::add(phase_times const& times, 
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <keel/metrics/tensorboard_writer.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -105,4 +105,4 @@ KEEL_BODY void tensorboard_writer::flush_if_due() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

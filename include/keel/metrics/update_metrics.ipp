@@ -8,7 +8,7 @@
 #include <keel/metrics/update_metrics.hpp>
 #include <nlohmann/json.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -70,4 +70,4 @@ KEEL_BODY nlohmann::ordered_json to_json(update_metrics const& m) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

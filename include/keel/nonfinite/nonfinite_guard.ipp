@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -37,4 +37,4 @@ KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::s
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -4,7 +4,7 @@
 #include <keel/nonfinite/nonfinite_origin.hpp>
 #include <nlohmann/json.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -85,4 +85,4 @@ KEEL_BODY nlohmann::ordered_json to_json(nonfinite_origin const& origin) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

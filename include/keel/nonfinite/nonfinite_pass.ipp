@@ -8,7 +8,7 @@
 #include <keel/nonfinite/nonfinite_pass.hpp>
 #include <keel/nonfinite/operation_watch.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -25,4 +25,4 @@ KEEL_BODY bool makes_nonfinite_values(torch::nn::Module& model, parameter_list c
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

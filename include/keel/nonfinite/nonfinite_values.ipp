@@ -14,7 +14,7 @@
 #include <keel/libtorch/host_value.hpp>
 #include <keel/nonfinite/nonfinite_values.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -43,4 +43,4 @@ KEEL_BODY nonfinite_values nonfinite_values_of(at::Tensor const& tensor) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <limits>
 #include <string_view>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -300,4 +300,4 @@ KEEL_BODY std::optional<nonfinite_origin> operation_watch::origin_of_gradients()
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

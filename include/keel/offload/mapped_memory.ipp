@@ -12,7 +12,7 @@
 
 #include <keel/offload/mapped_memory.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::memory::inline KEEL_MODE {
 
@@ -230,4 +230,4 @@ KEEL_BODY at::Tensor host_memory::zeros(at::Tensor const& like, at::ScalarType t
 
 }  // namespace keel::memory::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/oom/ladder_position.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -115,4 +115,4 @@ KEEL_BODY char const* to_string(oom::rung_kind kind) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

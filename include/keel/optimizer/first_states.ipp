@@ -16,7 +16,7 @@
 #include <memory>
 #include <typeinfo>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -98,4 +98,4 @@ KEEL_BODY void first_states::forget() noexcept {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -10,7 +10,7 @@
 #include <keel/optimizer/narrow_kernels.hpp>
 #include <keel/optimizer/parameter_state.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -94,4 +94,4 @@ KEEL_BODY void master_weights::take_over(at::Tensor const& parameter, at::Tensor
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -13,7 +13,7 @@
 #include <keel/optimizer/sgd.hpp>
 #include <keel/optimizer/vector_kernels.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -213,4 +213,4 @@ KEEL_BODY void sgd::give_back(at::Tensor const& parameter, at::Tensor const& wor
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -7,7 +7,7 @@
 
 #include <keel/precision/autocast.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -31,4 +31,4 @@ KEEL_BODY autocast_scope::~autocast_scope() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <keel/profile/profile_recorder.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -68,4 +68,4 @@ KEEL_BODY void profile_recorder::ended(at::RecordFunction const& operation, at::
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -10,7 +10,7 @@
 
 #include <keel/recompute/recompute.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -176,4 +176,4 @@ KEEL_BODY torch::autograd::variable_list reentrant_function::backward(torch::aut
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

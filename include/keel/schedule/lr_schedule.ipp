@@ -3,7 +3,7 @@
 
 #include <keel/schedule/lr_schedule.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -156,4 +156,4 @@ KEEL_BODY lr_schedule::lr_schedule(torch::optim::Optimizer& optimizer, schedule:
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -14,7 +14,7 @@
 #include <keel/shard/buckets.hpp>
 #include <keel/shard/gradient_sums.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -305,4 +305,4 @@ KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -12,7 +12,7 @@
 #include <keel/shard/numbers_of_ranks.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -58,4 +58,4 @@ KEEL_BODY void numbers_of_ranks::wait(std::string const& words) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

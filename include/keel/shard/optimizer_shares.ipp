@@ -20,7 +20,7 @@
 #include <keel/shard/optimizer_shares.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -313,4 +313,4 @@ KEEL_BODY void optimizer_shares::cut(tensor_map& tensors, parameter_list const& 
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -11,7 +11,7 @@
 #include <keel/core/error.hpp>
 #include <keel/shard/shared_buffers.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -61,4 +61,4 @@ KEEL_BODY void shared_buffers::share(world_of_ranks const& world) const {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

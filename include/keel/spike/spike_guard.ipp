@@ -3,7 +3,7 @@
 
 #include <keel/spike/spike_guard.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -48,4 +48,4 @@ KEEL_BODY double spike_guard::limit(window_statistics const& history, double abo
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

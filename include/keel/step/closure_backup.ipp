@@ -14,7 +14,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -76,4 +76,4 @@ KEEL_BODY std::optional<std::string> first_nonfinite_parameter(parameter_list co
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -14,7 +14,7 @@
 #include <utility>
 #include <variant>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -106,4 +106,4 @@ KEEL_BODY void closure_update::end(reason why, std::string where, double loss, d
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -18,7 +18,7 @@
 #include <keel/step/device_decision.hpp>
 #include <sstream>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -100,4 +100,4 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

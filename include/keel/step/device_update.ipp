@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -128,4 +128,4 @@ KEEL_BODY void device_update::name_rank(update_decision& found, std::span<double
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

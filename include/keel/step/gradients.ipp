@@ -8,7 +8,7 @@
 
 #include <keel/step/gradients.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -188,4 +188,4 @@ KEEL_BODY gradients<stage::clipped> gradients<stage::checked>::clip(clip_mechani
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <keel/step/host_update.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -46,4 +46,4 @@ KEEL_BODY void host_update::apply(update_decision& found) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <keel/step/recipe_context.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -70,4 +70,4 @@ KEEL_BODY void recipe_context::require_data_fits(data::settings const& batch, bo
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -20,7 +20,7 @@
 #include <utility>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -179,4 +179,4 @@ KEEL_BODY void replicated_update::abort_peers_on_exception(c10::function_ref<voi
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

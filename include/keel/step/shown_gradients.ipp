@@ -13,7 +13,7 @@
 #include <keel/step/shown_gradients.hpp>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -58,4 +58,4 @@ KEEL_BODY std::vector<at::Tensor> unscaled_gradients(parameter_list const& param
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

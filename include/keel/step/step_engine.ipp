@@ -19,7 +19,7 @@
 #include <type_traits>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -557,4 +557,4 @@ KEEL_BODY void step_engine::visit(state_reader& archive) { visit_all(archive); }
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

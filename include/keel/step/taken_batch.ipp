@@ -3,7 +3,7 @@
 
 #include <keel/step/taken_batch.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -25,4 +25,4 @@ KEEL_BODY bool taken_batch::was_changed() const { return !marks_.empty() && !(ma
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

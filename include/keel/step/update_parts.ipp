@@ -12,7 +12,7 @@
 #include <keel/step/update_parts.hpp>
 #include <limits>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -122,4 +122,4 @@ KEEL_BODY void update_parts::step_optimizer(c10::function_ref<void()> update) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -19,7 +19,7 @@
 #include <limits>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -285,4 +285,4 @@ KEEL_BODY void update_pass::add_nonfinite(std::int64_t rows, loss_accumulator& t
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -8,7 +8,7 @@
 #include <keel/core/out_of_memory.hpp>
 #include <keel/step/update_replay.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -41,4 +41,4 @@ KEEL_BODY std::optional<step_outcome> update_replay::attempt_until_it_fits(
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

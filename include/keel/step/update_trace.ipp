@@ -24,7 +24,7 @@
 #include <utility>
 #include <variant>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -383,4 +383,4 @@ KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

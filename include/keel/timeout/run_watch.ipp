@@ -17,7 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -228,4 +228,4 @@ KEEL_BODY void run_watch::end_process(int code, std::string const& words) const 
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -22,7 +22,7 @@
 #include <thread>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -119,4 +119,4 @@ KEEL_BODY std::string stacks_of_threads() {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

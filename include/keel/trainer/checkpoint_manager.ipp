@@ -29,7 +29,7 @@
 #include <keel/trainer/run_events.hpp>
 #include <keel/trainer/spoiled.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -805,4 +805,4 @@ KEEL_BODY void checkpoint_manager::reseed(at::DeviceType device, std::int64_t co
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

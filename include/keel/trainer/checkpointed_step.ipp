@@ -8,7 +8,7 @@
 #include <keel/trainer/resume.hpp>
 #include <nlohmann/json.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -75,4 +75,4 @@ KEEL_BODY void match_groups(checkpointed_step& step, config const& present, nloh
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

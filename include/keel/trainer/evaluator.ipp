@@ -11,7 +11,7 @@
 #include <keel/trainer/run_of_ranks.hpp>
 #include <optional>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -113,4 +113,4 @@ KEEL_BODY double evaluator::judged(std::vector<std::pair<std::string, double>> c
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/trainer/hooks.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -12,4 +12,4 @@ KEEL_BODY hooks::~hooks() = default;
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -74,4 +74,4 @@ KEEL_BODY void iterations_of_ranks::end(std::int64_t iterations, bool is_in_one,
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -4,7 +4,7 @@
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/run_directory.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -20,4 +20,4 @@ KEEL_BODY std::filesystem::path const& root_of(run_directory const& directory) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <keel/trainer/options.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -88,4 +88,4 @@ KEEL_BODY void require_work_left(std::int64_t updates, std::int64_t length) {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -5,7 +5,7 @@
 #include <keel/metrics/console.hpp>
 #include <keel/trainer/preflight_result.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -51,4 +51,4 @@ KEEL_BODY std::string preflight_result::table() const {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -17,7 +17,7 @@
 #include <stdexcept>
 #include <string>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -160,4 +160,4 @@ KEEL_BODY narrow_row row_of(std::string const& experiment, replay_result const& 
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

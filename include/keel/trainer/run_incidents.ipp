@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -166,4 +166,4 @@ KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::p
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -21,7 +21,7 @@
 #include <keel/trainer/watched_run.hpp>
 #include <utility>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -557,4 +557,4 @@ KEEL_BODY void run_loop::fail(std::exception const& thrown, bool of_all) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

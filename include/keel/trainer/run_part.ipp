@@ -9,7 +9,7 @@
 #include <keel/trainer/run_part.hpp>
 #include <unordered_map>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -162,4 +162,4 @@ void run_parts::visit_all(Archive& archive) {
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -6,7 +6,7 @@
 #include <keel/metrics/run_metric.hpp>
 #include <keel/trainer/run_sinks.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -78,4 +78,4 @@ KEEL_BODY void run_sinks::drain() {
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

@@ -3,7 +3,7 @@
 
 #include <keel/trainer/summary.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::inline KEEL_MODE {
 
@@ -73,4 +73,4 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
 
 }  // namespace keel::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>

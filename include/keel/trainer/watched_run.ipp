@@ -7,7 +7,7 @@
 #include <keel/trainer/signals.hpp>
 #include <keel/trainer/watched_run.hpp>
 
-#include <keel/core/detail/body_begin.inc>
+#include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
@@ -34,4 +34,4 @@ KEEL_BODY watched_run watched(timeout::settings const& limits, run_directory con
 
 }  // namespace keel::detail::inline KEEL_MODE
 
-#include <keel/core/detail/body_end.inc>
+#include <keel/libtorch/detail/body_end.inc>
