@@ -430,3 +430,31 @@ TEST_CASE("building a step leaves the optimizer's learning rate alone until the 
   step(make_pair_batch(1), mean_squared_error(model));
   CHECK(optimizer.param_groups()[0].options().get_lr() == Approx(0.01));
 }
+
+namespace {
+
+std::shared_ptr<small_module>& model_of_function() {
+  static std::shared_ptr<small_module> model;
+  return model;
+}
+at::Tensor loss_of_function(pair_batch const& batch) { return at::mse_loss(model_of_function()->forward(batch.first), batch.second); }
+
+}  // namespace
+
+TEST_CASE("a plain function is a loss function, also of an update that may run again") {
+  struct laddered : keel::recipe<keel::accumulate<2>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
+  model_of_function() = make_small();
+  keel::adamw optimizer(model_of_function()->parameters(), 0.01);
+  keel::step<laddered> step{model_of_function(), optimizer};
+  CHECK(step(make_pair_batch(1), loss_of_function).is<keel::result::accumulated>());
+  CHECK(step(make_pair_batch(2), loss_of_function).is<keel::result::updated>());
+}
+
+TEST_CASE("flush() with nothing accumulated leaves the gradients of the last update") {
+  auto const model = make_small();
+  torch::optim::SGD optimizer(model->parameters(), 0.1);
+  keel::step<keel::recipe<>> step{model, optimizer};
+  step(make_pair_batch(1), mean_squared_error(model));
+  CHECK_FALSE(step.flush());
+  CHECK(model->parameters()[0].grad().defined());
+}

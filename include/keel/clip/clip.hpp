@@ -129,7 +129,7 @@ constexpr bool needs_whole_gradients(clip::settings const& settings) {
 /// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
 template <class Policy>
 double norm_limit(state_of<Policy> const& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
-  if constexpr (std::is_base_of_v<norm_history, state_of<Policy>>) {
+  if constexpr (Policy::configured.kind == clip::kind::zscore) {
     return state.limit();
   } else {
     bool const is_norm = settings.kind == clip::kind::global_norm && !has_other_order(settings);

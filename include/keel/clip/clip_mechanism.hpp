@@ -51,7 +51,7 @@ class clip_mechanism_of final : public clip_mechanism {
   }
   void commit() override { state_ = next_; }
   void accepted(step_outcome const& result) override {
-    if constexpr (std::is_base_of_v<norm_history, state_of<Policy>>) {
+    if constexpr (Policy::configured.kind == clip::kind::zscore) {
       state_.accepted(result);
       next_ = state_;
     }

@@ -28,7 +28,6 @@
 #endif
 #endif
 
-#include <ATen/ops/full.h>
 #include <signal.h>
 #include <time.h>
 

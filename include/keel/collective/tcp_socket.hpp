@@ -8,10 +8,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstddef>
 #include <cstdint>
 #include <keel/libtorch/mode.hpp>
-#include <span>
 #include <utility>
 
 namespace keel::detail::inline KEEL_MODE {

@@ -97,7 +97,10 @@ template <class Case>
 class held_case : public std::optional<Case> {
  public:
   using std::optional<Case>::optional;
-  operator bool() const { return this->has_value(); }
+  template <std::same_as<bool> Bool>
+  operator Bool() const {
+    return this->has_value();
+  }
   friend bool operator==(held_case const& one, std::nullptr_t) { return !one.has_value(); }
 };
 

@@ -46,17 +46,6 @@ std::optional<at::ScalarType> floating_dtype_other_than(Batch const& batch, at::
 [[noreturn]] void rethrow_mixed_dtypes(c10::Error const& thrown, std::optional<at::ScalarType> found,
                                        at::ScalarType parameters);
 
-/// Runs the passes over a batch. Throws data_error (E07) where LibTorch rejects dtypes and the batch is of another
-/// floating-point dtype than the parameters.
-template <class Batch, class Run>
-void name_mixed_dtypes(Batch const& batch, at::ScalarType parameters, Run const& run) {
-  try {
-    run();
-  } catch (c10::Error const& thrown) {
-    rethrow_mixed_dtypes(thrown, floating_dtype_other_than(batch, parameters), parameters);
-  }
-}
-
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

@@ -8,11 +8,12 @@
 #include <keel/core/appended_file.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/file_system.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
-namespace keel {
+namespace keel::inline KEEL_MODE {
 
 class json_lines {
  public:
@@ -103,4 +104,4 @@ class json_lines {
   std::string trouble_;
 };
 
-}  // namespace keel
+}  // namespace keel::inline KEEL_MODE

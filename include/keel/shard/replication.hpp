@@ -128,9 +128,9 @@ class replication {
   void leave(char const* words) noexcept {
     if (is_shared() && !all_know_) world_.abort(words);
   }
-  /// The exception that ends the update is one that all ranks threw, and they can go on together.
+  /// The exception that ends the update is one that all ranks threw, and they can go on together. True where there is one rank.
   bool all_know() const { return all_know_ || !is_shared(); }
-  /// All ranks: false where one of them has no open update.
+  /// All ranks: false where one of several has no open update.
   bool all_have(bool open_update) const;
 
   /// All ranks, where they agreed on an update that is finite: the gradients are the sums of all, in the unit of the first rank, in float32 where

@@ -398,7 +398,9 @@ KEEL_BODY void replication::take_part(ending how, std::string const& words) {
   end_together(world_.combine(reduce::min{}, threw ? world_.rank() : world_.size()), threw ? words : "");
 }
 
-KEEL_BODY bool replication::all_have(bool open_update) const { return world_.combine(reduce::min{}, open_update); }
+KEEL_BODY bool replication::all_have(bool open_update) const {
+  return !is_shared() || world_.combine(reduce::min{}, open_update);
+}
 
 KEEL_BODY void replication::require_dense(parameter_list const& parameters) {
   for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {

@@ -7,7 +7,6 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <cmath>
-#include <keel/accumulate/declared_batch.hpp>
 #include <keel/step/closure_backup.hpp>
 #include <keel/step/closure_update.hpp>
 #include <limits>
@@ -34,7 +33,7 @@ KEEL_BODY update_decision closure_update::decide() {
   } catch (closure_ends const&) {
     // found_ says why.
   } catch (...) {
-    // It goes on.
+    // Rethrown, with everything as it was.
     backup.put_back();
     throw;
   }
@@ -79,8 +78,7 @@ KEEL_BODY at::Tensor closure_update::evaluate() {
 }
 
 KEEL_BODY void closure_update::take_facts(update_sums const& sums) {
-  require_declared_update(parts_.present().accumulate, parts_.micro_batches, sums.rows * parts_.context.run().world_size,
-                          parts_.updates == 0 && parts_.skipped == 0);
+  parts_.require_declared();
   found_.facts.tokens = sums.tokens;
   found_.facts.rows = sums.rows;
   found_.facts.parts = sums.parts;

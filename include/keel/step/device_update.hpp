@@ -8,7 +8,6 @@
 
 #include <keel/step/update_parts.hpp>
 #include <span>
-#include <string>
 
 namespace keel::detail::inline KEEL_MODE {
 

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdint>
 #include <exception>
 #include <keel/accumulate/declared_batch.hpp>
 #include <keel/collective/collectives.hpp>

@@ -99,14 +99,4 @@ extern template void require_unbroken<detail::rules_about<recipe<>>>(config cons
 extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 #endif
 
-/// The recipe's configuration, which has all its numbers, with the facts in it. Throws recipe_error where it breaks a rule.
-template <class Recipe>
-config require_valid(config value, run_facts const& facts, model::settings const& model, optimizer::settings const& optimizer) {
-  value.run = facts;
-  value.model = value.model | model;
-  value.optimizer = value.optimizer | optimizer;
-  require_unbroken<typename detail::with_types_of<Recipe>::template rules<void>>(value);
-  return value;
-}
-
 }  // namespace keel::inline KEEL_MODE

@@ -127,8 +127,10 @@ class step_engine : public own_backward_runner {
   void abandon_own() override;
 
  protected:
+  /// An exception of `run` drops the update, and the other ranks learn of it.
+  step_outcome drop_on_exception(c10::function_ref<step_outcome()> run);
   /// Takes one micro-batch, whose type the front has checked.
-  step_outcome take(taken_batch& batch);
+  step_outcome accumulate(taken_batch& batch);
   /// `run` throws for a batch that cannot be trained on. On one rank an open update goes on with the next batch; of several all drop theirs.
   void check(c10::function_ref<void()> run);
   recipe_context& context() { return parts_.context; }
@@ -140,9 +142,6 @@ class step_engine : public own_backward_runner {
   void change_numbers(numbers const& some);
 
  private:
-  /// An exception of `run` drops the update, and the other ranks learn of it.
-  step_outcome drop_on_exception(c10::function_ref<step_outcome()> run);
-  step_outcome accumulate(taken_batch& batch);
   void require_not_own() const;
   void take_numbers(config const& present);
   /// For an update that has to be looked into.

@@ -15,7 +15,6 @@
 #include <keel/step/closure_update.hpp>
 #include <keel/step/step_engine.hpp>
 #include <keel/step/training_mode.hpp>
-#include <memory>
 #include <type_traits>
 #include <utility>
 
@@ -41,16 +40,12 @@ KEEL_BODY step_engine::~step_engine() = default;
 
 // Micro-batches.
 
-KEEL_BODY step_outcome step_engine::take(taken_batch& batch) {
-  return drop_on_exception([&] { return accumulate(batch); });
-}
-
 KEEL_BODY void step_engine::check(c10::function_ref<void()> run) {
   parts_.ranks.begin_call();
   try {
     run();
   } catch (...) {
-    // It goes on.
+    // Rethrown: the others are told first.
     if (parts_.ranks.is_shared()) {
       parts_.ranks.tell();
       drop_update();
@@ -63,7 +58,7 @@ KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_out
   try {
     return run();
   } catch (...) {
-    // It goes on.
+    // Rethrown: the others are told first.
     parts_.ranks.tell();
     drop_update();
     throw;
@@ -255,6 +250,8 @@ KEEL_BODY update_decision step_engine::decide() {
   parts_.require_parameters_in_place();
   parts_.pass.memory().enter(memory::phase::update);
   parts_.pass.phases().enter(run_phase::update);
+  // Of several ranks once they know their rows together.
+  if (!shard::is_of_ranks(parts_.recipe().shard)) parts_.require_declared();
   if (parts_.decides_on_device) settle_before();
   return strategy().decide();
 }

@@ -2,8 +2,6 @@
 // step_engine.hpp. keel::step, trainers, parts of a run and dry runs are made of it.
 #pragma once
 
-#include <c10/util/FunctionRef.h>
-
 #include <concepts>
 #include <cstdint>
 #include <keel/accumulate/declared_batch.hpp>
@@ -29,9 +27,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Has no state, and so is one for all.
+/// One for all steps of the process: an environment has no state. Of what a class of an older version had it takes nothing without a word.
 template <class Environment>
 Environment const& machine_of() {
+  static_assert(std::is_base_of_v<step_environment, Environment>, "an environment derives from keel::step_environment.");
+  static_assert(std::is_member_function_pointer_v<decltype(&Environment::decides_on_device)> &&
+                    std::is_member_function_pointer_v<decltype(&Environment::host_value)> &&
+                    std::is_member_function_pointer_v<decltype(&Environment::allocator_retries)>,
+                "the functions of an environment are virtual, and a static one would be ignored. Fix: override them.");
+  static_assert(
+      !requires { typename Environment::files; } && !requires { typename Environment::clock; } &&
+          !requires { typename Environment::world; },
+      "an environment's files, clock and world would be ignored. Fix: trainer_options::own_files and own_clock.");
   static Environment const machine{};
   return machine;
 }
@@ -56,6 +63,10 @@ class step_of : public step_engine {
   static constexpr config configured = kinds_of(config_of<recipe>);
   static constexpr bool averages = configured.ema.decay > 0.0;
   static constexpr bool replicates = shard::is_of_ranks(configured.shard);
+  /// A batch may have to outlive its call.
+  static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
+                                        configured.incident.kind != incident::kind::off ||
+                                        config_of<recipe>.accumulate.count != 1;
   static constexpr bool takes_several = replicates || std::same_as<recipe, inert>;
 
   /// `updates`: the length of the run for schedules that need one; 0: not known. Model, optimizer and observer must outlive the step. Of a
@@ -97,10 +108,12 @@ class step_of : public step_engine {
       check([&] {
         context().template require_data_fits<Batch, weighted>();
         require_declared_rows(present_value().accumulate, batch_traits<Batch>::rows(batch));
-        if constexpr (cuts) require_same_rows(batch);
       });
-      taken_batch_of<Batch const&, LossOf&> taken(batch, loss_of, granularity_of(batch, granularity()));
-      return take(taken);
+      return drop_on_exception([&] {
+        if constexpr (cuts) require_same_rows(batch);
+        taken_batch_of<Batch const&, LossOf&, keeps_batches> taken(batch, loss_of, granularity_of(batch, granularity()));
+        return accumulate(taken);
+      });
     }
     return result::accumulated{0, present_value().accumulate.count};
   }
@@ -109,7 +122,10 @@ class step_of : public step_engine {
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome operator()(LossOf&& loss_of) {
-    return (*this)(no_batch{}, without_batch<kept_function<LossOf>>{loss_of});
+    // A copy outlives the call, for an update that runs again; a function that keeps state is the caller's.
+    constexpr bool runs_again = configured.oom.kind == oom::kind::ladder || configured.incident.kind != incident::kind::off;
+    using kept = std::conditional_t<runs_again, kept_function<LossOf>, std::remove_reference_t<LossOf>&>;
+    return (*this)(no_batch{}, without_batch<kept>{loss_of});
   }
 
   /// A micro-batch whose backward passes the program runs: see own_backward.hpp. Throws error (E12) while another one is open, and for

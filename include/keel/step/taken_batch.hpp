@@ -35,12 +35,13 @@ class taken_batch {
   taken_batch& operator=(taken_batch const&) = delete;
 
   virtual std::int64_t rows() const = 0;
-  /// `length`: of each row's first tokens, 0: of all.
-  virtual std::int64_t tokens(std::int64_t length) const = 0;
+  virtual std::int64_t tokens() const = 0;
   /// Rows that no cut may part; 0: it cannot be cut at all.
   virtual std::int64_t granularity() const = 0;
-  /// Of the rows from `begin` to before `end`; `length`: shortened to so many tokens, 0: not shortened.
-  virtual weighted_loss loss_of(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
+  virtual weighted_loss loss_of() = 0;
+  /// The rows from `begin` to before `end`, each shortened to `length` tokens, 0: not shortened; null where that is all of it. This one outlives
+  /// the part.
+  virtual std::unique_ptr<taken_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
   virtual batch_contents contents() const = 0;
   /// The dtype of its first floating-point tensor that is not of `dtype`.
   virtual std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const = 0;
@@ -54,12 +55,14 @@ class taken_batch {
   std::int64_t max_pieces() const {
     return granularity() > 0 ? std::max<std::int64_t>(1, rows() / granularity()) : std::int64_t{1};
   }
-  /// Its tensors were written to since it was copied.
+  /// Its tensors were written to since mark().
   bool was_changed() const;
+
+  /// What its tensors are is compared with from here on.
+  void mark();
 
  protected:
   taken_batch() = default;
-  void mark();
 
  private:
   std::vector<tensor_mark> marks_;
@@ -69,31 +72,32 @@ class taken_batch {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// `Batch` and `LossOf` are values, or references that live as long.
-template <class Batch, class LossOf>
+/// `Batch` and `LossOf` are values, or references that live as long. `IsKept`: it may be copied and written, as for an update that runs again.
+template <class Batch, class LossOf, bool IsKept = true>
 class taken_batch_of final : public taken_batch {
   using batch_type = std::remove_cvref_t<Batch>;
 
  public:
-  template <class Given>
-  taken_batch_of(batch_type const& batch, Given& loss_of, std::int64_t granularity)
-      : batch_(batch), loss_of_(loss_of), granularity_(granularity) {
-    if constexpr (!std::is_reference_v<Batch>) mark();
-  }
+  template <class Taken, class Given>
+  taken_batch_of(Taken&& batch, Given& loss_of, std::int64_t granularity)
+      : batch_(std::forward<Taken>(batch)), loss_of_(loss_of), granularity_(granularity) {}
 
   std::int64_t rows() const override { return batch_traits<batch_type>::rows(batch_); }
-  std::int64_t tokens(std::int64_t length) const override {
-    if constexpr (shortenable_batch<batch_type>) {
-      if (length > 0) return batch_traits<batch_type>::tokens(shortened(batch_, length));
-    }
-    return batch_traits<batch_type>::tokens(batch_);
-  }
+  std::int64_t tokens() const override { return batch_traits<batch_type>::tokens(batch_); }
   std::int64_t granularity() const override { return sliceable_batch<batch_type> ? granularity_ : 0; }
-  weighted_loss loss_of(std::int64_t begin, std::int64_t end, std::int64_t length) override {
+  weighted_loss loss_of() override { return as_weighted_loss(loss_of_(batch_), rows()); }
+  std::unique_ptr<taken_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) override {
     if constexpr (shortenable_batch<batch_type>) {
-      if (length > 0) return loss_of_rows(shortened(batch_, length), begin, end);
+      if (length > 0) {
+        auto shorter = made_of(shortened(batch_, length));
+        auto rest = shorter->part(begin, end, 0);
+        return rest ? std::move(rest) : std::move(shorter);
+      }
     }
-    return loss_of_rows(batch_, begin, end);
+    if constexpr (sliceable_batch<batch_type>) {
+      if (begin != 0 || end != rows()) return made_of(batch_traits<batch_type>::slice(batch_, begin, end));
+    }
+    return nullptr;
   }
   batch_contents contents() const override { return contents_of(batch_); }
   std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const override {
@@ -101,7 +105,7 @@ class taken_batch_of final : public taken_batch {
   }
   bool write([[maybe_unused]] nlohmann::json& values, [[maybe_unused]] tensor_map& tensors,
              [[maybe_unused]] std::string const& prefix) override {
-    if constexpr (writable_batch<batch_type>) {
+    if constexpr (IsKept && writable_batch<batch_type>) {
       // A tensor's handle is not a copy of what it holds.
       batch_type copy = batch_;
       state_writer archive(values, tensors, prefix);
@@ -112,21 +116,21 @@ class taken_batch_of final : public taken_batch {
     }
   }
   std::unique_ptr<taken_batch> copy() const override {
-    using function = std::remove_cv_t<std::remove_reference_t<LossOf>>;
-    if constexpr (std::copy_constructible<batch_type> && std::copy_constructible<function>) {
-      return std::make_unique<taken_batch_of<batch_type, function>>(batch_, loss_of_, granularity_);
+    // Of a function a pointer to it.
+    using function = std::decay_t<LossOf>;
+    if constexpr (IsKept && std::copy_constructible<batch_type> && std::copy_constructible<function>) {
+      auto made = std::make_unique<taken_batch_of<batch_type, function>>(batch_, loss_of_, granularity_);
+      made->mark();
+      return made;
     } else {
       return nullptr;
     }
   }
 
  private:
-  weighted_loss loss_of_rows(batch_type const& batch, std::int64_t begin, std::int64_t end) {
-    if constexpr (sliceable_batch<batch_type>) {
-      if (begin != 0 || end != rows())
-        return as_weighted_loss(loss_of_(batch_traits<batch_type>::slice(batch, begin, end)), end - begin);
-    }
-    return as_weighted_loss(loss_of_(batch), end - begin);
+  std::unique_ptr<taken_batch> made_of(batch_type&& batch) {
+    return std::make_unique<taken_batch_of<batch_type, std::remove_reference_t<LossOf>&, false>>(std::move(batch), loss_of_,
+                                                                                                 granularity_);
   }
 
   std::conditional_t<std::is_reference_v<Batch>, batch_type const&, batch_type> batch_;

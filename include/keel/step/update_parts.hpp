@@ -73,6 +73,8 @@ struct update_parts {
     if (average) average->require_parameters_in_place();
   }
 
+  /// Throws data_error (B01) where the complete update does not have the rows that the recipe declares.
+  void require_declared() const;
   /// What is known of the complete update without its gradients; with a reason to skip it where no row counted.
   update_decision begin_decision() const;
   /// The host's verdict on the gradients of a finite loss.

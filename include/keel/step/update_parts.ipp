@@ -52,9 +52,12 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
 
 KEEL_BODY update_parts::~update_parts() = default;
 
+KEEL_BODY void update_parts::require_declared() const {
+  require_declared_update(present().accumulate, micro_batches, pass.sums().rows * context.run().world_size, is_first());
+}
+
 KEEL_BODY update_decision update_parts::begin_decision() const {
   update_sums const& sums = pass.sums();
-  require_declared_update(present().accumulate, micro_batches, sums.rows * context.run().world_size, is_first());
   update_decision found{{scaler.factor(), 0.0, sums.tokens, sums.rows, decides_on_device}};
   found.facts.parts = sums.parts;
   found.facts.origin = origin_of(sums);

@@ -112,13 +112,11 @@ class update_pass {
 
  private:
   void put_back();
-  void run_piece(taken_batch& batch, std::int64_t begin, std::int64_t end, memory_settings const& relief,
-                 loss_accumulator& tally);
+  void run_piece(taken_batch& piece, memory_settings const& relief, loss_accumulator& tally);
   /// The loss of a piece; nothing where its function threw because of a value that is not finite.
-  std::optional<weighted_loss> forward(taken_batch& batch, std::int64_t begin, std::int64_t end, memory_settings const& relief);
+  std::optional<weighted_loss> forward(taken_batch& piece, memory_settings const& relief);
   /// A forward pass from the same random state has a value that is not finite.
-  bool was_nonfinite(taken_batch& batch, std::int64_t begin, std::int64_t end, random_snapshot const& random,
-                     memory_settings const& relief);
+  bool was_nonfinite(taken_batch& piece, random_snapshot const& random, memory_settings const& relief);
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
   void add_parts(weighted_loss const& loss);
   void add_gradients(weighted_loss const& loss);

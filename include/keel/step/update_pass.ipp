@@ -116,19 +116,22 @@ KEEL_BODY loss_accumulator update_pass::run(taken_batch& batch, memory_settings 
   // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
   if (!left_.empty()) program_->leave_changes(left_, taken_);
   std::int64_t const rows = batch.rows();
+  auto const shorter = length(relief) > 0 ? batch.part(0, rows, length(relief)) : nullptr;
+  taken_batch& whole = shorter ? *shorter : batch;
   sums_.rows += rows;
-  sums_.tokens += batch.tokens(length(relief));
+  sums_.tokens += whole.tokens();
   at::ScalarType const dtype = parameters_.tensors.front().scalar_type();
   loss_accumulator tally;
   auto const run_one = [&](std::int64_t begin, std::int64_t end) {
+    auto const piece = whole.part(begin, end, 0);
     try {
-      run_piece(batch, begin, end, relief, tally);
+      run_piece(piece ? *piece : whole, relief, tally);
     } catch (c10::Error const& thrown) {
-      rethrow_mixed_dtypes(thrown, batch.floating_dtype_other_than(dtype), dtype);
+      rethrow_mixed_dtypes(thrown, whole.floating_dtype_other_than(dtype), dtype);
     }
   };
-  if (std::min(relief.pieces, batch.max_pieces()) > 1) {
-    for_each_range(rows, relief.pieces, batch.granularity(), run_one);
+  if (std::min(relief.pieces, whole.max_pieces()) > 1) {
+    for_each_range(rows, relief.pieces, whole.granularity(), run_one);
   } else {
     run_one(0, rows);
   }
@@ -184,8 +187,9 @@ KEEL_BODY void update_pass::restart(double scale) {
 
 KEEL_BODY weighted_loss update_pass::forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end,
                                                    unit_listener* listener, memory_settings const& relief) const {
+  auto const part = batch.part(begin, end, length(relief));
   forward_scope const scope(parameters_.device, precision_, relief, listener);
-  return batch.loss_of(begin, end, length(relief));
+  return (part ? *part : batch).loss_of();
 }
 
 KEEL_BODY void update_pass::put_back() {
@@ -200,16 +204,15 @@ KEEL_BODY void update_pass::add_parts(weighted_loss const& loss) {
   sums_.parts.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, read);
 }
 
-KEEL_BODY bool update_pass::was_nonfinite(taken_batch& batch, std::int64_t begin, std::int64_t end,
-                                          random_snapshot const& random, memory_settings const& relief) {
+KEEL_BODY bool update_pass::was_nonfinite(taken_batch& piece, random_snapshot const& random, memory_settings const& relief) {
   random.restore();
   return makes_nonfinite_values(model_, parameters_, [&](unit_listener* listener) {
-    static_cast<void>(forward_again(batch, begin, end, listener, relief));
+    forward_scope const scope(parameters_.device, precision_, relief, listener);
+    static_cast<void>(piece.loss_of());
   });
 }
 
-KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& batch, std::int64_t begin, std::int64_t end,
-                                                            memory_settings const& relief) {
+KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& piece, memory_settings const& relief) {
   forward_scope const scope(parameters_.device, precision_, relief, layers_.units());
   weighted_loss loss;
   if (takes_exceptions_) {
@@ -217,7 +220,7 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& batch, 
     std::optional<std::string> threw;
     std::exception_ptr thrown;
     try {
-      loss = batch.loss_of(begin, end, length(relief));
+      loss = piece.loss_of();
     } catch (c10::Error const& error) {
       if (is_out_of_memory(error)) throw;
       threw = first_line(error);
@@ -225,12 +228,12 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& batch, 
     }
     // Not in the handler: a caught exception may keep frames and tensors alive.
     if (threw) {
-      if (!was_nonfinite(batch, begin, end, random, relief)) std::rethrow_exception(thrown);
+      if (!was_nonfinite(piece, random, relief)) std::rethrow_exception(thrown);
       if (sums_.exception.empty()) sums_.exception = *threw;
       return std::nullopt;
     }
   } else {
-    loss = batch.loss_of(begin, end, length(relief));
+    loss = piece.loss_of();
   }
   // Also what only a rung would turn on: better rejected now than after a week.
   if (may_recompute_) scope.require_units();
@@ -238,13 +241,12 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& batch, 
   return loss;
 }
 
-KEEL_BODY void update_pass::run_piece(taken_batch& batch, std::int64_t begin, std::int64_t end, memory_settings const& relief,
-                                      loss_accumulator& tally) {
+KEEL_BODY void update_pass::run_piece(taken_batch& piece, memory_settings const& relief, loss_accumulator& tally) {
   versions_.take();
   memory_.enter(memory::phase::forward);
   phases_.enter(run_phase::forward);
-  auto const made = forward(batch, begin, end, relief);
-  if (!made) return add_nonfinite(end - begin, tally);
+  auto const made = forward(piece, relief);
+  if (!made) return add_nonfinite(piece.rows(), tally);
   weighted_loss const& loss = *made;
   if (auto const changed = versions_.first_changed())
     throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");

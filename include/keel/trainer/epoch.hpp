@@ -77,18 +77,4 @@ void take_order_of(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool 
   }
 }
 
-/// Calls `begin(position)` once and `take(batch)` for every batch from the cursor on, which take moves; what take returns ends
-/// it. At the end of the epoch the cursor still stands there. Throws data_error (E06) for an epoch without batches, or with
-/// fewer than the cursor has seen.
-template <class Batches, class Begin, class Take>
-std::optional<outcome> walk_epoch(Batches& batches, data_cursor& cursor, at::DeviceType device, Begin const& begin,
-                                  Take const& take) {
-  batch_walk<Batches> walk(batches, cursor, device);
-  for (walk.open(begin); walk.has_batch(); walk.next()) {
-    if (auto stopped = take(walk.batch())) return stopped;
-  }
-  require_batches(cursor);
-  return std::nullopt;
-}
-
 }  // namespace keel::detail::inline KEEL_MODE

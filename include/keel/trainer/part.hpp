@@ -149,7 +149,7 @@ class part final : public detail::run_part, private step_observer, private detai
       parts_->add(one, follows);
       one.step_.restore_on_skip(*registered_);
       try {
-        detail::run_parts alone(*recipe_);
+        detail::run_parts alone;
         alone.add(one, follows);
         added_(one.name(), alone);
       } catch (...) {
@@ -226,6 +226,7 @@ class part final : public detail::run_part, private step_observer, private detai
         [[maybe_unused]]
       detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
     if constexpr (step_type::replicates) step_.ranks().move_to("an update of the part " + this->name());
+    step_.phases().use(of.options_.clock());
     step_.phases().listen(&of.shown_);
     name_model(owner_.parts().model_name(*this, follows));
     name_parameters(step_.parameters());

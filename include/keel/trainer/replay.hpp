@@ -190,12 +190,13 @@ class incident_replay {
     kept_update const kept = read_batches(options);
     auto const forward = [&](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
       using keel::precision::kind;
+      auto const part = batch.part(begin, end, facts_.length);
       autocast_scope const autocast(
           step_.parameters().device,
           step_.environment().autocast(options.fp32 ? kind::fp32 : step_.recipe_value().precision.kind));
       unit_scope const scope(options.without_recompute ? recompute_kind::none : step_.relief().recompute, units);
       attention_scope const attention(options.math_attention ? attention_kind::math : step_.relief().attention);
-      return batch.loss_of(begin, end, facts_.length);
+      return (part ? *part : batch).loss_of();
     };
     replay_settings settings;
     settings.scale = options.loss_scale > 0.0 ? options.loss_scale : facts_.loss_scale;

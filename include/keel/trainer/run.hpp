@@ -659,7 +659,7 @@ class run {
   trainer_options options_;
   detail::iterations_of_ranks ranks_;
   hooks hooks_;
-  detail::run_parts parts_{numbers_.value()};
+  detail::run_parts parts_;
   phase_clock phases_{options_.clock()};
   console console_;
   detail::opened_directory directory_;

@@ -6,7 +6,6 @@
 #include <c10/util/ScopeExit.h>
 
 #include <chrono>
-#include <functional>
 #include <keel/attention/attention.hpp>
 #include <keel/collective/agreed.hpp>
 #include <keel/collective/words_of_rank.hpp>
@@ -221,9 +220,9 @@ KEEL_BODY void run_loop::check_batch(c10::function_ref<void()> run) {
   try {
     run();
   } catch (...) {
-    // It goes on.
-    step_.drop_update();
+    // Rethrown: the others are told first.
     step_.ranks().tell();
+    step_.drop_update();
     throw;
   }
 }

@@ -106,11 +106,7 @@ class run_part {
 /// All parts of a run. Has what checkpoint_manager and evaluator ask of a step.
 class run_parts final : public checkpointed_step {
  public:
-  static constexpr bool averages = false;
-  static constexpr config configured{};
-
-  /// `recipe` is the run's, and outlives this.
-  explicit run_parts(config const& recipe) : recipe_(recipe), joint_(std::make_shared<torch::nn::Module>("run")) {}
+  run_parts() : joint_(std::make_shared<torch::nn::Module>("run")) {}
 
   /// `follows`: the part whose parameters this one may have too, because it trains behind it; or null. Throws error (E11) for a name
   /// that cannot stand in a checkpoint or is another part's, and for a parameter that another part trains, and names both.
@@ -173,8 +169,6 @@ class run_parts final : public checkpointed_step {
   void visit(state_writer& archive) override { visit_all(archive); }
   void visit(state_reader& archive) override { visit_all(archive); }
 
-  // As evaluations see it.
-  config const& recipe_value() const { return recipe_; }
   std::int64_t pieces() const override { return 1; }
   memory_settings const& relief() override { return first().relief(); }
 
@@ -193,7 +187,6 @@ class run_parts final : public checkpointed_step {
   /// One of trained().
   run_part& named(std::string const& part) const;
 
-  config const& recipe_;
   std::shared_ptr<torch::nn::Module> joint_;
   std::vector<run_part*> all_;
   std::string gone_;  ///< a part that was destroyed while the run went on
