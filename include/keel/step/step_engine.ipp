@@ -45,7 +45,7 @@ KEEL_BODY void step_engine::check(c10::function_ref<void()> run) {
   try {
     run();
   } catch (...) {
-    // Rethrown: the others are told first.
+    // Rethrown, once the other ranks know.
     if (parts_.ranks.is_shared()) {
       parts_.ranks.tell();
       drop_update();
@@ -58,7 +58,7 @@ KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_out
   try {
     return run();
   } catch (...) {
-    // Rethrown: the others are told first.
+    // Rethrown, once the other ranks know.
     parts_.ranks.tell();
     drop_update();
     throw;

@@ -220,7 +220,7 @@ KEEL_BODY void run_loop::check_batch(c10::function_ref<void()> run) {
   try {
     run();
   } catch (...) {
-    // Rethrown: the others are told first.
+    // Rethrown, once the other ranks know.
     step_.ranks().tell();
     step_.drop_update();
     throw;
