@@ -10,6 +10,7 @@
 #include <keel/config/config.hpp>
 #include <keel/core/batch.hpp>
 #include <keel/core/parameters.hpp>
+#include <keel/optimizer/optimizer_facts.hpp>
 #include <keel/step/require_valid.hpp>
 #include <keel/step/step_environment.hpp>
 

@@ -4,7 +4,6 @@
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <algorithm>
-#include <keel/optimizer/optimizer_facts.hpp>
 #include <keel/step/recipe_context.hpp>
 #include <limits>
 

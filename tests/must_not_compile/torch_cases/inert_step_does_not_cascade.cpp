@@ -3,7 +3,9 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
+#include <keel/checkpoint/archive.hpp>
 #include <keel/step/step.hpp>
+#include <nlohmann/json.hpp>
 
 #ifdef KEEL_TWIN
 struct mine : keel::recipe<> {};
@@ -11,9 +13,6 @@ struct mine : keel::recipe<> {};
 struct mine : keel::recipe<keel::recompute::non_reentrant, keel::shard::zero<3> > {};
 #endif
 
-struct archive {
-  void operator()(char const*, auto&) {}
-};
 
 bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor const& batch) {
   auto loss_of = [&](at::Tensor const& rows) { return model->forward(rows).mean(); };
@@ -24,7 +23,9 @@ bool train(torch::nn::Linear& model, torch::optim::AdamW& optimizer, at::Tensor 
   if (step(batch, loss_of).is<keel::result::skipped>()) return false;
   if (auto last = step.flush()) result = *last;
 
-  archive saved;
+  nlohmann::json values;
+  keel::tensor_map tensors;
+  keel::state_writer saved(values, tensors, "");
   step.visit(saved);
 
   std::int64_t const counted = step.updates() + step.skipped() + step.pieces();
