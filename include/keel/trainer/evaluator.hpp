@@ -1,7 +1,6 @@
 // The evaluations of a run: what they look at, when they are due, what they are judged by.
 #pragma once
 
-#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <functional>

@@ -3,6 +3,7 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <keel/step/gradients.hpp>

@@ -421,7 +421,7 @@ KEEL_BODY void run_loop::observe(event::update_end const& event) {
   if (event.result.updated()) checkpoints_.updated(event.loss);
   checkpoints_.mark_incomplete(true);
   hooks_(event);
-  // After the hooks, so that what they log stands in this update's line.
+  // After the hooks, so that the record of this update has what they log.
   record_update(event);
   checkpoints_.mark_incomplete(false);
 }
