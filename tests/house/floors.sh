@@ -79,16 +79,6 @@ check_header() {
       ;;
   esac
 
-  # Without keel/libtorch/mode.hpp, which every header on floor 3 or above brings, the namespace would bear the macro's name.
-  if grep -q 'inline KEEL_MODE' "$file" && [ "$header" != keel/libtorch/mode.hpp ]; then
-    local has_mode=no
-    while IFS= read -r target; do
-      target_floor=$(floor_of "$target" "$1")
-      if [ -n "$target_floor" ] && [ "$target_floor" -ge 3 ] && [[ $target != *.inc && $target != keel/json/* ]]; then has_mode=yes; fi
-    done < <(sed '/inline KEEL_MODE/q' "$file" | sed -nE 's/^#include <(keel\/[^>]+)>.*/\1/p')
-    if [ $has_mode = no ]; then echo "$header: opens a namespace of the mode without keel/libtorch/mode.hpp"; fi
-  fi
-
   # Each begin has an end behind it, before the next begin.
   begins=$(grep -oE 'detail/text_(begin|end)\.inc' "$file" | sed -E 's/.*_(begin|end)\.inc/\1/' | tr '\n' ' ' || true)
   ends=${begins//begin end /}
@@ -102,6 +92,26 @@ check_header() {
 folders() {
   (cd "$1" && grep -rEo '^[[:space:]]*#[[:space:]]*include[[:space:]]*<keel/[a-z_]+/' keel) |
     sed -nE 's,^keel/([a-z_]+)/[^:]*:.*<keel/([a-z_]+)/$,\1 \2,p' | awk '$1 != $2' | sort -u
+}
+
+# without_mode INCLUDE: the headers that open a namespace of the mode and see no keel/libtorch/mode.hpp before it, without which the
+# namespace would bear the macro's name.
+without_mode() {
+  (cd "$1" && find keel \( -name '*.hpp' -o -name '*.ipp' \) -exec awk '
+    FNR == 1 { opens = 0 }
+    !opens && match($0, /^#include <keel\/[^>]+>/) { print FILENAME, substr($0, 11, RLENGTH - 11) }
+    /inline KEEL_MODE/ && !opens { opens = 1; print FILENAME, "!" }' {} +) |
+    awk '
+      $2 == "!" { opens[$1] = 1; next }
+      { from[++edges] = $1; to[edges] = $2 }
+      END {
+        sees["keel/libtorch/mode.hpp"] = 1
+        for (changed = 1; changed;) {
+          changed = 0
+          for (i = 1; i <= edges; ++i) if (sees[to[i]] && !sees[from[i]]) sees[from[i]] = changed = 1
+        }
+        for (header in opens) if (!sees[header]) print header ": opens a namespace of the mode without keel/libtorch/mode.hpp"
+      }' | sort
 }
 
 # check_tree INCLUDE: fails if anything is wrong, or if there is nothing to look at.
@@ -122,6 +132,11 @@ check_tree() {
   if [ "$count" -eq 0 ]; then
     echo "$include/keel has no headers"
     return 1
+  fi
+  said=$(without_mode "$include")
+  if [ -n "$said" ]; then
+    echo "$said"
+    wrong=$((wrong + $(printf '%s\n' "$said" | wc -l)))
   fi
   if [ "$wrong" -ne 0 ]; then
     echo "$wrong things are wrong in $count headers"
@@ -205,6 +220,7 @@ self_test() {
   refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp '#define KEEL_BAD 1'
   refuses 'defines the macro KEEL_BAD' keel/trainer/bad.hpp $'#undef KEEL_BAD\n#define KEEL_BAD 1'
   refuses 'opens a namespace of the mode' keel/step/bad.hpp 'namespace keel::inline KEEL_MODE {}'
+  refuses 'opens a namespace of the mode' keel/step/bad.hpp '#include <keel/core/error.hpp>\nnamespace keel::inline KEEL_MODE {}'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp '#include <keel/rule/detail/text_begin.inc>'
   refuses 'text_begin.inc and text_end.inc do not match' keel/rule/bad.hpp \
     '#include <keel/rule/detail/text_end.inc>\n#include <keel/rule/detail/text_begin.inc>'

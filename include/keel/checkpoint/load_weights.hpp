@@ -9,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include <filesystem>
+#include <keel/libtorch/mode.hpp>
 
 namespace keel::inline KEEL_MODE {
 

@@ -8,6 +8,7 @@
 #include <ATen/ops/minimum.h>
 
 #include <keel/collective/transport.hpp>
+#include <keel/libtorch/mode.hpp>
 
 namespace keel::detail::inline KEEL_MODE {
 

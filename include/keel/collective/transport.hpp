@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <optional>
 #include <string>

@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <limits>
 
 namespace keel::detail::inline KEEL_MODE {

@@ -5,6 +5,7 @@
 
 #include <torch/nn/module.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -14,6 +14,7 @@
 #include <torch/csrc/jit/api/module.h>
 #include <torch/nn/module.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <utility>
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <keel/recipe/config_of.hpp>
 
 namespace keel::inline KEEL_MODE {

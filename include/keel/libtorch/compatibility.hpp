@@ -11,6 +11,7 @@
 #endif
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <string>
 #include <vector>

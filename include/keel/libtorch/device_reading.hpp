@@ -9,6 +9,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <chrono>
+#include <keel/libtorch/mode.hpp>
 #include <optional>
 #include <thread>
 #include <utility>

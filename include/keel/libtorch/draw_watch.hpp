@@ -10,6 +10,7 @@
 #include <cstring>
 #include <exception>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <memory>
 #include <unordered_map>
 #include <utility>

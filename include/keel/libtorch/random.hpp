@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 
 namespace keel::inline KEEL_MODE {
 

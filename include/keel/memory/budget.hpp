@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <keel/memory/counting_allocator.hpp>
 #include <stdexcept>
 

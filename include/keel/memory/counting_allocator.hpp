@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <mutex>
 #include <new>
 #include <utility>

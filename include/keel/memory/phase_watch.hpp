@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <keel/memory/statistics.hpp>
 #include <optional>
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <keel/memory/counting_allocator.hpp>
 #include <optional>
 

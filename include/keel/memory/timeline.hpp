@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <keel/libtorch/mode.hpp>
 #include <keel/memory/phase_watch.hpp>
 #include <vector>
 

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <vector>
 
 namespace keel::inline KEEL_MODE {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <keel/metrics/histogram.hpp>
 #include <string>
 #include <utility>

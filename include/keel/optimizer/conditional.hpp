@@ -10,6 +10,7 @@
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <utility>
 
 namespace keel::detail::inline KEEL_MODE {

@@ -5,6 +5,7 @@
 
 #include <torch/optim/lbfgs.h>
 
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/facts.hpp>
 #include <keel/policy/optimizer.hpp>
 

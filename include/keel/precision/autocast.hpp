@@ -4,6 +4,7 @@
 #pragma once
 
 #include <keel/libtorch/compatibility.hpp>
+#include <keel/libtorch/mode.hpp>
 #include <keel/policy/precision.hpp>
 
 namespace keel::inline KEEL_MODE {

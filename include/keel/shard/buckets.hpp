@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <keel/libtorch/mode.hpp>
 #include <vector>
 
 namespace keel::detail::inline KEEL_MODE {
