@@ -114,7 +114,12 @@ TEST_CASE("a process of a run of parts that is killed, stopped, hangs or throws 
   CHECK(WEXITSTATUS(hangs[2].status) == 87);
   CHECK(throws[2].words == "of the program");
   auto const beats = run_parts("beats_stopped", 3, 2);
-  for (std::size_t const rank : {0u, 1u}) CHECK(WEXITSTATUS(beats[rank].status) == 82);
+  // The end of the one that notices it first fails the collective in which the other one waits.
+  CHECK((WEXITSTATUS(beats[0].status) == 82 || WEXITSTATUS(beats[1].status) == 82));
+  for (std::size_t const rank : {0u, 1u}) {
+    CHECK((WEXITSTATUS(beats[rank].status) == 82 || has(beats[rank], "rank 2 has given no sign of life")));
+    CHECK(beats[rank].seconds < 20.0);
+  }
 }
 
 TEST_CASE("a process of a run of parts that leaves an update out is named with both places") {
