@@ -14,5 +14,5 @@
 #include <keel/checkpoint/store.ipp>
 #include <keel/libtorch/ivalue_first.hpp>
 #include <keel/trainer/checkpoint_manager.ipp>
-#include <keel/trainer/checkpointed_step.ipp>
 #include <keel/trainer/replay.ipp>
+#include <keel/trainer/trained_models.ipp>

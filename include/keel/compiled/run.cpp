@@ -22,6 +22,7 @@
 #include <keel/trainer/late_parts.ipp>
 #include <keel/trainer/open_directory.ipp>
 #include <keel/trainer/options.ipp>
+#include <keel/trainer/parts_loop.ipp>
 #include <keel/trainer/preflight_result.ipp>
 #include <keel/trainer/run_beginning.ipp>
 #include <keel/trainer/run_incidents.ipp>
@@ -29,8 +30,8 @@
 #include <keel/trainer/run_loop.ipp>
 #include <keel/trainer/run_observer.ipp>
 #include <keel/trainer/run_of_ranks.ipp>
-#include <keel/trainer/run_part.ipp>
 #include <keel/trainer/run_profiles.ipp>
 #include <keel/trainer/run_sinks.ipp>
 #include <keel/trainer/summary.ipp>
+#include <keel/trainer/trainer_loop.ipp>
 #include <keel/trainer/watched_run.ipp>

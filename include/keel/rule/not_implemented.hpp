@@ -134,11 +134,10 @@ struct U53 {
 /// Of a run of several parts, what is not there yet.
 struct U54 {
   KEEL_RULE_TEXT("U54", "",
-                 "a run of several parts has no alarms, profiles, kept incidents, averaged evaluations, saves on "
-                 "an exception. Fix: keel::trainer, or remove that policy.");
+                 "a run of several parts saves nothing on an exception, averages no evaluations and drops no rows. Fix: "
+                 "keel::trainer, or remove that option.");
   static constexpr bool broken(config const& c) {
-    return c.health.kind != health::kind::off || c.profile.kind != profile::kind::off ||
-           c.incident.kind == incident::kind::keep || batch_guard::is_extended(c.batch_guard) || c.checkpoint.on_exception ||
+    return c.batch_guard.kind == batch_guard::kind::drop || c.checkpoint.on_exception ||
            (c.evaluation.kind != evaluation::kind::none && c.evaluation.averaged);
   }
 };

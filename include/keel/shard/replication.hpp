@@ -25,6 +25,7 @@
 #include <keel/shard/gradient_sums.hpp>
 #include <keel/shard/numbers_of_ranks.hpp>
 #include <keel/shard/optimizer_shares.hpp>
+#include <keel/shard/rank_requests.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/shard/shared_buffers.hpp>
 #include <keel/shard/straggler_watch.hpp>
@@ -53,14 +54,6 @@ struct window_of_ranks {
   bool is_finite() const { return nonfinite_on < 0 && std::isfinite(loss); }
 };
 
-/// What a rank is asked for between updates: by a signal, by its program, or by its clock.
-struct asked_of_ranks {
-  int signal = 0;      ///< that asks for a stop; of several the highest
-  bool stops = false;  ///< the program asks for a stop
-  bool saves = false;
-  bool thrashes = false;  ///< its allocator loses time, so that all take a rung
-};
-
 /// Thrown where the data of a rank has ended in the middle of an update of the others, which then drop it. No error: it ends an epoch.
 struct data_ended {
   int rank;
@@ -71,16 +64,12 @@ struct memory_of_other_rank : std::exception {
   char const* what() const noexcept override { return "memory ran out on another rank"; }
 };
 
-class replication {
+class replication final : public rank_requests {
  public:
   explicit replication(world_of_ranks world = {});
-  replication(replication const&) = delete;
-  replication& operator=(replication const&) = delete;
   /// Where an exception ends the step, the other ranks learn it.
   ~replication();
 
-  world_of_ranks const& world() const { return world_; }
-  bool is_shared() const { return world_.size() > 1; }
   /// What its updates are of, such as "an update of the part critic", by which ranks that make different ones learn it.
   void move_to(std::string place) {
     if (numbers_) numbers_->move_to(std::move(place));
@@ -106,11 +95,6 @@ class replication {
   window_of_ranks agree(window_of_ranks const& mine);
   /// What this rank is asked for, which the others learn at the next agreement.
   void ask(asked_of_ranks const& mine) { mine_ = mine; }
-  /// What any of them was asked for, as of the last agreement; nothing before the first.
-  asked_of_ranks const& asked() const { return asked_; }
-  void forget_asked() { asked_ = {}; }
-  /// Of the last agreement.
-  times_of_ranks const& times() const { return times_; }
   /// This rank's data has ended: takes part in an agreement of the others, whose update is dropped unless theirs ended too. `updates`: as in
   /// window_of_ranks.
   void end_of_data(std::int64_t updates);
@@ -124,12 +108,6 @@ class replication {
   void ask_for_rung(bool thrashes) { thrashes_ = thrashes; }
   /// The allocator of one of them did, as of the last agreement; said once, so that all take the rung behind the same update.
   bool take_rung_request() { return std::exchange(asked_.thrashes, false); }
-  /// This rank's training ends with an exception outside of a call: unless all of them end by it, their collectives throw its words.
-  void leave(char const* words) noexcept {
-    if (is_shared() && !all_know_) world_.abort(words);
-  }
-  /// The exception that ends the update is one that all ranks threw, and they can go on together. True where there is one rank.
-  bool all_know() const { return all_know_ || !is_shared(); }
   /// All ranks: false where one of several has no open update.
   bool all_have(bool open_update) const;
 
@@ -240,7 +218,6 @@ class replication {
   void end_together(int first, std::string const& threw);
   std::vector<double> rates_of_groups() const;
 
-  world_of_ranks world_;
   torch::optim::Optimizer* optimizer_ = nullptr;
   parameter_list const* parameters_ = nullptr;
   torch::nn::Module* model_ = nullptr;
@@ -249,8 +226,6 @@ class replication {
   std::optional<gradient_sums> sums_;
   std::optional<optimizer_shares> shares_;
   asked_of_ranks mine_;
-  asked_of_ranks asked_;
-  times_of_ranks times_;
   busy_time busy_{world_};
   std::optional<numbers_of_ranks> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
@@ -261,7 +236,6 @@ class replication {
   bool thrashes_ = false;
   bool is_starved_ = false;  ///< memory ran out in this call
   bool told_ = true;
-  bool all_know_ = false;
   int unwinding_;  ///< exceptions when it was built
 };
 

@@ -114,7 +114,8 @@ inline double sample_of(parameter_list const& parameters, std::int64_t update, b
   return static_cast<double>(sum_of_bits(flat.narrow(0, begin, std::min(most, flat.numel() - begin))) & bits);
 }
 
-KEEL_BODY replication::replication(world_of_ranks world) : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
+KEEL_BODY replication::replication(world_of_ranks world)
+    : rank_requests(std::move(world)), unwinding_(std::uncaught_exceptions()) {}
 
 KEEL_BODY replication::~replication() {
   if (is_shared() && std::uncaught_exceptions() > unwinding_) world_.abort("an exception has ended its training");

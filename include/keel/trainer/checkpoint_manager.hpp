@@ -22,7 +22,6 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/reject_call.hpp>
-#include <keel/trainer/checkpointed_step.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/options.hpp>
@@ -31,6 +30,7 @@
 #include <keel/trainer/rollback_history.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_of_ranks.hpp>
+#include <keel/trainer/trained_models.hpp>
 #include <memory>
 #include <optional>
 #include <set>
@@ -71,7 +71,7 @@ class checkpoint_manager {
   /// All of them outlive this; `directory` is null where the options name none. Of several ranks every one
   /// has a manager, and calls the same.
   checkpoint_manager(config const& recipe, trainer_options const& options, environment const& machine, run_directory* directory,
-                     checkpointed_step& step, run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks = {});
+                     trained_models& models, run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks = {});
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -97,7 +97,7 @@ class checkpoint_manager {
   }
   /// A run got one more part, which `alone` shows by itself: what a checkpoint holds for it is in it then. Throws error (S05) for an
   /// optimizer that cannot be saved, and checkpoint_error.
-  void part_added(std::string const& name, checkpointed_step& alone);
+  void part_added(std::string const& name, trained_models& alone);
   /// An iteration begins, in which parts may be made that a checkpoint knows.
   void note_before_parts();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
@@ -144,7 +144,7 @@ class checkpoint_manager {
 
   /// An evaluation of the recipe gave this value.
   void evaluated(agreed<double> const& value) {
-    bool const is_best = best_.evaluated(value, step_.updates());
+    bool const is_best = best_.evaluated(value, models_.updates());
     // A save that failed is known to rank 0 alone.
     best_wanted_ |= ranks_.first_says([&] { return is_best; });
   }
@@ -167,7 +167,7 @@ class checkpoint_manager {
 
   config present_config() const;
   /// Throws error (S05) for an optimizer, and what the writer throws for tensors, that cannot be saved.
-  void require_saveable(checkpointed_step& step);
+  void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
   /// The optimizers that cut a checkpoint's tensors while it is passed on.
   std::vector<trained_optimizer> kept_shares();
@@ -245,7 +245,7 @@ class checkpoint_manager {
   trainer_options const& options_;
   environment const& machine_;
   run_directory* directory_;
-  checkpointed_step& step_;
+  trained_models& models_;
   run_progress& progress_;
   run_log& log_;
   hooks& hooks_;

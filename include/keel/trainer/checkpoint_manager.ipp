@@ -34,13 +34,13 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_options const& options,
-                                                 environment const& machine, run_directory* directory, checkpointed_step& step,
+                                                 environment const& machine, run_directory* directory, trained_models& models,
                                                  run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks)
     : recipe_(recipe),
       options_(options),
       machine_(machine),
       directory_(directory),
-      step_(step),
+      models_(models),
       progress_(progress),
       log_(log),
       hooks_(listeners),
@@ -48,7 +48,7 @@ KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_o
       best_(recipe.checkpoint, recipe.evaluation),
       late_(std::make_unique<late_parts>()) {
   if (!saves_) return;
-  require_saveable(step_);
+  require_saveable(models_);
   if (!ranks_.writes()) {
     if (directory != nullptr) writer_ = std::make_unique<rank_writer>(directory->files(), ranks_.rank());
     return;
@@ -62,28 +62,28 @@ KEEL_BODY checkpoint_manager::~checkpoint_manager() {
   if (ranks_.is_shared() && (std::uncaught_exceptions() > 0 || ranks_.may_be_broken())) ranks_may_be_gone_ = true;
 }
 
-KEEL_BODY void checkpoint_manager::require_saveable(checkpointed_step& step) {
-  note_buffers(step.model());
+KEEL_BODY void checkpoint_manager::require_saveable(trained_models& models) {
+  note_buffers(models.model());
   // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
-  for (auto const& one : step.trained(recipe_)) with_optimizer_codec(*one.optimizer, [](auto) {});
-  static_cast<void>(safetensors_writer(model_tensors(step.model()), {}));
+  for (auto const& one : models.trained()) with_optimizer_codec(*one.optimizer, [](auto) {});
+  static_cast<void>(safetensors_writer(model_tensors(models.model()), {}));
 }
 
-KEEL_BODY void checkpoint_manager::part_added(std::string const& name, checkpointed_step& alone) {
+KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_models& alone) {
   if (!saves_) return;
   require_saveable(alone);
   if (!resumed_) return;
-  bool const may_roll_back = step_.rollback_distance(recipe_) > 0;
+  bool const may_roll_back = models_.rollback_distance() > 0;
   std::vector<state_part> const parts{state_part::of("step", alone)};
   snapshot beginning;
   if (may_roll_back) {
     config const present = present_config();
-    beginning = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(present), parts));
+    beginning = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(), parts));
   }
   if (late_parts::waiting_part const* const waiting = late_->find(name)) {
-    match_groups(step_, present_config(), waiting->content.state);
+    models_.match_groups(waiting->content.state);
     config const present = present_config();
-    apply_snapshot(waiting->content, present, alone.model(), alone.trained(present), parts, waiting->source,
+    apply_snapshot(waiting->content, present, alone.model(), alone.trained(), parts, waiting->source,
                    accepted(snapshot_use::resume));
     alone.take_loaded_rates();
     if (before_parts_.taken()) before_parts_.restore();
@@ -95,7 +95,7 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, checkpoin
 }
 
 KEEL_BODY void checkpoint_manager::note_before_parts() {
-  if (late_->is_any_waiting()) before_parts_ = random_snapshot::take(step_.parameters().device);
+  if (late_->is_any_waiting()) before_parts_ = random_snapshot::take(models_.parameters().device);
 }
 
 KEEL_BODY bool checkpoint_manager::resume() {
@@ -108,7 +108,7 @@ KEEL_BODY bool checkpoint_manager::resume() {
   if (saves_) {
     if (!loaded && !options_.resume_from.empty()) loaded = load_from(options_.resume_from);
   }
-  if (!loaded && !options_.weights_from.empty()) load_weights(step_.model(), options_.weights_from);
+  if (!loaded && !options_.weights_from.empty()) load_weights(models_.model(), options_.weights_from);
   resumed_ = loaded;
   note_before_parts();
   return loaded;
@@ -116,7 +116,7 @@ KEEL_BODY bool checkpoint_manager::resume() {
 
 KEEL_BODY void checkpoint_manager::save() {
   if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
-  if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
+  if (!models_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
     // Inside a hook of a save there is no boundary between the two.
     if ((saver_ && saver_->is_reporting()) || is_incomplete_) return request_save();
@@ -151,16 +151,16 @@ KEEL_BODY std::optional<best_saved> checkpoint_manager::best() {
 }
 
 KEEL_BODY best_saved checkpoint_manager::load_best() {
-  if (!step_.at_boundary()) throw broken_rule<error, rule::S16>();
+  if (!models_.at_boundary()) throw broken_rule<error, rule::S16>();
   auto const found = best();
   if (!found)
     throw error(
         "E12", "this run has no best checkpoint. Add keel::checkpoint::keep_best to the recipe, and train until one is saved.");
-  step_.settle();
-  step_.require_parameters_in_place();
-  bool const of_average = recipe_.evaluation.averaged && step_.average() != nullptr &&
+  models_.settle();
+  models_.require_parameters_in_place();
+  bool const of_average = recipe_.evaluation.averaged && models_.average() != nullptr &&
                           recipe_.checkpoint.metric == checkpoint::metric::evaluation_loss;
-  load_weights(step_.model(), found->path, {.averaged = of_average});
+  load_weights(models_.model(), found->path, {.averaged = of_average});
   return *found;
 }
 
@@ -176,7 +176,7 @@ KEEL_BODY bool checkpoint_manager::wants_save() {
   if (saver_ && asked_by_file()) asked_ = true;
   using checkpoint::kind;
   bool const by_clock = recipe_.checkpoint.kind == kind::every_seconds || recipe_.checkpoint.kind == kind::young_daly;
-  clock_asked_ = ranks_.is_shared() && saver_ && by_clock && is_due(step_.updates() + 1, true);
+  clock_asked_ = ranks_.is_shared() && saver_ && by_clock && is_due(models_.updates() + 1, true);
   return clock_asked_ || asked_ || save_requested_.load(std::memory_order_relaxed);
 }
 
@@ -184,7 +184,7 @@ KEEL_BODY void checkpoint_manager::begin() {
   if (saves_) {
     ranks_may_be_gone_ = false;
     if (saver_) saver_->cadence().restart();
-    if (step_.rollback_distance(recipe_) > 0) {
+    if (models_.rollback_distance() > 0) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
     }
   }
@@ -197,7 +197,7 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
     if (saver_) saver_->poll();
     if (writer_) writer_->poll();
     config by = recipe_;
-    if (auto const request = step_.take_rollback_request(by)) return roll_back(*request, by);
+    if (auto const request = models_.take_rollback_request(by)) return roll_back(*request, by);
     // Several ranks look for the file before they agree.
     save_if_wanted(updated, asked || (!ranks_.is_shared() && asked_by_file()));
     if (saver_) warn_of_grace(slowest_update());
@@ -212,7 +212,7 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
 KEEL_BODY void checkpoint_manager::end() {
   if (saves_) {
     wait_for_files();
-    bool const has_news = ranks_.first_says([this] { return step_.at_boundary() && progress_.record.attempts != saved_at_; });
+    bool const has_news = ranks_.first_says([this] { return models_.at_boundary() && progress_.record.attempts != saved_at_; });
     if (has_news) save_now(save_reason::requested);
   }
 }
@@ -221,8 +221,8 @@ KEEL_BODY void checkpoint_manager::save_after(std::exception const& thrown, bool
   if (saves_) {
     if (!all_know || ranks_.may_be_broken()) ranks_may_be_gone_ = true;
     if (saver_) saver_->wait();
-    bool const is_spoiled = is_incomplete_ || step_.is_half_updated() || detail::spoils_the_run(thrown);
-    bool const may_save = resumed_ && step_.at_boundary() && !is_spoiled;
+    bool const is_spoiled = is_incomplete_ || models_.is_half_updated() || detail::spoils_the_run(thrown);
+    bool const may_save = resumed_ && models_.at_boundary() && !is_spoiled;
     if (!recipe_.checkpoint.on_exception || !all_know || !ranks_.all_say(may_save)) return;
     if (ranks_.first_says([this] { return progress_.record.attempts != saved_at_; })) {
       restore_random();
@@ -232,7 +232,7 @@ KEEL_BODY void checkpoint_manager::save_after(std::exception const& thrown, bool
 }
 
 KEEL_BODY void checkpoint_manager::note_random() {
-  if (may_drop_an_update()) boundary_random_ = random_snapshot::take(step_.parameters().device);
+  if (may_drop_an_update()) boundary_random_ = random_snapshot::take(models_.parameters().device);
 }
 
 KEEL_BODY void checkpoint_manager::restore_random() {
@@ -265,7 +265,7 @@ KEEL_BODY void checkpoint_manager::note_buffers(torch::nn::Module& model) {
 
 KEEL_BODY std::vector<state_part> checkpoint_manager::parts() {
   std::vector<state_part> all;
-  all.push_back(state_part::of("step", step_));
+  all.push_back(state_part::of("step", models_));
   all.push_back(state_part::of("data", progress_.cursor));
   all.push_back(state_part::of("record", progress_.record));
   all.push_back(state_part::of("random", random_));
@@ -288,7 +288,7 @@ KEEL_BODY std::function<void(std::int64_t, std::string const&)> checkpoint_manag
 
 KEEL_BODY config checkpoint_manager::present_config() const {
   config value = recipe_;
-  value.run = step_.facts();
+  value.run = models_.facts();
   return value;
 }
 
@@ -319,12 +319,12 @@ KEEL_BODY std::string const& checkpoint_manager::run_id() {
 }
 
 KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
-  step_.settle();
-  step_.require_parameters_in_place();
-  random_ = random_snapshot::take(step_.parameters().device);
+  models_.settle();
+  models_.require_parameters_in_place();
+  random_ = random_snapshot::take(models_.parameters().device);
   progress_.record.age = age.value_or(progress_.record.attempts);
   config const present = present_config();
-  snapshot content = take_snapshot(present, step_.model(), step_.trained(present), parts());
+  snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   content.generation = rollbacks_.generation();
   content.run = run_id();
   content.attempt = progress_.record.attempts;
@@ -332,7 +332,7 @@ KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
   if (!options_.fingerprints.empty()) content.state["fingerprints"] = options_.fingerprints;
   late_->write(content);
   registered_.require_finite();
-  for (auto const& item : step_.model().named_buffers()) {
+  for (auto const& item : models_.model().named_buffers()) {
     if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
       throw broken_rule<nonfinite_error, rule::N13>("the buffer " + item.key() + " is not finite");
   }
@@ -340,15 +340,15 @@ KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
 }
 
 KEEL_BODY nlohmann::ordered_json checkpoint_manager::described_state() {
-  optimizer_shares::inside const shares(step_.trained(recipe_).front().shares);
-  return describe_state(step_.model(), step_.optimizer(), step_.parameters());
+  optimizer_shares::inside const shares(models_.trained().front().shares);
+  return describe_state(models_.model(), models_.optimizer(), models_.parameters());
 }
 
 KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& random, data_cursor const& cursor) {
   random_ = random;
   data_cursor const now = std::exchange(progress_.cursor, cursor);
   config const present = present_config();
-  snapshot content = take_snapshot(present, step_.model(), step_.trained(present), parts());
+  snapshot content = take_snapshot(present, models_.model(), models_.trained(), parts());
   progress_.cursor = now;
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
@@ -364,22 +364,22 @@ KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::strin
 }
 
 KEEL_BODY void checkpoint_manager::save_if_wanted(bool updated, bool asked) {
-  bool const here = asked_ || save_requested_.load(std::memory_order_relaxed) || is_due(step_.updates(), updated);
+  bool const here = asked_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
   // Of several ranks none looks at what only it knows.
-  bool const wanted = ranks_.is_shared() ? is_due_by_count(step_.updates(), updated) : here;
+  bool const wanted = ranks_.is_shared() ? is_due_by_count(models_.updates(), updated) : here;
   if (!wanted && !asked && !best_wanted_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
   // Rank 0 has the clock and the disk.
   enum : int { drops, is_scheduled, is_of_program, is_requested };
   bool due = false;
   int const plan = ranks_.of_first([&]() -> nlohmann::json {
-    due = is_due(step_.updates(), updated);
+    due = is_due(models_.updates(), updated);
     // The update for which the time had come was skipped; who else asked, asks again.
     if (clock_asked_ && !here && !best_wanted_) return 2 * drops;
     // Whoever asked is served when the disk is free.
     if (saver_->drops_now() && !best_wanted_) {
       asked_ |= asked;
-      if (due) saver_->drop(step_.updates());
+      if (due) saver_->drop(models_.updates());
       return 2 * drops + (due ? 1 : 0);
     }
     // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
@@ -391,8 +391,8 @@ KEEL_BODY void checkpoint_manager::save_if_wanted(bool updated, bool asked) {
   due = plan % 2 == 1;
   if (due) note_saved_units();
   if (plan / 2 == drops) return;
-  step_.settle();
-  if (due || best_wanted_) best_.judge(world_of_one(), step_.updates());
+  models_.settle();
+  if (due || best_wanted_) best_.judge(world_of_one(), models_.updates());
   save_requested_.store(false, std::memory_order_relaxed);
   asked_ = best_wanted_ = false;
   begin_save(plan / 2 == is_scheduled    ? save_reason::scheduled
@@ -409,7 +409,7 @@ KEEL_BODY retention checkpoint_manager::retention_for(save_reason reason) const 
   return {.newest = recipe_.checkpoint.keep,
           .every = recipe_.checkpoint.keep_every,
           .best = best_.keeps(),
-          .rollback_distance = step_.rollback_distance(recipe_),
+          .rollback_distance = models_.rollback_distance(),
           .requested = reason == save_reason::requested,
           .replaces = reason == save_reason::scheduled};
 }
@@ -419,7 +419,7 @@ KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<
   wait_for_files();
   remember([&] {
     if (ranks_.is_shared()) return save_of_ranks(reason, age, false);
-    saver_->save(step_.updates(), live(age), retention_for(reason), [this] { require_lock(); });
+    saver_->save(models_.updates(), live(age), retention_for(reason), [this] { require_lock(); });
   });
 }
 
@@ -428,7 +428,7 @@ KEEL_BODY void checkpoint_manager::save_now(save_reason reason) {
   remember([&] {
     if (ranks_.is_shared()) return save_of_ranks(reason, {}, true);
     require_lock();
-    saver_->save_now(step_.updates(), live(), retention_for(reason));
+    saver_->save_now(models_.updates(), live(), retention_for(reason));
   });
 }
 
@@ -439,7 +439,7 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
   std::optional<opened_checkpoint> opened;
   try {
     nlohmann::json const place = ranks_.of_first([&]() -> nlohmann::json {
-      opened = saver_->open(step_.updates(), run_id(), machine_.new_run_id(), keep, at_once ? kind::yes : kind::no,
+      opened = saver_->open(models_.updates(), run_id(), machine_.new_run_id(), keep, at_once ? kind::yes : kind::no,
                             [this] { require_lock(); });
       if (!opened) return nullptr;
       return opened->directory.string();
@@ -453,8 +453,8 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
     }
     bool const all_write = *all_write_;
     using writers = run_of_ranks::writers;
-    snapshot const content = ranks_.gather([&] { return live(age); }, step_.trained(recipe_), step_.model(),
-                                           all_write ? writers::all : writers::first);
+    snapshot const content =
+        ranks_.gather([&] { return live(age); }, models_.trained(), models_.model(), all_write ? writers::all : writers::first);
     int const ranks = all_write ? ranks_.size() : 1;
     using std::chrono::milliseconds;
     milliseconds const short_while(2000), long_while = std::max(ranks_.timeout() / 2, short_while);
@@ -495,8 +495,8 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
 }
 
 KEEL_BODY void checkpoint_manager::require_lock() {
-  if (directory_->require_lock()) log_.lock_retaken(step_.updates());
-  log_.weaker_promises(step_.updates());
+  if (directory_->require_lock()) log_.lock_retaken(models_.updates());
+  log_.weaker_promises(models_.updates());
 }
 
 template <class Save>
@@ -505,7 +505,7 @@ void checkpoint_manager::remember(Save const& save) {
   try {
     save();
   } catch (...) {
-    take_save_back(step_.updates());
+    take_save_back(models_.updates());
     throw;
   }
 }
@@ -518,7 +518,7 @@ KEEL_BODY bool checkpoint_manager::asked_by_file() {
     return directory_->take_save_request();
   } catch (file_error const& thrown) {
     // A look that fails is not a reason to end a run.
-    if (!std::exchange(cannot_look_, true)) log_.cannot_look(step_.updates(), thrown.what());
+    if (!std::exchange(cannot_look_, true)) log_.cannot_look(models_.updates(), thrown.what());
     return false;
   }
 }
@@ -530,7 +530,7 @@ KEEL_BODY void checkpoint_manager::warn_of_grace(double slowest_update) {
     double const needed = slowest_update + saving;
     if (warned_ || slowest_save_ == 0.0 || needed <= grace) return;
     warned_ = true;
-    log_.grace_too_short(step_.updates(), grace, needed);
+    log_.grace_too_short(models_.updates(), grace, needed);
   }
 }
 
@@ -553,18 +553,18 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   std::string const run_id = content.run;
   // Older checkpoints have none, and what this run had is not theirs.
   progress_.record.interval = {};
-  late_->match(content, step_.trained(present_config()), source);
-  match_groups(step_, present_config(), content.state);
+  late_->match(content, models_.trained(), source);
+  models_.match_groups(content.state);
   config const present = present_config();
-  apply_snapshot(std::move(content), present, step_.model(), step_.trained(present), parts(), source, accepted(use));
+  apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
   run_id_ = run_id;
-  step_.take_loaded_rates();
+  models_.take_loaded_rates();
 }
 
 KEEL_BODY void checkpoint_manager::restore_loaded_random() {
   random_.restore();
   if (is_own_) return;
-  separate_random(step_.parameters().device, ranks_.rank());
+  separate_random(models_.parameters().device, ranks_.rank());
 }
 
 KEEL_BODY bool checkpoint_manager::take_newest(std::function<void(snapshot, std::string const&)> const& take) {
@@ -584,7 +584,7 @@ KEEL_BODY bool checkpoint_manager::take_newest(std::function<void(snapshot, std:
 KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::kept_shares() {
   // A migration sees a checkpoint as it was saved.
   if (!migrations_.empty()) return {};
-  return step_.trained(present_config());
+  return models_.trained();
 }
 
 KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const {
@@ -615,7 +615,7 @@ KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
     newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
   };
   take_newest(look);
-  double const rate = step_.highest_rate();
+  double const rate = models_.highest_rate();
   if (history.was_restarted(update, rate)) return load_newest();
   snapshot content;
   std::string source;
@@ -680,7 +680,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
-  log_.begins_with(directory, step_.updates(), in_place_of(options_), described_state());
+  log_.begins_with(directory, models_.updates(), in_place_of(options_), described_state());
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
   if (saver_) saver_->wait();
@@ -691,14 +691,14 @@ KEEL_BODY bool checkpoint_manager::load_newest() {
   if (saver_) saver_->wait();
   auto const apply_one = [&](snapshot content, std::string const& source) {
     apply(std::move(content), source);
-    log_.notice("resumed at update " + std::to_string(step_.updates()) + " from " + source + in_place_of(options_));
+    log_.notice("resumed at update " + std::to_string(models_.updates()) + " from " + source + in_place_of(options_));
   };
   if (!take_newest(apply_one)) return false;
   restore_loaded_random();
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
-  log_.resumed(step_.updates(), described_state());
+  log_.resumed(models_.updates(), described_state());
   return true;
 }
 
@@ -714,7 +714,7 @@ KEEL_BODY bool checkpoint_manager::is_same(snapshot const& a, snapshot const& b)
 KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, config const& by) {
   if (saver_) saver_->wait();
   std::int64_t const attempts = progress_.record.attempts;
-  step_.settle();
+  models_.settle();
   log_.write_rest();
   rollback_plan const plan = plan_of(by, request.spike);
   if (rollbacks_.attempts() >= plan.attempts)
@@ -744,18 +744,18 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 
-  event::rolled_back const event{step_.updates(), found_at, rollbacks_.count() + 1, request.why, plan.change};
+  event::rolled_back const event{models_.updates(), found_at, rollbacks_.count() + 1, request.why, plan.change};
   rollback_history history = rollbacks_;
   history.from.push_back(event.from);
   history.to.push_back(event.to);
   data_cursor const here = progress_.cursor;
   run_record const record = progress_.record;
-  double const lowered = step_.lowered();
+  double const lowered = models_.lowered();
   apply(std::move(content), source, snapshot_use::roll_back);
   restore_loaded_random();
   // What an update that was under way came to is of the run that is left.
   config ignored = recipe_;
-  step_.take_rollback_request(ignored);
+  models_.take_rollback_request(ignored);
   best_wanted_ = false;
   rollbacks_ = std::move(history);
   std::int64_t const kept = last_kept_attempt();
@@ -772,10 +772,10 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   }
   // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
   bool const lowers = plan.change == nonfinite::change::lower_lr;
-  double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / step_.lowered();
-  if (factor != 1.0) step_.lower(factor);
+  double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / models_.lowered();
+  if (factor != 1.0) models_.lower(factor);
   forget_lost_best();
-  if (plan.change == nonfinite::change::reseed) reseed(step_.parameters().device, event.count);
+  if (plan.change == nonfinite::change::reseed) reseed(models_.parameters().device, event.count);
   log_.rolled_back(event, to_string(plan.change), kept);
   begin_save(save_reason::scheduled, age);
   if (saver_) saver_->wait();

@@ -13,10 +13,10 @@
 #include <keel/rule/reject_call.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/step_environment.hpp>
-#include <keel/trainer/checkpointed_step.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
+#include <keel/trainer/trained_models.hpp>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -29,7 +29,7 @@ class evaluator {
  public:
   /// What evaluations have of their run, which outlives them.
   struct run_context {
-    checkpointed_step& models;
+    trained_models& models;
     config const& recipe;
     phase_clock& phases;
     world_of_ranks const& world;

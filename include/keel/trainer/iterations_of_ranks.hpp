@@ -10,7 +10,7 @@
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/config.hpp>
 #include <keel/shard/numbers_of_ranks.hpp>
-#include <keel/shard/replication.hpp>
+#include <keel/shard/rank_requests.hpp>
 #include <keel/shard/straggler_watch.hpp>
 #include <keel/trainer/options.hpp>
 #include <optional>
@@ -20,17 +20,12 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Of one process: nothing happens, and nothing is asked for.
-class iterations_of_ranks {
+class iterations_of_ranks final : public rank_requests {
  public:
   /// Throws world_error (E24) on every rank for one with another recipe or length of the run, and says both.
   iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options);
-  iterations_of_ranks(iterations_of_ranks const&) = delete;
-  iterations_of_ranks& operator=(iterations_of_ranks const&) = delete;
   /// Where an exception ends the run, the other ranks learn it.
   ~iterations_of_ranks();
-
-  world_of_ranks const& world() const { return world_; }
-  bool is_shared() const { return world_.size() > 1; }
 
   /// All ranks, before an iteration: the first rank that has no batch; -1: all have one. Throws world_error: E25 where a rank is gone, E26 where
   /// one is elsewhere, and names both places.
@@ -38,19 +33,12 @@ class iterations_of_ranks {
   /// All ranks, where the run ends, and how far it came. Throws as begin().
   void end(std::int64_t iterations, bool is_in_one, bool is_in_update);
 
-  /// What any of them was asked for, as of the last agreement.
-  asked_of_ranks const& asked() const { return asked_; }
-  void forget_asked() { asked_ = {}; }
-  bool take_save_request() { return std::exchange(asked_.saves, false); }
-  /// Of the last iteration that was followed by another one of its epoch.
-  times_of_ranks const& times() const { return times_; }
-
   /// An exception that not all ranks have ends the training of this one: the others' collectives throw its words.
   void leave(char const* words) const noexcept {
-    if (!is_shared() || all_know_) return;
-    std::string const& own = words_;
-    leave_record(world_, directory_, own.empty() ? words : own);
-    world_.abort(own.empty() ? words : own);
+    if (all_know()) return;
+    std::string const& own = words_.empty() ? words : words_;
+    leave_record(world_, directory_, own);
+    world_.abort(own);
   }
   /// A call begins.
   void begin_call() { all_know_ = false, words_.clear(); }
@@ -61,13 +49,9 @@ class iterations_of_ranks {
   }
 
  private:
-  world_of_ranks world_;
   std::optional<numbers_of_ranks> numbers_;  ///< of several
-  asked_of_ranks asked_;
-  times_of_ranks times_;
   busy_time busy_{world_};
   bool is_in_epoch_ = false;
-  bool all_know_ = false;
   std::string words_;                ///< of the last exception, where only this rank has it
   std::filesystem::path directory_;  ///< of this rank; empty: it has none
   int unwinding_;                    ///< exceptions when it was built

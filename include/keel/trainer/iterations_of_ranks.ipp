@@ -23,7 +23,7 @@ enum number : std::int64_t { ended, signal, stops, saves, busy };
 }  // namespace of_iteration
 
 KEEL_BODY iterations_of_ranks::iterations_of_ranks(world_of_ranks world, config const& recipe, trainer_options const& options)
-    : world_(std::move(world)), unwinding_(std::uncaught_exceptions()) {
+    : rank_requests(std::move(world)), unwinding_(std::uncaught_exceptions()) {
   if (!is_shared()) return;
   if (!options.run_directory.empty()) directory_ = std::filesystem::absolute(options.run_directory);
   if (recipe.timeout.collective > 0) world_.limit(std::chrono::seconds(recipe.timeout.collective));

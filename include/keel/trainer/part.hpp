@@ -8,7 +8,6 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/trainer/run.hpp>
@@ -50,7 +49,7 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
-  ~part() override { owner_.remove(*this); }
+  ~part() { models_.remove(*this); }
 
   /// As a step's call. Throws as a step does.
   template <class Batch, class LossOf>
@@ -68,11 +67,12 @@ class part final : public detail::run_part, private step_observer, private detai
     return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
-  /// Applies what an accumulation left incomplete; behind the loop it is recorded and saved as an iteration is.
+  /// Applies the last, partial accumulation; after the loop it is recorded and saved as an iteration is.
   std::optional<step_outcome> flush() {
-    bool const is_alone = !owner_.in_iteration();
-    auto const last = owner_.inside(*this, [this] { return step_.flush(); });
-    if (is_alone) owner_.end();
+    bool const is_alone = !loop_.is_in_iteration();
+    std::optional<step_outcome> last;
+    loop_.update(*this, [&] { last = step_.flush(); });
+    if (is_alone) loop_.end_flush();
     return last;
   }
 
@@ -81,8 +81,8 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     auto const which = as_module(module).parameters();
-    owner_.parts().require_free(*this, which);
-    unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
+    models_.require_free(*this, which);
+    run_part::unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
   /// As trainer::change.
   void change(numbers const& some)
@@ -90,7 +90,7 @@ class part final : public detail::run_part, private step_observer, private detai
   {
     config const before = step_.present_value();
     step_.change(some);
-    owner_.note_change(name(), before, step_.present_value());
+    loop_.record_change(*this, before, step_.present_value());
   }
   /// A hook for the events of this part's updates.
   template <class Hook>
@@ -104,13 +104,14 @@ class part final : public detail::run_part, private step_observer, private detai
     return step_.average().swap_in(step_.model());
   }
 
-  std::int64_t updates() const override { return step_.updates(); }
-  std::int64_t skipped() const override { return step_.skipped(); }
+  std::string const& name() const { return run_part::name(); }
+  std::int64_t updates() const { return step_.updates(); }
+  std::int64_t skipped() const { return step_.skipped(); }
   double clip_fraction() const { return step_.clip_fraction(); }
-  double learning_rate() const override { return step_.learning_rate(); }
-  double loss_scale() const override { return step_.loss_scale(); }
-  config const& recipe_value() const override { return step_.recipe_value(); }
-  memory_settings const& relief() const override { return step_.relief(); }
+  double learning_rate() const { return step_.learning_rate(); }
+  double loss_scale() const { return step_.loss_scale(); }
+  config const& recipe_value() const { return step_.recipe_value(); }
+  memory_settings const& relief() const { return step_.relief(); }
 
  private:
   /// Rejected (U47) for a recipe that leaves numbers open.
@@ -123,114 +124,23 @@ class part final : public detail::run_part, private step_observer, private detai
     }
   }
 
-  /// What a part asks of its run, whatever that run's recipe.
-  class owner {
-   public:
-    template <class Run>
-    explicit owner(Run& of)
-        : parts_(&of.parts_),
-          registered_(&of.checkpoints_.registered()),
-          ranks_(&of.ranks_),
-          threw_(&of.threw_),
-          recipe_(&of.recipe_value()),
-          begin_([&of] {
-            of.leaving_if_it_throws([&of] {
-              if (!of.begun_) of.begin_run();
-              of.begin_iteration();
-            });
-          }),
-          in_iteration_(&of.in_iteration_),
-          end_([&of] { of.leaving_if_it_throws([&of] { of.end_iteration(false, 0); }); }),
-          added_([&of](std::string const& name, detail::run_parts& alone) { of.checkpoints_.part_added(name, alone); }),
-          note_change_([&of](std::string const& name, config const& before, config const& now) {
-            of.log_.numbers_changed(of.updates(), before, now, name);
-          }) {}
-    void add(part& one, detail::run_part const* follows) {
-      parts_->add(one, follows);
-      one.step_.restore_on_skip(*registered_);
-      try {
-        detail::run_parts alone;
-        alone.add(one, follows);
-        added_(one.name(), alone);
-      } catch (...) {
-        parts_->take_back(one);
-        throw;
-      }
-    }
-    void remove(part& one) { parts_->remove(one); }
-    /// Gradients of another part's open update are set aside meanwhile: this one's backward pass runs through its model too.
-    template <class Call>
-    auto inside(part& one, Call const& call) {
-      begin_();
-      set_aside const others(*parts_, one);
-      ranks_->begin_call();
-      threw_->clear();
-      try {
-        return call();
-      } catch (std::exception const& thrown) {
-        *threw_ = first_line(thrown);
-        ranks_->threw(one.step_.ranks().all_know(), threw_->c_str());
-        throw;
-      }
-    }
-    /// What is thrown next, all ranks throw, or this one.
-    void throws(bool all_ranks) { ranks_->threw(all_ranks, ""); }
-    detail::run_parts& parts() const { return *parts_; }
-    config const& recipe() const { return *recipe_; }
-    bool in_iteration() const { return *in_iteration_; }
-    void end() { end_(); }
-    void note_change(std::string const& name, config const& before, config const& now) const {
-      note_change_(name, before, now);
-    }
-
-   private:
-    class set_aside {
-     public:
-      set_aside(detail::run_parts const& all, part const& one) {
-        for (detail::run_part* const other : all.all()) {
-          if (other == &one || other->at_boundary()) continue;
-          for (at::Tensor const& parameter : other->named_parameters().tensors) {
-            kept_.emplace_back(parameter, parameter.grad());
-            parameter.mutable_grad() = at::Tensor();
-          }
-        }
-      }
-      set_aside(set_aside const&) = delete;
-      set_aside& operator=(set_aside const&) = delete;
-      ~set_aside() {
-        for (auto& [parameter, gradient] : kept_) parameter.mutable_grad() = gradient;
-      }
-
-     private:
-      std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
-    };
-
-    detail::run_parts* parts_;
-    registered_states* registered_;
-    detail::iterations_of_ranks* ranks_;
-    std::string* threw_;
-    config const* recipe_;
-    std::function<void()> begin_;
-    bool const* in_iteration_;
-    std::function<void()> end_;
-    std::function<void(std::string const&, detail::run_parts&)> added_;
-    std::function<void(std::string const&, config const&, config const&)> note_change_;
-  };
-
   template <class Run, class Model, class Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, detail::run_part* follows,
        detail::recipe_numbers const& all)
-      : run_part(std::move(name)), owner_(of), step_(model, optimizer, all, of.length(), *this, world_in(of, this->name())) {
+      : run_part(std::move(name)),
+        models_(of.models_),
+        loop_(of.loop_),
+        run_recipe_(of.recipe_value()),
+        step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
     // Also what only both recipes together break.
     if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
         [[maybe_unused]]
       detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
     if constexpr (step_type::replicates) step_.ranks().move_to("an update of the part " + this->name());
     step_.phases().use(of.options_.clock());
-    step_.phases().listen(&of.shown_);
-    name_model(owner_.parts().model_name(*this, follows));
-    name_parameters(step_.parameters());
-    owner_.add(*this, follows);
+    step_.phases().listen(&of.loop_.phases_of_parts());
+    use(step_, detail::trained_models::model_name(*this, follows));
+    of.loop_.add(*this, follows);
   }
 
   /// Rejected (U59) where only one of them trains on several ranks.
@@ -246,9 +156,11 @@ class part final : public detail::run_part, private step_observer, private detai
 
   template <class Call>
   step_outcome taken(Call const& call) {
-    step_outcome const outcome = owner_.inside(*this, call);
+    std::optional<step_outcome> taken;
+    loop_.update(*this, [&] { taken = call(); });
+    step_outcome const outcome = *taken;
     if (auto const* const ended = outcome.gave_up()) {
-      owner_.throws(true);
+      loop_.expect_exception(true);
       throw out_of_memory_error("E09", "memory ran out in the part " + name() + ", and its ladder has no further rung: " +
                                            ended->detail + ". Make its batches smaller.");
     }
@@ -259,10 +171,19 @@ class part final : public detail::run_part, private step_observer, private detai
   void observe(event::micro_batch_begin const& event) override { hooks_(event); }
   void observe(event::micro_batch_end const& event) override { hooks_(event); }
   void observe(event::gradients_ready const& event) override { hooks_(event); }
-  void observe(event::incident const& event) override { hooks_(event); }
+  void observe(event::incident const& event) override {
+    loop_.observe(*this, event);
+    hooks_(event);
+  }
   void observe(event::layers_measured const& event) override { hooks_(event); }
-  void observe(event::out_of_memory const& event) override { hooks_(event); }
-  void observe(event::rung_released const& event) override { hooks_(event); }
+  void observe(event::out_of_memory const& event) override {
+    loop_.observe(event);
+    hooks_(event);
+  }
+  void observe(event::rung_released const& event) override {
+    loop_.observe(event);
+    hooks_(event);
+  }
   void observe(event::update_end const& event) override {
     figures_.rows += event.rows;
     figures_.tokens += event.tokens;
@@ -280,56 +201,24 @@ class part final : public detail::run_part, private step_observer, private detai
   }
   bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
-  config judged(config const& value) const override { return detail::joined_with_run(value, owner_.recipe()); }
+  config judged(config const& value) const override { return detail::joined_with_run(value, run_recipe_); }
 
   // A micro-batch whose backward passes the program runs.
   void begin_own() override {
-    owner_.inside(*this, [this] { step_.begin_own(); });
+    loop_.update(*this, [this] { step_.begin_own(); });
   }
   step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
     return taken([&] { return step_.end_own(loss, rows, tokens); });
   }
   void abandon_own() override {
     step_.abandon_own();
-    owner_.throws(step_.ranks().all_know());
+    loop_.expect_exception(step_.ranks().all_know());
   }
-
-  // As the run sees it.
-  torch::nn::Module& model() override { return step_.model(); }
-  torch::optim::Optimizer& optimizer() override { return step_.optimizer(); }
-  run_facts const& facts() override { return step_.facts(); }
-  detail::optimizer_shares* shares() override { return step_.ranks().shares(); }
-  bool at_boundary() const override { return step_.at_boundary(); }
-  bool is_half_updated() const override { return step_.is_half_updated(); }
-  void settle() override { step_.settle(); }
-  void verify_replicas() override { step_.verify_replicas(); }
-  void drop_update() override { step_.drop_update(); }
-  std::optional<rollback_request> take_rollback_request() override { return step_.guards().take_rollback_request(); }
-  double highest_rate() override { return step_.schedule().highest(0); }
-  double lowered() override { return step_.schedule().lowered(); }
-  void lower(double factor) override { step_.schedule().lower(factor); }
-  void take_loaded_rates() override { step_.schedule().take_loaded_rates(); }
-  void evaluated(double value, bool larger_is_better) override { step_.schedule().evaluated(value, larger_is_better); }
-  void require_parameters_in_place() override {
-    if constexpr (step_type::averages) step_.average().require_parameters_in_place();
-  }
-  void unfreeze(std::vector<at::Tensor> const& which, double rate) override {
-    step_.unfreeze(which, rate);
-    name_parameters(step_.parameters());
-  }
-  bool refreeze_last_group() override {
-    bool const was_unfrozen = step_.refreeze_last_group();
-    name_parameters(step_.parameters());
-    return was_unfrozen;
-  }
-  void restore_on_skip(program_state& state) override { step_.restore_on_skip(state); }
-  void restore_on_skip(torch::nn::Module& other) override { step_.restore_on_skip(other); }
-  void forget(torch::nn::Module& other) override { step_.forget(other); }
-  void visit(state_writer& archive) override { step_.visit(archive); }
-  void visit(state_reader& archive) override { step_.visit(archive); }
 
   hooks hooks_;
-  owner owner_;
+  detail::trained_models& models_;
+  detail::parts_loop& loop_;
+  config const& run_recipe_;
   step_type step_;
 };
 

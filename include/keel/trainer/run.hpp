@@ -17,53 +17,39 @@
 // On several ranks the run's recipe and those of its parts have keel::shard::replicate, or of a part keel::shard::zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; what happens on one of them happens on all, as in a trainer (collective/README.md).
-// Left out: alarms, profiles, kept incidents, saves on an exception and dry runs, which are a trainer's (U54), its figures of layers,
-// memory and utilisation, and averages of several models at once.
+// Left out (U54): saves on an exception, because an iteration that was left in the middle is no boundary; evaluations of several moving
+// averages at once; batches without their bad rows. Preflight, replays of incidents and figures of layers are a trainer's.
 #pragma once
 
-#include <c10/util/ScopeExit.h>
-
-#include <atomic>
-#include <chrono>
-#include <cmath>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <iterator>
-#include <keel/collective/agreed.hpp>
-#include <keel/collective/words_of_rank.hpp>
+#include <keel/batch_guard/batch_watch.hpp>
 #include <keel/collective/world_of_ranks.hpp>
-#include <keel/core/out_of_memory.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
 #include <keel/data/batch_source.hpp>
-#include <keel/data/no_batches.hpp>
-#include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
-#include <keel/metrics/console.hpp>
 #include <keel/metrics/metric.hpp>
-#include <keel/step/own_backward.hpp>
-#include <keel/step/step.hpp>
+#include <keel/metrics/phase_times.hpp>
+#include <keel/recipe/admitted.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/step/recipe_numbers.hpp>
+#include <keel/step/require_valid.hpp>
+#include <keel/step/step_of.hpp>
 #include <keel/step/world_for.hpp>
-#include <keel/trainer/batch_walk.hpp>
-#include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/epoch.hpp>
-#include <keel/trainer/evaluator.hpp>
-#include <keel/trainer/hooks.hpp>
 #include <keel/trainer/iterations_of_ranks.hpp>
-#include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/progress.hpp>
-#include <keel/trainer/run_log.hpp>
-#include <keel/trainer/run_of_ranks.hpp>
-#include <keel/trainer/run_part.hpp>
-#include <keel/trainer/signals.hpp>
-#include <keel/trainer/summary.hpp>
-#include <keel/trainer/update_timer.hpp>
-#include <keel/trainer/watched_run.hpp>
-#include <limits>
-#include <memory>
+#include <keel/trainer/parts_loop.hpp>
+#include <keel/trainer/recipe_alarms.hpp>
+#include <keel/trainer/trained_models.hpp>
+#include <keel/trainer/training_data.hpp>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 namespace keel::inline KEEL_MODE {
@@ -106,56 +92,40 @@ class run {
       : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), taken_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
-  ~run() {
-    if (begun_ && std::uncaught_exceptions() > unwinding_) log_.left_by_exception(parts_.updates(), threw_);
-  }
 
   // The loop.
 
   /// The batches of `count` epochs, from where the run stands; 0: as many as options.updates needs, or one epoch. Resumes by itself. It
-  /// ends early at options.updates, on a signal, request_stop or an evaluation that stops the run. `batches` as for trainer::fit, and
-  /// outlives the loop if it is an lvalue. Throws what resume, evaluations and saves throw.
+  /// ends early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit,
+  /// and outlives the loop if it is an lvalue. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot
+  /// train.
   template <class Batches>
   auto epochs(Batches&& batches, std::int64_t count = 0) {
     static_assert(batch_source<std::remove_reference_t<Batches>>,
                   "epochs() takes a range, a LibTorch data loader, or a function of the epoch that returns one.");
     detail::require_epoch_length(batches, options_.batches_per_epoch);
-    return loop<Batches>(*this, std::forward<Batches>(batches), count);
+    return batch_loop<Batches>(*this, std::forward<Batches>(batches), count);
   }
-  /// Iterations without batches until the run has made so many, or options.updates: `for (std::int64_t i : run.iterations(1000))`.
+  /// Iterations without batches until the run has made so many, or options.updates: `for (std::int64_t i : run.iterations(1000))`. Throws
+  /// error (E12) without a number.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
   /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. What a part has accumulated for an update that
   /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
   /// was saved before is. Throws what a save throws.
-  outcome finish() {
-    return leaving_if_it_throws<true>([this] {
-      auto const ends = c10::make_scope_exit([this] { watch_.end(); });
-      watch_.begin(parts_.updates());
-      {
-        phase_scope const agreeing(phases_, run_phase::update);
-        ranks_.end(progress_.cursor.consumed, in_iteration_, !parts_.at_boundary());
-      }
-      phase_scope const saving(phases_, run_phase::saving);
-      settle_all();
-      drop_open_updates();
-      outcome const ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, parts_.updates()})
-                                                         : outcome(result::finished{parts_.updates()});
-      return end_run(ended);
-    });
-  }
-  /// Ends the loop at the next boundary, and the loops behind it before they begin; from a hook or from another thread.
-  void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
+  outcome finish() { return loop_.finish(); }
+  /// Ends the loop at the next boundary, and the loops after it before they begin; from a hook or from another thread.
+  void request_stop() { loop_.request_stop(); }
 
   // Hooks, record, state.
 
   /// Adds a hook for the run's events; update_end is that of the whole iteration. A part has its own hooks.
   template <class Hook>
   void on(Hook hook) {
-    hooks_.add(std::move(hook));
+    loop_.listeners().add(std::move(hook));
   }
   /// For the line of the record of this iteration.
-  void log(reduced_value const& value) { log_.log(value); }
+  void log(reduced_value const& value) { loop_.log(value); }
   template <class... Raw>  // rejected (Y01): one rank's value
   void log(Raw const&...) {
     detail::reject_call<rule::Y01, Raw...>();
@@ -164,26 +134,28 @@ class run {
   /// says otherwise.
   template <class State>
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
-    checkpoints_.register_state(std::move(name), state, scope);
+    loop_.checkpoints().register_state(std::move(name), state, scope);
   }
-  void migrate(keel::migrate one) { checkpoints_.migrate(std::move(one)); }
+  void migrate(keel::migrate one) { loop_.checkpoints().migrate(std::move(one)); }
 
   // Checkpoints.
 
   /// Loads the newest good checkpoint; false if there is none. The loop does it by itself; call it before what must know where the run
   /// stands. Throws checkpoint_error.
   bool resume() {
-    return leaving_if_it_throws([this] { return checkpoints_.resume(); });
+    bool resumed = false;
+    loop_.guard([&] { resumed = loop_.resume(); });
+    return resumed;
   }
   /// Throws error: E12 without a checkpoint policy, S16 inside an iteration.
   void save() {
-    if (in_iteration_) throw broken_rule<error, rule::S16>();
-    checkpoints_.save();
+    if (loop_.is_in_iteration()) throw broken_rule<error, rule::S16>();
+    loop_.save();
   }
-  void request_save() { checkpoints_.request_save(); }
-  void wait_for_save() { checkpoints_.wait_for_save(); }
-  std::optional<best_saved> best() { return checkpoints_.best(); }
-  best_saved load_best() { return checkpoints_.load_best(); }
+  void request_save() { loop_.checkpoints().request_save(); }
+  void wait_for_save() { loop_.wait_for_save(); }
+  std::optional<best_saved> best() { return loop_.checkpoints().best(); }
+  best_saved load_best() { return loop_.checkpoints().load_best(); }
 
   // Evaluation.
 
@@ -191,39 +163,36 @@ class run {
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
   void evaluate_on(Batches batches, LossOf loss_of) {
-    evaluator_.template add<recipe_type>(std::string(), std::move(batches), std::move(loss_of));
+    evaluate_on(std::string(), std::move(batches), std::move(loss_of));
   }
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
-    evaluator_.template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
+    loop_.evaluations().template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
   }
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
-    return evaluator_.evaluate(batches, loss_of);
+    return loop_.evaluations().evaluate(batches, loss_of);
   }
 
   // Where it stands.
 
-  data_cursor const& cursor() const { return progress_.cursor; }
-  std::int64_t updates() const { return parts_.updates(); }
-  std::int64_t skipped() const { return parts_.skipped(); }
-  std::int64_t rollbacks() const { return checkpoints_.rollbacks(); }
+  data_cursor const& cursor() const { return loop_.cursor(); }
+  std::int64_t updates() const { return models_.updates(); }
+  std::int64_t skipped() const { return models_.skipped(); }
+  std::int64_t rollbacks() const { return loop_.checkpoints().rollbacks(); }
   config const& recipe_value() const { return numbers_.value(); }
 
  private:
   template <class, class>
   friend class part;
-  using phase_scope = phase_clock::scope;
-  static constexpr bool saves = configured.checkpoint.kind != checkpoint::kind::never;
 
   run(detail::recipe_numbers const& all, trainer_options options, world_of_ranks const& world)
       : numbers_(all),
         options_(detail::options_of_rank(std::move(options), world.rank())),
         ranks_(world, recipe_value(), options_),
-        console_(options_.console, options_.mode, options_.console_every),
-        directory_(detail::on_all_ranks(world, [&] { return detail::open_directory(options_, saves); })) {
+        loop_(recipe_value(), models_, ranks_, phases_, options_, detail::alarms_of_recipe<recipe_type>(),
+              detail::machine_of<Environment>()) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
-    evaluator_.restore(checkpoints_.registered());
   }
 
   static constexpr bool takes_several = is_of_ranks || std::same_as<recipe_type, detail::inert>;
@@ -232,22 +201,7 @@ class run {
   /// Rejected (U56) where the recipe needs one.
   static void require_world() { detail::require_world<Recipe, is_of_ranks>(); }
 
-  /// What throws on one rank between its updates is for the others to know. `EndsRun`: and it is recorded as the end of the run.
-  template <bool EndsRun = false, class Call>
-  std::invoke_result_t<Call const&> leaving_if_it_throws(Call const& call) {
-    ranks_.begin_call();
-    threw_.clear();
-    try {
-      return call();
-    } catch (std::exception const& thrown) {
-      threw_ = first_line(thrown);
-      ranks_.leave(threw_.c_str());
-      if (EndsRun && std::exchange(begun_, false)) log_.left_by_exception(parts_.updates(), threw_);
-      throw;
-    }
-  }
-
-  /// What both loops are: begin() once, then operator++ between iterations.
+  /// Of both loops: begin() once, then operator++ between iterations.
   template <class Loop>
   class loop_iterator {
    public:
@@ -266,428 +220,86 @@ class run {
     Loop* loop_;
   };
 
-  /// For as long as a loop lives.
-  class looping {
-   public:
-    explicit looping(run& of) : run_(of), unwinding_(std::uncaught_exceptions()) {}
-    looping(looping const&) = delete;
-    looping& operator=(looping const&) = delete;
-    ~looping() {
-      run_.watch_.end();
-      if (std::uncaught_exceptions() > unwinding_) run_.ranks_.leave("an exception has ended the loop of its run");
-    }
-
-   private:
-    run& run_;
-    int unwinding_;  ///< exceptions when it was built
-  };
-
   template <class Batches>
-  class loop {
+  class batch_loop {
     using source = std::remove_reference_t<Batches>;
 
    public:
-    using batch_type = detail::batch_of<source>;
-    using value_type = batch_type;
-    loop(run& of, Batches&& batches, std::int64_t epochs)
-        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), signals_(of.options_.stop_on_signals) {}
+    using value_type = detail::batch_of<source>;
+    batch_loop(run& of, Batches&& batches, std::int64_t epochs)
+        : run_(of), batches_(std::forward<Batches>(batches)), epochs_(epochs), walk_(of.loop_) {}
     auto begin() {
-      run_.leaving_if_it_throws([this] {
-        run_.begin_run();
-        run_.watch_.begin(run_.parts_.updates());
-        if (epochs_ == 0) epochs_ = run_.options_.epochs > 0 ? run_.options_.epochs : run_.length() > 0 ? 0 : 1;
-        walk_.emplace(batches_, run_.progress_.cursor, run_.device());
-        over_ = run_.is_over();
-        if (!over_) find();
+      run_.loop_.guard([this] {
+        walk_.begin();
+        data_.emplace(batches_, run_.loop_.cursor(), run_.models_.parameters().device, take_);
+        walk_.start(*data_, epochs_);
       });
-      return loop_iterator<loop>(*this);
+      return loop_iterator<batch_loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
-
-    batch_type& current() { return *batch_; }
-    bool is_over() const { return over_; }
+    value_type& current() { return *batch_; }
+    bool is_over() const { return walk_.is_over(); }
     void advance() {
-      run_.leaving_if_it_throws([this] {
+      run_.loop_.guard([this] {
         batch_.reset();
-        bool const goes_on = run_.end_iteration(true, signals_.received());
-        if (!goes_on) {
-          // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
-          std::int64_t const end = detail::epoch_length(batches_, run_.options_.batches_per_epoch, !run_.ranks_.is_shared());
-          if (run_.is_at_end() && run_.progress_.cursor.position == end) static_cast<void>(run_.end_epoch(0));
-          return leave();
-        }
-        if (std::exchange(run_.data_moved_, false)) {
-          opened_ = false;
-        } else {
-          walk_->next();
-        }
-        find();
+        walk_.advance();
       });
     }
 
    private:
-    /// The next batch, in the next epoch where this one is at its end.
-    void find() {
-      data_cursor& cursor = run_.progress_.cursor;
-      for (;;) {
-        if (epochs_ > 0 && cursor.epoch >= epochs_) return leave();
-        if (!detail::is_repeatable<source> && cursor.epoch > 0) return leave();
-        if (!opened_) {
-          detail::take_order_of(cursor, batches_, !run_.ranks_.is_shared(), run_.options_.accept_changed_recipe);
-          walk_->open([&](std::int64_t position) { run_.hooks_(event::epoch_begin{cursor.epoch, position}); });
-          opened_ = true;
-        }
-        bool const has_batch = walk_->has_batch();
-        int const ended_on = run_.first_without_batch(has_batch, signals_);
-        if (ended_on < 0) break;
-        if (has_batch) {
-          run_.data_ended(ended_on);
-        } else {
-          detail::require_batches(cursor);
-        }
-        opened_ = false;
-        walk_->close();
-        bool const goes_on = run_.end_epoch(signals_.received());
-        if (std::exchange(run_.data_moved_, false)) continue;
-        if (!goes_on) return leave();
+    /// Hands the batch to the program.
+    struct take_batch {
+      batch_loop& to;
+      template <class Batch>
+      step_outcome operator()(Batch&& batch) const {
+        auto& taken = to.batch_.emplace(std::forward<Batch>(batch));
+        if constexpr (countable_batch<value_type>) to.run_.loop_.look_at([&] { return contents_of(taken); });
+        return result::accumulated{0, 1};
       }
-      batch_.emplace(walk_->batch());
-      run_.begin_iteration();
-    }
-    void leave() {
-      over_ = true;
-      walk_->close();
-    }
+    };
 
     run& run_;
     Batches batches_;
     std::int64_t epochs_;
-    signal_listener signals_;
-    std::optional<detail::batch_walk<source>> walk_;
-    std::optional<batch_type> batch_;
-    bool opened_ = false, over_ = false;
-    looping looping_{run_};
+    detail::parts_loop::walk walk_;
+    take_batch take_{*this};
+    std::optional<detail::training_data_of<source, take_batch>> data_;
+    std::optional<value_type> batch_;
   };
 
   class counted_loop {
    public:
     using value_type = std::int64_t;
-    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), signals_(of.options_.stop_on_signals) {
+    counted_loop(run& of, std::int64_t until) : run_(of), until_(until), walk_(of.loop_) {
       if (until_ < 1)
         throw error("E12", "iterations() needs a number of them: run.iterations(1000), or options.updates of the run.");
     }
     auto begin() {
-      run_.leaving_if_it_throws([this] {
-        run_.begin_run();
-        run_.watch_.begin(run_.parts_.updates());
-        over_ = run_.is_over();
-        find();
+      run_.loop_.guard([this] {
+        walk_.begin();
+        walk_.start(until_);
       });
       return loop_iterator<counted_loop>(*this);
     }
     std::default_sentinel_t end() const { return {}; }
-    std::int64_t current() const { return run_.progress_.cursor.consumed; }
-    bool is_over() const { return over_; }
+    std::int64_t current() const { return run_.loop_.cursor().consumed; }
+    bool is_over() const { return walk_.is_over(); }
     void advance() {
-      run_.leaving_if_it_throws([this] {
-        over_ = !run_.end_iteration(true, signals_.received());
-        run_.data_moved_ = false;
-        find();
-      });
+      run_.loop_.guard([this] { walk_.advance(); });
     }
 
    private:
-    void find() {
-      over_ = over_ || run_.progress_.cursor.consumed >= until_;
-      // Also at its end: what a rank was asked for in the last iteration is not lost.
-      run_.first_without_batch(true, signals_);
-      if (over_) {
-        if (run_.ranks_.is_shared() && !run_.was_stopped_) run_.goes_on(0);
-      } else {
-        run_.begin_iteration();
-      }
-    }
     run& run_;
     std::int64_t until_;
-    signal_listener signals_;
-    bool over_ = false;
-    looping looping_{run_};
+    detail::parts_loop::walk walk_;
   };
-
-  std::int64_t length() const { return length_of(options_, 1); }
-  at::DeviceType device() { return parts_.parameters().device; }
-  bool is_at_end() const { return (length() > 0 && parts_.updates() >= length()) || progress_.evaluations.is_over(); }
-
-  /// Also where a loop before this one was asked to stop.
-  bool is_over() const { return was_stopped_ || is_at_end(); }
-
-  /// Before the first iteration of a loop, or a part's first update.
-  void begin_run() {
-    bool const resumed = checkpoints_.resume();
-    if (begun_) return;
-    signal_ = 0;
-    was_stopped_ = false;
-    if (!resumed && progress_.record.attempts == 0) {
-      int const rank = ranks_.world().rank();
-      bool const is_seeded = configured.determinism.kind != determinism::kind::off;
-      if (is_seeded || rank > 0)
-        detail::begin_random(recipe_value().determinism, is_seeded || !parts_.all().empty() ? device() : at::kCPU, rank);
-      log_.begin(recipe_value());
-      if (!was_seeded_ && rank == 0) log_.not_seeded(parts_.updates());
-    }
-    log_.write_recipe(recipe_value());
-    if (directory_) log_.weaker_promises(parts_.updates());
-    if (ranks_.is_shared()) log_.begins_on(parts_.updates(), ranks_.world());
-    started_ = options_.clock().now();
-    timer_.begin_run();
-    tokens_before_ = progress_.record.tokens;
-    evaluator_.require_any();
-    hooks_(event::run_begin{parts_.updates(), resumed});
-    checkpoints_.begin();
-    checkpoints_.note_random();
-    begun_ = true;
-  }
-  detail::watched_run watched() {
-    evaluator_.before_each_batch([this] { watch_.moved(); });
-    phases_.listen(&shown_);
-    if (!detail::is_watched(recipe_value().timeout)) return {};
-    return detail::watched(recipe_value().timeout, directory_.get(), options_, ranks_.world(), [this] { return shown_.now(); });
-  }
-
-  /// Of several ranks they agree here. -1: all have a batch.
-  template <class Listener>
-  int first_without_batch(bool has_batch, Listener const& signals) {
-    detail::asked_of_ranks mine;
-    if (ranks_.is_shared()) {
-      if (save_signal_.take_request()) checkpoints_.ask();
-      mine = {signals.received(), stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
-    }
-    phase_scope const agreeing(phases_, run_phase::update);
-    return ranks_.begin(has_batch, mine);
-  }
-  /// An epoch ends on this rank, which has more of it, because it ends on another one.
-  void data_ended(int rank) {
-    data_cursor const& cursor = progress_.cursor;
-    if (cursor.position == 0)
-      throw world_error("E25", "rank " + std::to_string(rank) + " has no batches in epoch " + std::to_string(cursor.epoch) +
-                                   ". Look at the data's path and at its filters there.");
-    log_.data_ended(parts_.updates(), rank);
-  }
-
-  void begin_iteration() {
-    if (!in_iteration_) checkpoints_.note_before_parts();
-    if (!in_iteration_ && parts_.at_boundary()) {
-      timer_.begin_update(progress_.cursor.epoch);
-      boundary_cursor_ = progress_.cursor;
-    }
-    in_iteration_ = true;
-    // A checkpoint of the middle of an iteration would go on with its whole batch.
-    checkpoints_.mark_incomplete(true);
-  }
-
-  /// Between two iterations. False where the loop is to end.
-  bool end_iteration(bool consumed, int signal) {
-    settle_all();
-    if (consumed) {
-      ++progress_.cursor.position;
-      ++progress_.cursor.consumed;
-    }
-    in_iteration_ = false;
-    watch_.moved();
-    if (!parts_.at_boundary()) return true;
-    bool const applied = record_iteration();
-    checkpoints_.mark_incomplete(false);
-    after_update(applied);
-    return goes_on(signal);
-  }
-  bool goes_on(int signal) {
-    if (is_at_end()) return false;
-    bool stops = false;
-    if (ranks_.is_shared()) {
-      signal = ranks_.asked().signal;
-      stops = ranks_.asked().stops;
-      ranks_.forget_asked();
-    } else {
-      stops = stop_requested_.load(std::memory_order_relaxed);
-    }
-    if (stops) stop_requested_ = false;
-    was_stopped_ = stops || signal != 0;
-    if (signal != 0) signal_ = signal;
-    // The others' signal may be still on its way to this rank, which is to take part in the last save.
-    if (signal != 0 && ranks_.is_shared() && !until_the_end_) until_the_end_.emplace(options_.stop_on_signals);
-    return !was_stopped_;
-  }
-  bool end_epoch(int signal) {
-    hooks_(event::epoch_end{progress_.cursor.epoch, progress_.cursor.position});
-    ++progress_.cursor.epoch;
-    progress_.cursor.position = 0;
-    progress_.cursor.in_epoch = false;
-    if (!parts_.at_boundary()) return true;
-    bool const evaluates = evaluator_.is_due_by_epochs();
-    if (evaluates) evaluate_recipe();
-    if (saves && (evaluates || configured.checkpoint.kind == checkpoint::kind::every_epochs)) save_at_boundary(false);
-    checkpoints_.note_random();
-    return goes_on(signal);
-  }
-
-  /// One line for all that the parts did since the last boundary. True where something was applied.
-  bool record_iteration() {
-    std::int64_t applied = 0, rows = 0, tokens = 0, clipped = 0;
-    double loss = 0.0, squares = 0.0;
-    std::optional<result::skipped> why;
-    for (detail::run_part* const one : parts_.all()) {
-      auto figures = one->take_figures();
-      applied += figures.applied;
-      clipped += figures.clipped;
-      rows += figures.rows;
-      tokens += figures.tokens;
-      auto const put = [&](std::string const& name, double value) {
-        log_.log(metric<reduce::mean>(one->name() + "/" + name).reduced(world_of_one(), value));
-      };
-      if (figures.applied > 0) {
-        auto const count = static_cast<double>(figures.applied);
-        loss += figures.loss / count;
-        squares += figures.gradient_norm / count * (figures.gradient_norm / count);
-        put("loss", figures.loss / count);
-        put("gradient_norm", figures.gradient_norm / count);
-        put("lr", one->learning_rate());
-        for (auto const& [name, value] : figures.losses) put("loss/" + name, value);
-      }
-      if (figures.skipped > 0) put("skipped", static_cast<double>(one->skipped()));
-      if (figures.why) {
-        why = figures.why;
-        why->where = one->name() + (why->where.empty() ? "" : ": " + why->where);
-        log_.part_skipped(parts_.updates(), one->name(), *figures.why);
-      }
-    }
-    // An iteration in which no part was updated is none of the run's.
-    if (applied == 0 && !why) return false;
-    parts_.count(applied > 0);
-    watch_.updated(parts_.updates());
-    auto* const first = parts_.all().front();
-    step_outcome const result =
-        applied > 0 ? step_outcome(result::updated{loss, std::sqrt(squares), first->learning_rate(), clipped > 0})
-                    : step_outcome(*why);
-    event::update_end const event{.update = parts_.updates(),
-                                  .result = result,
-                                  .loss = applied > 0 ? loss : std::numeric_limits<double>::quiet_NaN(),
-                                  .gradient_norm = applied > 0 ? std::sqrt(squares) : std::numeric_limits<double>::quiet_NaN(),
-                                  .loss_scale = first->loss_scale(),
-                                  .tokens = tokens,
-                                  .rows = rows};
-    begin_console(rows, tokens);
-    hooks_(event);
-    if (ranks_.times().slowest_ms > 0.0) log_.ranks_took(parts_.updates(), ranks_.times());
-    auto const time = timer_.end_update(false);
-    log_.update(event,
-                {time.epoch, first->learning_rate(), parts_.skipped(), time.milliseconds, checkpoints_.rollbacks(), 0.0, 0.0,
-                 std::nullopt, false},
-                true);
-    if (applied > 0) checkpoints_.updated(loss);
-    return applied > 0;
-  }
-  void begin_console(std::int64_t rows, std::int64_t tokens) {
-    if (std::exchange(console_begun_, true)) return;
-    console_.begin(length(), tokens != rows ? "tokens" : "rows");
-    log_.counts_tokens(tokens != rows);
-  }
-
-  void after_update(bool applied) {
-    if ((applied && evaluator_.is_due(parts_.updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
-    save_at_boundary(applied);
-    checkpoints_.note_random();
-  }
-  void save_at_boundary(bool applied) {
-    auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
-    phase_scope const saving(phases_, run_phase::saving);
-    bool const asked = ranks_.is_shared() ? ranks_.take_save_request() : save_signal_.take_request();
-    if (checkpoints_.at_boundary(applied, asked, slowest)) data_moved_ = true;
-    watch_.moved();
-  }
-  void evaluate_recipe() {
-    checkpoints_.mark_incomplete(true);
-    auto const value = agree(world_of_one(), evaluator_.evaluate_all(), reduce::mean{});
-    checkpoints_.evaluated(value);
-    for (detail::run_part* const one : parts_.all()) one->evaluated(value.value(), recipe_value().evaluation.larger);
-    checkpoints_.mark_incomplete(false);
-    bool const ends = progress_.evaluations.evaluated(value, parts_.updates());
-    progress_.record.evaluated_epochs = progress_.cursor.epoch;
-    if (ends) log_.stopped_early(parts_.updates(), progress_.evaluations.why());
-  }
-
-  void settle_all() { parts_.settle(); }
-  void drop_open_updates() {
-    if (parts_.at_boundary()) return;
-    // The others cannot go back to where that update began.
-    if (parts_.has_news()) {
-      in_iteration_ = true;
-      if (saves)
-        log_.notice(
-            "the end of this run is not saved, because a part has accumulated half of an update and others went on beside it; "
-            "its flush() before finish() completes it");
-    }
-    parts_.drop_updates();
-    progress_.cursor = boundary_cursor_;
-    checkpoints_.restore_random();
-  }
-
-  outcome end_run(outcome const& ended) {
-    parts_.verify_replicas();
-    // What was left in the middle is not saved: a resume takes that batch again.
-    if (!in_iteration_) checkpoints_.end();
-    checkpoints_.wait_for_save();
-    std::string const words = ending(ended);
-    double const seconds = std::chrono::duration<double>(options_.clock().now() - started_).count();
-    if (!parts_.all().empty()) {
-      console_.summary(summary_rows(words, parts_.updates(), parts_.skipped(), 0.0, progress_.record,
-                                    progress_.record.tokens - tokens_before_, seconds, options_.run_directory.string(),
-                                    parts_.relief(), log_.timeline()));
-    }
-    log_.ended(ended, parts_.updates(), words,
-               why_finished(length() > 0 && parts_.updates() >= length(), progress_.evaluations, true));
-    hooks_(event::run_end{ended});
-    begun_ = false;
-    in_iteration_ = false;
-    stop_requested_ = false;
-    ranks_.forget_asked();
-    if (until_the_end_) static_cast<void>(until_the_end_->received());
-    until_the_end_.reset();
-    return ended;
-  }
 
   detail::recipe_numbers numbers_;
   trainer_options options_;
   detail::iterations_of_ranks ranks_;
-  hooks hooks_;
-  detail::run_parts parts_;
+  detail::trained_models models_;
   phase_clock phases_{options_.clock()};
-  console console_;
-  detail::opened_directory directory_;
-  run_progress progress_{recipe_value().evaluation};
-  save_listener save_signal_{saves && options_.stop_on_signals};
-  run_log log_{directory_.get(), console_, progress_.record, options_};
-  detail::evaluator evaluator_{{parts_, recipe_value(), phases_, ranks_.world(), detail::machine_of<Environment>(), progress_,
-                                log_, hooks_, options_.clock()}};
-  detail::checkpoint_manager checkpoints_{
-      recipe_value(), options_, detail::machine_of<Environment>(),   directory_.get(), parts_, progress_,
-      log_,           hooks_,   detail::run_of_ranks(ranks_.world())};
-  update_timer timer_{options_.clock()};
-  data_cursor boundary_cursor_;  ///< before what parts have accumulated
-  std::atomic<bool> stop_requested_{false};
-  int unwinding_ = std::uncaught_exceptions();  ///< when it was built
-  std::string threw_;                           ///< the last exception of the run or of a part, first line
-  bool begun_ = false;
-  bool in_iteration_ = false;
-  bool was_stopped_ = false;
-  bool console_begun_ = false;
-  bool data_moved_ = false;  ///< by a rollback
-  int signal_ = 0;
-  std::optional<signal_listener> until_the_end_;  ///< of several ranks that a signal stops
-  bool const was_seeded_ = is_seeded(recipe_value().determinism);
-  std::int64_t tokens_before_ = 0;
-  time_source::time_point started_ = options_.clock().now();
-  detail::shown_phase shown_{[this] { watch_.moved(); }};
-  detail::run_watch watch_{recipe_value().timeout, watched()};
+  detail::parts_loop loop_;
 };
 
 }  // namespace keel::inline KEEL_MODE

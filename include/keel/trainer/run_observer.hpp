@@ -1,4 +1,4 @@
-// What a trainer looks at beside the update itself: each batch before it trains, what a token costs, and the profiles of updates.
+// What a run looks at beside its updates: each batch before it trains, the cost of a token, incidents, and the profiles of updates.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -7,15 +7,17 @@
 #include <exception>
 #include <filesystem>
 #include <keel/batch_guard/batch_watch.hpp>
+#include <keel/config/config.hpp>
 #include <keel/metrics/gpu_state.hpp>
 #include <keel/metrics/layer_record.hpp>
-#include <keel/step/step_engine.hpp>
+#include <keel/metrics/phase_times.hpp>
 #include <keel/step/update_events.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/run_profiles.hpp>
+#include <keel/trainer/trained_models.hpp>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -33,14 +35,16 @@ class run_observer {
  public:
   /// All of them outlive this; `directory` may be null. `alarms_write_incidents`: of the recipe. Throws error (E12) for a recipe with profiles or
   /// incidents and no place for them.
-  run_observer(step_engine& step, run_log& log, trainer_options const& options, run_directory* directory,
-               bool alarms_write_incidents);
+  run_observer(config const& recipe, trained_models& models, phase_clock& phases, run_log& log, trainer_options const& options,
+               run_directory* directory, bool alarms_write_incidents);
   run_observer(run_observer const&) = delete;
   run_observer& operator=(run_observer const&) = delete;
   ~run_observer();
 
-  /// The first update of a run, or after a resume, is next.
-  void begins(bool resumed);
+  /// The run begins; its models are there.
+  void begin();
+  /// Describes a run of one model in its record: the first update, or the first after a resume, is next.
+  void describe_begin(bool resumed);
   /// The run ends with this exception, and the update that is open goes: where memory ran out is still to be seen.
   void failing(std::exception const& thrown, bool evaluates);
   /// Null where it was not memory.
@@ -65,14 +69,14 @@ class run_observer {
   /// Operations a second; 0: not known.
   double peak() const { return peak_; }
 
-  /// What the update that begins now looks at of layers. Nothing where the figures would have no place: `has_place`, apart from sinks.
-  layer_detail layers_due(bool has_place) const;
+  /// What update number `next` looks at of layers. Nothing where the figures would have no place: `has_place`, apart from sinks.
+  layer_detail layers_due(bool has_place, std::int64_t next) const;
 
   /// An update that is not finite was looked into: says so, and keeps what shows it again where the recipe asks for that.
-  void incident(event::incident const& event, checkpoint_manager& checkpoints, data_cursor const& began_at,
-                std::int64_t attempts);
+  void incident(event::incident const& event, run_part const& part, checkpoint_manager& checkpoints,
+                data_cursor const& began_at, std::int64_t attempts);
 
-  std::optional<gpu_state> gpu() { return gpu_.read(); }
+  std::optional<gpu_state> gpu() { return gpu_ ? gpu_->read() : std::nullopt; }
 
   // Profiles.
 
@@ -82,11 +86,12 @@ class run_observer {
   void end();
 
  private:
-  config const& recipe() const { return step_.recipe_value(); }
   void say(batch_finding const& found);
   void say_what_is_written();
 
-  step_engine& step_;
+  config const& recipe_;
+  trained_models& models_;
+  phase_clock& phases_;
   run_log& log_;
   trainer_options const& options_;
   run_directory* directory_;
@@ -95,7 +100,7 @@ class run_observer {
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;
   std::unique_ptr<nlohmann::ordered_json> failure_;
-  gpu_monitor gpu_;
+  std::optional<gpu_monitor> gpu_;  ///< once the run has begun
   run_profiles profiles_;
 };
 

@@ -8,6 +8,7 @@
 #include <keel/metrics/operation_count.hpp>
 #include <keel/shard/optimizer_shares.hpp>
 #include <keel/trainer/open_directory.hpp>
+#include <keel/trainer/resume.hpp>
 #include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_incidents.hpp>
@@ -19,18 +20,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY run_observer::run_observer(step_engine& step, run_log& log, trainer_options const& options, run_directory* directory,
-                                     bool alarms_write_incidents)
-    : step_(step),
+KEEL_BODY run_observer::run_observer(config const& recipe, trained_models& models, phase_clock& phases, run_log& log,
+                                     trainer_options const& options, run_directory* directory, bool alarms_write_incidents)
+    : recipe_(recipe),
+      models_(models),
+      phases_(phases),
       log_(log),
       options_(options),
       directory_(directory),
-      batches_(step.recipe_value().batch_guard),
+      batches_(recipe.batch_guard),
       failure_(std::make_unique<nlohmann::ordered_json>()),
-      gpu_(step.parameters().tensors.front().device()),
-      profiles_(step.recipe_value().profile, directory == nullptr ? std::filesystem::path() : root_of(*directory) / "profiles",
-                step.parameters().tensors.front().device()) {
-  if (recipe().incident.kind == keel::incident::kind::keep && options.run_directory.empty())
+      profiles_(recipe.profile, directory == nullptr ? std::filesystem::path() : root_of(*directory) / "profiles") {
+  if (recipe_.incident.kind == keel::incident::kind::keep && options.run_directory.empty())
     throw error("E12",
                 "the recipe keeps incidents but options.run_directory is empty. Name a directory, or use "
                 "keel::incident::trace.");
@@ -42,34 +43,43 @@ KEEL_BODY run_observer::run_observer(step_engine& step, run_log& log, trainer_op
 
 KEEL_BODY run_observer::~run_observer() = default;
 
-KEEL_BODY void run_observer::begins(bool resumed) {
-  optimizer_shares::inside const shares(step_.ranks().shares());
-  auto description = describe_parameters(step_.model(), step_.optimizer(), step_.parameters());
+KEEL_BODY void run_observer::begin() {
+  if (!gpu_) gpu_.emplace(models_.device());
+  profiles_.use(models_.device());
+}
+
+KEEL_BODY void run_observer::describe_begin(bool resumed) {
+  if (models_.is_of_parts()) return;
+  step_engine& step = models_.all().front()->step();
+  optimizer_shares::inside const shares(step.ranks().shares());
+  auto description = describe_parameters(step.model(), step.optimizer(), step.parameters());
   if (resumed && description.is_object())
-    description["state"] = describe_state(step_.model(), step_.optimizer(), step_.parameters());
+    description["state"] = describe_state(step.model(), step.optimizer(), step.parameters());
   if (description.is_object() && !options_.fingerprints.empty()) description["fingerprints"] = options_.fingerprints;
-  log_.begins(step_.updates(), description);
+  log_.begins(models_.updates(), description);
 }
 
 KEEL_BODY void run_observer::failing(std::exception const& thrown, bool evaluates) {
   *failure_ = nullptr;
   if (!is_out_of_memory(thrown) && dynamic_cast<out_of_memory_error const*>(&thrown) == nullptr) return;
-  if (auto const where = step_.shortage()) {
+  for (run_part const* const one : models_.all()) {
+    auto const where = one->step().shortage();
+    if (!where) continue;
     *failure_ = describe_shortage(*where);
-  } else {
-    *failure_ = describe_shortage(evaluates ? "evaluating" : "between updates", step_.parameters().tensors.front().device());
+    return;
   }
+  *failure_ = describe_shortage(evaluates ? "evaluating" : "between updates", models_.device());
 }
 
 KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at) {
-  if (recipe().batch_guard.kind == batch_guard::kind::off) return;
+  if (recipe_.batch_guard.kind == batch_guard::kind::off) return;
   if (looks_) {
     try {
       batches_.at(at.epoch, at.position);
       if (batches_.is_on()) {
         for (batch_finding const& found : batches_.look_at(contents())) say(found);
       }
-      if (auto const guess = batches_.take_guess()) log_.labels(step_.updates(), *guess);
+      if (auto const guess = batches_.take_guess()) log_.labels(models_.updates(), *guess);
     } catch (data_error const&) {
       throw;
     } catch (std::exception const& thrown) {
@@ -78,11 +88,11 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
       log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
     }
   }
-  log_.batch(!step_.has_open_update(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
+  log_.batch(models_.at_boundary(), batches_.padding(), batches_.ignored_labels(), batches_.checksum());
 }
 
 KEEL_BODY void run_observer::dropped(std::int64_t count, std::int64_t rows) {
-  log_.found(step_.updates(), batches_.dropped(count, rows));
+  log_.found(models_.updates(), batches_.dropped(count, rows));
 }
 
 KEEL_BODY void run_observer::end_epoch() {
@@ -93,12 +103,12 @@ KEEL_BODY double run_observer::use_operations(double per_token) {
   operations_per_token_ = per_token;
   if (options_.peak_operations_per_second > 0.0) peak_ = options_.peak_operations_per_second;
   if (peak_ > 0.0) return per_token;
-  auto const precision = recipe().precision.kind;
+  auto const precision = recipe_.precision.kind;
   auto const dtype = precision == precision::kind::fp32   ? at::kFloat
                      : precision == precision::kind::bf16 ? at::kBFloat16
                                                           : at::kHalf;
   try {
-    peak_ = measured_peak(step_.parameters().tensors.front().device(), dtype);
+    peak_ = measured_peak(models_.device(), dtype);
   } catch (std::exception const& thrown) {
     if (!is_out_of_memory(thrown)) throw;
     log_.notice(
@@ -108,33 +118,34 @@ KEEL_BODY double run_observer::use_operations(double per_token) {
   return per_token;
 }
 
-KEEL_BODY layer_detail run_observer::layers_due(bool has_place) const {
+KEEL_BODY layer_detail run_observer::layers_due(bool has_place, std::int64_t next) const {
   if (!has_place && options_.sinks.empty()) return layer_detail::none;
-  std::int64_t const next = step_.updates() + (step_.is_pending() ? 2 : 1);
   auto const is_due = [&](std::int64_t every) { return every > 0 && next % every == 0; };
   if (is_due(options_.histograms_every)) return layer_detail::distributions;
   return is_due(options_.layers_every) ? layer_detail::norms : layer_detail::none;
 }
 
-KEEL_BODY void run_observer::incident(event::incident const& event, checkpoint_manager& checkpoints,
+KEEL_BODY void run_observer::incident(event::incident const& event, run_part const& part, checkpoint_manager& checkpoints,
                                       data_cursor const& began_at, std::int64_t attempts) {
   nlohmann::ordered_json description = describe_incident(event, attempts + 1);
+  if (part.has_name()) description["part"] = part.name();
   description["epoch"] = began_at.epoch;
   description["position"] = began_at.position;
   written_incident written;
-  if (recipe().incident.kind == keel::incident::kind::keep) {
+  if (recipe_.incident.kind == keel::incident::kind::keep) {
     auto const& began_with = event.began_with.micro_batches;
     try {
-      random_snapshot const now = random_snapshot::take(step_.parameters().device);
+      random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
       // A share of the moments is of no use to a replay, which makes no update.
-      if (step_.ranks().shares() != nullptr) {
+      if (part.step().ranks().shares() != nullptr) {
         content.optimizer.clear();
-        content.state["optimizer"]["state"] = nlohmann::json::object();
+        for (run_part const* const one : models_.all())
+          content.state[nlohmann::json::json_pointer(places_of(one->name()).optimizer + "/state")] = nlohmann::json::object();
       }
       add_incident(content, event, description);
       written =
-          write_incident(directory_->files(), directory_->root(), attempts + 1, recipe().incident.most, content, description);
+          write_incident(directory_->files(), directory_->root(), attempts + 1, recipe_.incident.most, content, description);
       if (!written.not_removed.empty()) log_.notice("warning: an older incident was not removed: " + written.not_removed);
     } catch (std::exception const& thrown) {
       // What the run does with the update does not depend on it.
@@ -145,15 +156,15 @@ KEEL_BODY void run_observer::incident(event::incident const& event, checkpoint_m
 }
 
 KEEL_BODY void run_observer::before_update(std::int64_t attempt) {
-  if (recipe().profile.kind == profile::kind::off) return;
-  profiles_.before_update(step_.updates(), attempt, step_.phases());
+  if (recipe_.profile.kind == profile::kind::off) return;
+  profiles_.before_update(models_.updates(), attempt, phases_);
   say_what_is_written();
 }
 
 KEEL_BODY void run_observer::end() {
-  if (recipe().profile.kind == profile::kind::off) return;
+  if (recipe_.profile.kind == profile::kind::off) return;
   try {
-    profiles_.end(step_.phases());
+    profiles_.end(phases_);
     say_what_is_written();
   } catch (std::exception const& thrown) {
     // The run's end is what counts.
@@ -162,7 +173,7 @@ KEEL_BODY void run_observer::end() {
 }
 
 KEEL_BODY void run_observer::say(batch_finding const& found) {
-  if (batches_.is_news(found.what)) log_.found(step_.updates(), found);
+  if (batches_.is_news(found.what)) log_.found(models_.updates(), found);
 }
 
 KEEL_BODY void run_observer::say_what_is_written() {

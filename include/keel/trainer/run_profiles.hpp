@@ -20,10 +20,12 @@ namespace keel::inline KEEL_MODE {
 class run_profiles final : private phase_listener {
  public:
   /// Of a run whose recipe has no profile it does nothing. `directory`: `profiles` of the run directory.
-  run_profiles(profile::settings const& settings, std::filesystem::path directory, c10::Device device);
+  run_profiles(profile::settings const& settings, std::filesystem::path directory);
   run_profiles(run_profiles const&) = delete;
   run_profiles& operator=(run_profiles const&) = delete;
 
+  /// Before the first update: where the run trains.
+  void use(c10::Device device) { device_ = device; }
   /// Something that a profile of the next updates would explain.
   void symptom(std::string const& why) {
     if (settings_.kind != profile::kind::off && symptom_.empty()) symptom_ = why;
@@ -87,7 +89,7 @@ class run_profiles final : private phase_listener {
 
   profile::settings settings_;
   std::filesystem::path directory_;
-  c10::Device device_;
+  c10::Device device_{c10::kCPU};
   std::string symptom_;                            ///< that has no profile yet
   std::int64_t last_symptom_ = -between_symptoms;  ///< attempts
   std::int64_t ended_ = 0;                         ///< updates of the open profile, those that are thrown away included

@@ -58,8 +58,8 @@ struct run_profiles::open_profile {
   std::optional<memory::recording> allocations;
 };
 
-KEEL_BODY run_profiles::run_profiles(profile::settings const& settings, std::filesystem::path directory, c10::Device device)
-    : settings_(settings), directory_(std::move(directory)), device_(device) {
+KEEL_BODY run_profiles::run_profiles(profile::settings const& settings, std::filesystem::path directory)
+    : settings_(settings), directory_(std::move(directory)) {
   if (settings_.kind == profile::kind::off) return;
   if (directory_.empty())
     throw error("E12",

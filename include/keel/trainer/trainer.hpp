@@ -7,7 +7,7 @@
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
 // The ranks save, stop, evaluate and end together (run_of_ranks.hpp), so all of them make the same calls; rank 0 has the checkpoints and
 // their events, the record and the console.
-// This file is the typed front: it checks the types of model, optimizer, batches and loss. The loop is run_loop.hpp, the update
+// This file is the typed front: it checks the types of model, optimizer, batches and loss. The loop is trainer_loop.hpp, the update
 // step/step_engine.hpp.
 #pragma once
 
@@ -20,7 +20,6 @@
 #include <keel/data/no_batches.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
-#include <keel/policy/health.hpp>
 #include <keel/step/step_of.hpp>
 #include <keel/step/world_for.hpp>
 #include <keel/trainer/change_batch.hpp>
@@ -29,8 +28,9 @@
 #include <keel/trainer/epoch.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/preflight_result.hpp>
+#include <keel/trainer/recipe_alarms.hpp>
 #include <keel/trainer/replay.hpp>
-#include <keel/trainer/run_loop.hpp>
+#include <keel/trainer/trainer_loop.hpp>
 #include <keel/trainer/training_data.hpp>
 #include <optional>
 #include <string>
@@ -85,7 +85,7 @@ class trainer {
           world_of_ranks const& world = {})
       : options_(detail::options_of_rank(std::move(options), world.rank())),
         step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), no_observer(), world),
-        loop_(step_, options_, alarms(), detail::machine_of<Environment>()) {}
+        loop_(step_, models_, options_, detail::alarms_of_recipe<recipe>(), detail::machine_of<Environment>()) {}
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   trainer(Model& model, First& first, Second&, trainer_options const& = {}) : trainer(model, first) {
@@ -372,7 +372,7 @@ class trainer {
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf&& loss_of) {
-    std::optional<detail::run_loop::batch_size> size;
+    std::optional<detail::trainer_loop::batch_size> size;
     if constexpr (countable_batch<Batch>) size = {batch_traits<Batch>::rows(batch), batch_traits<Batch>::tokens(batch)};
     return loop_.take(
         size, [&] { return contents_of(batch); },
@@ -406,23 +406,10 @@ class trainer {
     return again.end(use(again));
   }
 
-  /// Rejects what no run can do for its alarms (U42, U45).
-  static detail::alarms_of_run alarms() {
-    using policy = policy_of<recipe, slot::health>;
-    if constexpr (!health::has_alarms_only<policy>()) {
-      detail::reject_call<rule::U42, recipe>();
-      return {};
-    } else {
-      if constexpr (configured.checkpoint.kind == checkpoint::kind::never &&
-                    health::binds_action<policy>(health::action::checkpoint))
-        detail::reject_call<rule::U45, recipe>();
-      return {detail::alarms_of<policy>(), health::binds_action<policy>(health::action::incident)};
-    }
-  }
-
   trainer_options options_;
   step_type step_;
-  detail::run_loop loop_;
+  detail::trained_models models_{step_};
+  detail::trainer_loop loop_;
 };
 
 }  // namespace keel::inline KEEL_MODE

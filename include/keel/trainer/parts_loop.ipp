@@ -1,0 +1,356 @@
+// The bodies of parts_loop.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <c10/util/ScopeExit.h>
+
+#include <cmath>
+#include <keel/collective/words_of_rank.hpp>
+#include <keel/core/error.hpp>
+#include <keel/metrics/metric.hpp>
+#include <keel/trainer/parts_loop.hpp>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY parts_loop::parts_loop(config const& recipe, trained_models& parts, iterations_of_ranks& ranks, phase_clock& phases,
+                                 trainer_options& options, alarms_of_run const& alarms, environment const& machine)
+    : run_loop({recipe, parts, ranks, ranks.is_shared(), phases, options, machine}, alarms), ranks_(ranks) {}
+
+KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) {
+  ranks_.begin_call();
+  threw_.clear();
+  try {
+    call();
+  } catch (std::exception const& thrown) {
+    threw_ = first_line(thrown);
+    ranks_.leave(threw_.c_str());
+    if (ends_run && begun_) fail(thrown, true);
+    throw;
+  }
+}
+
+// The loops of the program.
+
+KEEL_BODY parts_loop::walk::~walk() {
+  of_.watch_.end();
+  if (std::uncaught_exceptions() > unwinding_) of_.ranks_.leave("an exception has ended the loop of its run");
+}
+
+KEEL_BODY void parts_loop::walk::begin() {
+  of_.begin();
+  of_.watch_.begin(of_.models().updates());
+}
+
+KEEL_BODY void parts_loop::walk::start(training_data& data, std::int64_t epochs) {
+  data_ = &data;
+  count_ = epochs > 0 ? epochs : of_.options().epochs > 0 ? of_.options().epochs : of_.length() > 0 ? 0 : 1;
+  over_ = of_.is_over();
+  if (!over_) find_batch();
+}
+
+KEEL_BODY void parts_loop::walk::start(std::int64_t until) {
+  count_ = until;
+  over_ = of_.is_over();
+  find_iteration();
+}
+
+KEEL_BODY void parts_loop::walk::advance() {
+  bool const goes_on = of_.end_iteration(true, signals_.received());
+  if (data_ == nullptr) {
+    over_ = !goes_on;
+    of_.data_moved_ = false;
+    return find_iteration();
+  }
+  if (!goes_on) {
+    // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+    std::int64_t const end = data_->epoch_length(of_.options().batches_per_epoch, !of_.ranks_.is_shared());
+    if (of_.is_at_end() && of_.progress_.cursor.position == end) static_cast<void>(of_.end_epoch(0));
+    return leave();
+  }
+  if (std::exchange(of_.data_moved_, false)) {
+    opened_ = false;
+  } else {
+    data_->next();
+  }
+  find_batch();
+}
+
+KEEL_BODY void parts_loop::walk::find_batch() {
+  data_cursor& cursor = of_.progress_.cursor;
+  for (;;) {
+    if (count_ > 0 && cursor.epoch >= count_) return leave();
+    if (!data_->is_repeatable() && cursor.epoch > 0) return leave();
+    if (!opened_) {
+      data_->take_order(!of_.ranks_.is_shared(), of_.options().accept_changed_recipe);
+      data_->open([&](std::int64_t position) { of_.hooks_(event::epoch_begin{cursor.epoch, position}); });
+      opened_ = true;
+    }
+    bool const has_batch = data_->has_batch();
+    int const ended_on = of_.first_without_batch(has_batch, signals_);
+    if (ended_on < 0) break;
+    if (has_batch) {
+      of_.data_ended(ended_on);
+    } else {
+      require_batches(cursor);
+    }
+    opened_ = false;
+    data_->close();
+    bool const goes_on = of_.end_epoch(signals_.received());
+    if (std::exchange(of_.data_moved_, false)) continue;
+    if (!goes_on) return leave();
+  }
+  data_->train();
+  of_.begin_iteration();
+}
+
+KEEL_BODY void parts_loop::walk::find_iteration() {
+  over_ = over_ || of_.progress_.cursor.consumed >= count_;
+  // Also at its end: what a rank was asked for in the last iteration is not lost.
+  of_.first_without_batch(true, signals_);
+  if (over_) {
+    if (of_.ranks_.is_shared() && !of_.was_stopped_) of_.goes_on(0);
+  } else {
+    of_.begin_iteration();
+  }
+}
+
+KEEL_BODY void parts_loop::walk::leave() {
+  over_ = true;
+  data_->close();
+}
+
+KEEL_BODY void parts_loop::begin() {
+  if (!begin_run()) return;
+  signal_ = 0;
+  was_stopped_ = false;
+}
+
+KEEL_BODY int parts_loop::first_without_batch(bool has_batch, signal_listener const& signals) {
+  phase_clock::scope const agreeing(of_.phases, run_phase::update);
+  return ranks_.begin(has_batch, ranks_.is_shared() ? requests(signals.received()) : asked_of_ranks());
+}
+
+KEEL_BODY void parts_loop::data_ended(int rank) {
+  data_cursor const& cursor = progress_.cursor;
+  if (cursor.position == 0)
+    throw world_error("E25", "rank " + std::to_string(rank) + " has no batches in epoch " + std::to_string(cursor.epoch) +
+                                 ". Look at the data's path and at its filters there.");
+  log_.data_ended(models().updates(), rank);
+}
+
+KEEL_BODY void parts_loop::begin_iteration() {
+  if (!in_iteration_) {
+    checkpoints_.note_before_parts();
+    if (models().at_boundary()) {
+      begin_update();
+      boundary_cursor_ = progress_.cursor;
+    }
+  }
+  in_iteration_ = true;
+  // A checkpoint of the middle of an iteration would go on with its whole batch.
+  checkpoints_.mark_incomplete(true);
+}
+
+KEEL_BODY bool parts_loop::end_iteration(bool consumed, int signal) {
+  models().settle();
+  if (consumed) {
+    ++progress_.cursor.position;
+    ++progress_.cursor.consumed;
+  }
+  in_iteration_ = false;
+  watch_.moved();
+  if (!models().at_boundary()) return true;
+  bool const applied = record_iteration();
+  checkpoints_.mark_incomplete(false);
+  after_update(applied);
+  return goes_on(signal);
+}
+
+KEEL_BODY bool parts_loop::goes_on(int signal) {
+  if (is_at_end()) return false;
+  bool stops = false;
+  if (ranks_.is_shared()) {
+    signal = ranks_.asked().signal;
+    stops = ranks_.asked().stops;
+    ranks_.forget_asked();
+  } else {
+    stops = stop_requested_.load(std::memory_order_relaxed);
+  }
+  if (stops) stop_requested_ = false;
+  was_stopped_ = stops || signal != 0;
+  if (signal != 0) signal_ = signal;
+  // The others' signal may be still on its way to this rank, which is to take part in the last save.
+  if (signal != 0 && ranks_.is_shared() && !until_the_end_) until_the_end_.emplace(options().stop_on_signals);
+  return !was_stopped_;
+}
+
+KEEL_BODY bool parts_loop::end_epoch(int signal) {
+  close_epoch();
+  return !models().at_boundary() || goes_on(signal);
+}
+
+KEEL_BODY bool parts_loop::record_iteration() {
+  std::int64_t applied = 0, rows = 0, tokens = 0, clipped = 0;
+  double loss = 0.0, squares = 0.0;
+  std::optional<result::skipped> why;
+  for (run_part* const one : models().all()) {
+    auto figures = one->take_figures();
+    applied += figures.applied;
+    clipped += figures.clipped;
+    rows += figures.rows;
+    tokens += figures.tokens;
+    auto const put = [&](std::string const& name, double value) {
+      log_.log(metric<reduce::mean>(one->name() + "/" + name).reduced(world_of_one(), value));
+    };
+    if (figures.applied > 0) {
+      auto const count = static_cast<double>(figures.applied);
+      loss += figures.loss / count;
+      squares += figures.gradient_norm / count * (figures.gradient_norm / count);
+      put("loss", figures.loss / count);
+      put("gradient_norm", figures.gradient_norm / count);
+      put("lr", one->step().learning_rate());
+      for (auto const& [name, value] : figures.losses) put("loss/" + name, value);
+    }
+    if (figures.skipped > 0) put("skipped", static_cast<double>(one->step().skipped()));
+    if (figures.why) {
+      why = figures.why;
+      why->where = one->name() + (why->where.empty() ? "" : ": " + why->where);
+      log_.part_skipped(models().updates(), one->name(), *figures.why);
+    }
+  }
+  // An iteration in which no part was updated is none of the run's.
+  if (applied == 0 && !why) return false;
+  models().count(applied > 0);
+  watch_.updated(models().updates());
+  double const norm = applied > 0 ? std::sqrt(squares) : std::numeric_limits<double>::quiet_NaN();
+  step_outcome const result =
+      applied > 0 ? step_outcome(result::updated{loss, norm, models().learning_rate(), clipped > 0}) : step_outcome(*why);
+  event::update_end const event{.update = models().updates(),
+                                .result = result,
+                                .loss = applied > 0 ? loss : std::numeric_limits<double>::quiet_NaN(),
+                                .gradient_norm = norm,
+                                .loss_scale = models().all().front()->step().loss_scale(),
+                                .tokens = tokens,
+                                .rows = rows,
+                                .times = of_.phases.take()};
+  begin_console(rows, tokens);
+  hooks_(event);
+  record_update(event, false, true);
+  if (applied > 0) checkpoints_.updated(loss);
+  return applied > 0;
+}
+
+// The end.
+
+KEEL_BODY outcome parts_loop::finish() {
+  std::optional<outcome> ended;
+  guard(
+      [&] {
+        auto const ends = c10::make_scope_exit([this] { watch_.end(); });
+        watch_.begin(models().updates());
+        {
+          phase_clock::scope const agreeing(of_.phases, run_phase::update);
+          ranks_.end(progress_.cursor.consumed, in_iteration_, !models().at_boundary());
+        }
+        models().settle();
+        drop_open_update();
+        ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, models().updates()})
+                                             : outcome(result::finished{models().updates()});
+        // What was left in the middle is not saved: a resume takes that batch again.
+        end_run(*ended, true, !in_iteration_);
+      },
+      true);
+  return *ended;
+}
+
+KEEL_BODY void parts_loop::drop_open_update() {
+  if (models().at_boundary()) return;
+  // The others cannot go back to where that update began.
+  if (models().has_news()) {
+    in_iteration_ = true;
+    if (saves())
+      log_.notice(
+          "the end of this run is not saved, because a part has accumulated half of an update and others went on beside it; "
+          "its flush() before finish() completes it");
+  }
+  models().drop_updates();
+  progress_.cursor = boundary_cursor_;
+  checkpoints_.restore_random();
+}
+
+KEEL_BODY void parts_loop::forget_stops() {
+  run_loop::forget_stops();
+  in_iteration_ = false;
+  if (until_the_end_) static_cast<void>(until_the_end_->received());
+  until_the_end_.reset();
+}
+
+// Parts.
+
+KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
+  models().add(one, follows);
+  one.step().restore_on_skip(checkpoints_.registered());
+  try {
+    trained_models alone;
+    alone.add(one, follows);
+    checkpoints_.part_added(one.name(), alone);
+  } catch (...) {
+    // Rethrown: the part is not made.
+    models().take_back(one);
+    throw;
+  }
+}
+
+/// The gradients of open updates of other parts than `one`, out of their parameters for as long as it lives.
+class gradients_of_others {
+ public:
+  gradients_of_others(trained_models const& models, run_part const& one) {
+    for (run_part const* const other : models.all()) {
+      if (other == &one || other->step().at_boundary()) continue;
+      for (at::Tensor const& parameter : other->parameters().tensors) {
+        kept_.emplace_back(parameter, parameter.grad());
+        parameter.mutable_grad() = at::Tensor();
+      }
+    }
+  }
+  gradients_of_others(gradients_of_others const&) = delete;
+  gradients_of_others& operator=(gradients_of_others const&) = delete;
+  ~gradients_of_others() {
+    for (auto& [parameter, gradient] : kept_) parameter.mutable_grad() = gradient;
+  }
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
+};
+
+KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call) {
+  guard([this] {
+    if (!begun_) begin();
+    begin_iteration();
+  });
+  gradients_of_others const set_aside(models(), one);
+  ranks_.begin_call();
+  threw_.clear();
+  try {
+    call();
+  } catch (std::exception const& thrown) {
+    threw_ = first_line(thrown);
+    ranks_.threw(one.step().ranks().all_know(), threw_.c_str());
+    throw;
+  }
+}
+
+KEEL_BODY void parts_loop::observe(event::out_of_memory const& event) {
+  log_.out_of_memory(event);
+  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/libtorch/detail/body_end.inc>

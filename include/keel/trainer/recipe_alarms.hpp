@@ -1,0 +1,29 @@
+// The alarms of a recipe, for a loop that does not know its types.
+#pragma once
+
+#include <keel/health/alarm_watch.hpp>
+#include <keel/policy/checkpoint.hpp>
+#include <keel/policy/health.hpp>
+#include <keel/recipe/config_of.hpp>
+#include <keel/recipe/recipe.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/trainer/run_loop.hpp>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Rejects what no run can do for its alarms (U42, U45).
+template <class Recipe>
+alarms_of_run alarms_of_recipe() {
+  using policy = policy_of<Recipe, slot::health>;
+  if constexpr (!health::has_alarms_only<policy>()) {
+    reject_call<rule::U42, Recipe>();
+    return {};
+  } else {
+    if constexpr (config_of<Recipe>.checkpoint.kind == checkpoint::kind::never &&
+                  health::binds_action<policy>(health::action::checkpoint))
+      reject_call<rule::U45, Recipe>();
+    return {alarms_of<policy>(), health::binds_action<policy>(health::action::incident)};
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE

@@ -1,0 +1,357 @@
+// The bodies of trainer_loop.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <c10/util/ScopeExit.h>
+
+#include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
+#include <keel/determinism/seed.hpp>
+#include <keel/trainer/run_of_ranks.hpp>
+#include <keel/trainer/spoiled.hpp>
+#include <keel/trainer/trainer_loop.hpp>
+#include <string>
+#include <utility>
+
+#include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+KEEL_BODY trainer_loop::trainer_loop(step_engine& step, trained_models& models, trainer_options& options,
+                                     alarms_of_run const& alarms, environment const& machine)
+    : run_loop({step.recipe_value(), models, step.ranks(), shard::is_of_ranks(step.recipe_value().shard), step.phases(),
+                options, machine},
+               alarms),
+      step_(step) {
+  step_.observe_with(*this);
+  step_.phases().use(options.clock());
+  if (directory_) step_.ladder().offload_to(directory_->root());
+  step_.restore_on_skip(checkpoints_.registered());
+}
+
+// The run.
+
+KEEL_BODY outcome trainer_loop::fit(training_data& data) {
+  signal_listener const listener(options().stop_on_signals);
+  deterministic_scope const deterministic(recipe().determinism.kind == determinism::kind::strict);
+  try {
+    step_.ranks().begin_run();
+    begin();
+    outcome const ended = end_run(run_epochs(data, listener), false);
+    if (ended.is<result::finished>()) listener.defer();
+    return ended;
+  } catch (std::exception const& thrown) {
+    auto const limit = limit_reached(thrown, recipe());
+    fail(thrown, limit.has_value());
+    if (!limit) throw;
+    hooks_(event::run_end{*limit});
+    return *limit;
+  }
+}
+
+KEEL_BODY std::int64_t trainer_loop::length() const {
+  bool const accumulates_otherwise = step_.present_value().accumulate.count != recipe().accumulate.count;
+  return accumulates_otherwise ? options().updates : length_of(options(), recipe().accumulate.count);
+}
+
+KEEL_BODY void trainer_loop::require_length() {
+  if (!is_length_open()) return;
+  step_.set_length(length_of(options(), step_.present_value().accumulate.count));
+}
+
+KEEL_BODY void trainer_loop::begin() {
+  if (!begin_run()) return;
+  step_.phases().enter(run_phase::data);
+  watch_.begin(step_.updates());
+}
+
+KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener const& listener) {
+  data_cursor& cursor = progress_.cursor;
+  data_moved_ = false;  // your own loop does not read it
+  std::int64_t const epochs = options().epochs > 0 ? options().epochs : (length() > 0 ? 0 : 1);
+  if (length_reached()) {
+    require_work_left(step_.updates(), length());
+    char const* const where = ended_ ? "this trainer has made its" : "the run directory holds a run that finished its";
+    console_.notice(formatted("nothing left to do: %s %lld updates", where, static_cast<long long>(length())));
+    return result::finished{step_.updates()};
+  }
+  if (ended_early()) {
+    console_.notice("nothing left to do: the run directory holds a run that stopped early");
+    return result::finished{step_.updates()};
+  }
+  if (ended_ && epochs > 0 && cursor.epoch >= epochs)
+    console_.notice("nothing left to do: this trainer has made its " + std::to_string(epochs) + " epochs");
+  for (;;) {
+    // A single-pass range has one epoch, also after a resume at its end.
+    while ((epochs == 0 || cursor.epoch < epochs) && (data.is_repeatable() || cursor.epoch == 0)) {
+      if (auto ended = run_epoch(data, listener)) return *ended;
+    }
+    auto const last = close_partial_update();
+    if (last && last->gave_up()) return *last->gave_up();
+    // The last update may have sent the run back, and then there is data again.
+    if (!std::exchange(data_moved_, false)) return result::finished{step_.updates()};
+  }
+}
+
+KEEL_BODY std::optional<outcome> trainer_loop::run_epoch(training_data& data, signal_listener const& listener) {
+  data_cursor& cursor = progress_.cursor;
+  data.take_order(!step_.ranks().is_shared(), options().accept_changed_recipe);
+  std::optional<outcome> ended;
+  try {
+    auto const closes = c10::make_scope_exit([&] { data.close(); });
+    data.open([&](std::int64_t position) { hooks_(event::epoch_begin{cursor.epoch, position}); });
+    for (; data.has_batch(); data.next()) {
+      ended = train_one(data, listener);
+      if (ended) break;
+    }
+    if (!ended) require_batches(cursor);
+    if (!ended && !data_moved_) step_.ranks().end_of_data(step_.attempted());
+  } catch (data_ended const& by) {
+    log_.data_ended(step_.updates(), by.rank);
+    end_is_said_ = true;
+  }
+  if (std::exchange(data_moved_, false)) return std::nullopt;
+  if (ended) return ended;
+  drop_uneven_update();
+  close_epoch();
+  if (std::exchange(data_moved_, false)) return std::nullopt;
+  if (length_reached() || ended_early()) return result::finished{step_.updates()};
+  return std::nullopt;
+}
+
+KEEL_BODY std::optional<outcome> trainer_loop::train_one(training_data& data, signal_listener const& listener) {
+  if (is_of_ranks()) signal_ = listener.received();
+  step_outcome const taken = data.train();
+  if (taken.gave_up()) return *taken.gave_up();
+  if (!step_.at_boundary()) return std::nullopt;
+  // Back in the data: the walk ends here and begins again at the cursor.
+  if (data_moved_) return result::finished{step_.updates()};
+  // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+  std::int64_t const end = data.epoch_length(options().batches_per_epoch, !step_.ranks().is_shared());
+  if (length_reached() && progress_.cursor.position == end) close_epoch();
+  if (data_moved_ || length_reached() || ended_early()) return result::finished{step_.updates()};
+  int signal = 0;
+  if (is_of_ranks()) {
+    signal = step_.ranks().asked().signal;
+    if (!asks_to_stop()) return std::nullopt;
+    step_.ranks().forget_asked();
+    stop_requested_ = false;
+  } else {
+    signal = listener.received();
+    if (signal == 0 && !stop_requested_.exchange(false)) return std::nullopt;
+  }
+  step_.settle();
+  return result::stopped{signal, step_.updates()};
+}
+
+// Micro-batches.
+
+KEEL_BODY step_outcome trainer_loop::take(std::optional<batch_size> const& size, c10::function_ref<batch_contents()> contents,
+                                          c10::function_ref<step_outcome()> run) {
+  before_micro_batch();
+  if (size) begin_console(size->rows, size->tokens);
+  return after_micro_batch(cursor_.taking([&] {
+    step_.ranks().begin_call();
+    check_batch([&] { observer_.look_at(contents, progress_.cursor); });
+    return run();
+  }));
+}
+
+KEEL_BODY void trainer_loop::check_batch(c10::function_ref<void()> run) {
+  try {
+    run();
+  } catch (...) {
+    // Rethrown, once the other ranks know.
+    step_.ranks().tell();
+    step_.drop_update();
+    throw;
+  }
+}
+
+KEEL_BODY step_outcome trainer_loop::take_in_own_loop(c10::function_ref<step_outcome()> call) {
+  return in_own_loop([&] {
+    deterministic_scope const deterministic(recipe().determinism.kind == determinism::kind::strict);
+    if (!begun_) begin();
+    return call();
+  });
+}
+
+KEEL_BODY void trainer_loop::before_micro_batch() {
+  step_.phases().stop();
+  if (is_of_ranks()) step_.ranks().ask(requests(signal_));
+  if (!step_.at_boundary()) return;
+  begin_update();
+  cursor_.begin();
+}
+
+KEEL_BODY step_outcome trainer_loop::after_micro_batch(step_outcome taken) {
+  phase_clock::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
+  gave_up_ = taken.gave_up() ? std::optional(*taken.gave_up()) : std::nullopt;
+  // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
+  if (gave_up_) {
+    cursor_.rewind();
+    return taken;
+  }
+  cursor_.advance();
+  if (!step_.at_boundary()) return taken;
+  step_outcome known = known_now(taken);
+  after_update(known.updated() != nullptr);
+  return known;
+}
+
+KEEL_BODY own_backward trainer_loop::open_own(std::int64_t rows, std::int64_t tokens) {
+  return {*this, step_.parameters().device,  step_.environment().autocast(recipe().precision.kind), step_.relief(),
+          rows,  tokens == 0 ? rows : tokens};
+}
+KEEL_BODY void trainer_loop::begin_own() {
+  if (!begun_) begin();
+  before_micro_batch();
+  cursor_.closing([this] { step_.begin_own(); });
+}
+KEEL_BODY step_outcome trainer_loop::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+  begin_console(rows, tokens);
+  return in_own_loop([&] { return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); })); });
+}
+KEEL_BODY void trainer_loop::abandon_own() {
+  step_.abandon_own();
+  cursor_.rewind();
+  checkpoints_.restore_random();
+}
+
+KEEL_BODY step_outcome trainer_loop::known_now(step_outcome const& taken) {
+  if (!step_.is_pending()) return taken;
+  std::int64_t const next = step_.updates() + 1;
+  bool const last = length() > 0 && next >= length();
+  bool const wanted = last || checkpoints_.is_save_due(next) || evaluator_.is_due(next);
+  return wanted ? step_.settle().value_or(taken) : taken;
+}
+
+KEEL_BODY std::optional<step_outcome> trainer_loop::flush() {
+  return in_own_loop([this] { return close_partial_update(); });
+}
+
+KEEL_BODY std::optional<step_outcome> trainer_loop::close_partial_update() {
+  auto last = step_.has_open_update() ? cursor_.closing([this] { return step_.flush(); }) : step_.flush();
+  if (last && last->gave_up()) gave_up_ = *last->gave_up();
+  if (last) last->gave_up() ? cursor_.rewind() : after_update(last->updated() != nullptr);
+  return last;
+}
+
+KEEL_BODY void trainer_loop::drop_uneven_update() {
+  if (!is_of_ranks()) return;
+  std::int64_t const epoch = progress_.cursor.epoch;
+  auto const end = find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(end_is_said_, false));
+  if (end) drop_open_update();
+  progress_.cursor.epoch = epoch;  // of an update that began in the one before
+  if (end && !end->is_said) log_.data_ended(step_.updates(), end->rank);
+}
+
+KEEL_BODY void trainer_loop::drop_open_update() {
+  if (step_.has_open_update()) {
+    cursor_.rewind();
+    checkpoints_.restore_random();
+  }
+  step_.drop_update();
+}
+
+KEEL_BODY void trainer_loop::change(c10::function_ref<void()> change_numbers) {
+  config const before = step_.present_value();
+  change_numbers();
+  log_.numbers_changed(step_.updates(), before, step_.present_value());
+}
+
+KEEL_BODY void trainer_loop::end_epoch() {
+  in_own_loop([this] {
+    drop_uneven_update();
+    if (!begun_) begin();
+    close_epoch();
+  });
+}
+
+KEEL_BODY bool trainer_loop::asks_to_stop() const {
+  auto const& asked = step_.ranks().asked();
+  return asked.signal != 0 || asked.stops;
+}
+
+KEEL_BODY bool trainer_loop::should_stop(c10::function_ref<int()> signal) const {
+  if (is_of_ranks()) {
+    signal_ = signal();
+    return step_.at_boundary() && (asks_to_stop() || ended_early());
+  }
+  return step_.at_boundary() && (signal() != 0 || stop_requested_.load(std::memory_order_relaxed) || ended_early());
+}
+
+// What the step says.
+
+KEEL_BODY void trainer_loop::observe(event::update_end const& event) {
+  cursor_.close(event.late);
+  watch_.updated(event.update);
+  if (event.result.updated()) checkpoints_.updated(event.loss);
+  checkpoints_.mark_incomplete(true);
+  hooks_(event);
+  // After the hooks, so that the record of this update has what they log. skip<N> counts silently, apart from the record.
+  record_update(event, event.late && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
+  checkpoints_.mark_incomplete(false);
+}
+KEEL_BODY void trainer_loop::observe(event::incident const& event) {
+  record_incident(event, *models().all().front(), cursor_.began_at());
+  hooks_(event);
+}
+KEEL_BODY void trainer_loop::observe(event::layers_measured const& event) {
+  log_.layers(event.record);
+  hooks_(event);
+}
+KEEL_BODY void trainer_loop::observe(event::out_of_memory const& event) {
+  log_.out_of_memory(event);
+  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+  hooks_(event);
+}
+KEEL_BODY void trainer_loop::observe(event::rung_released const& event) {
+  log_.rung_released(event);
+  hooks_(event);
+}
+
+KEEL_BODY outcome trainer_loop::finish(int signal) {
+  return in_own_loop<true>([&] {
+    if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
+    drop_open_update();
+    if (is_of_ranks()) {
+      // Of a signal that came since the others know nothing.
+      if (step_.ranks().is_shared()) signal = step_.ranks().asked().signal;
+      if (asks_to_stop()) stop_requested_ = true;
+    }
+    bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
+    step_.settle();
+    if (gave_up_) return end_run(*std::exchange(gave_up_, std::nullopt), true);
+    return end_run(stops ? outcome(result::stopped{signal, step_.updates()}) : outcome(result::finished{step_.updates()}),
+                   true);
+  });
+}
+
+KEEL_BODY layer_detail trainer_loop::watches_layers() const {
+  std::int64_t const next = step_.updates() + (step_.is_pending() ? 2 : 1);
+  return observer_.layers_due(directory_ || hooks_.has_hook_for<event::layers_measured>(), next);
+}
+
+KEEL_BODY void trainer_loop::forget_stops() {
+  run_loop::forget_stops();
+  signal_ = 0;
+}
+
+template <bool EndsRun, class Call>
+std::invoke_result_t<Call const&> trainer_loop::in_own_loop(Call const& call) {
+  try {
+    threw_.clear();
+    return call();
+  } catch (std::exception const& thrown) {
+    threw_ = first_line(thrown);
+    bool const is_of_ranks = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
+    if (begun_ && (EndsRun || is_of_ranks)) fail(thrown);
+    throw;
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/libtorch/detail/body_end.inc>
