@@ -21,8 +21,17 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
      "an overflow under loss_scale::dynamic is the scaler's ordinary signal; only at the scale's floor is it a fault of the "
      "run",
      "an overflow of the loss scale is skipped, backs the scale off, and is not a non-finite event"},
+    {"P19", decided::never, "LibTorch, PyTorch (plain GradScaler + FSDP1)",
+     "an overflow on one rank is one on all, so their loss scales stay the same",
+     "decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and "
+     "buffers"},
     {"G10", decided::never, "LibTorch", "keel clips by its own pass and never calls LibTorch's clip_grad_norm_",
      "house.floors"},
+    {"N01", decided::never, "LibTorch, PyTorch, Lightning",
+     "ranks decide by what all of them have, and skip and roll back together",
+     "a loss that is not finite on one rank is the skip, and after two the rollback, of all"},
+    {"N02", decided::never, "LibTorch, PyTorch, Composer, Megatron-LM", "where a policy ends the run, it ends on all ranks",
+     "ranks whose policy gives up end by the same outcome, and all have the best weights then"},
     {"N04", decided::never, "LibTorch, KempnerForge", "the gradients are checked in every step, not the loss alone",
      "a finite loss with a non-finite gradient is skipped too, and the parameter is named"},
     {"N05", decided::never, "LibTorch, PyTorch (detect_anomaly), Composer", "the check finds infinities as well as NaN",
@@ -35,6 +44,9 @@ inline constexpr row_without_predicate rules_without_predicate[] = {
     {"N14", decided::never, "Composer, torchtitan (logs only)",
      "a rollback takes a checkpoint of this run's directory, wherever the run began",
      "a run that began with another run's checkpoint rolls back to a checkpoint of its directory"},
+    {"N18", decided::never, "LibTorch, LLM Foundry, Megatron-LM", "spikes are judged by the loss and the norm of all ranks",
+     "decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and "
+     "buffers"},
     {"N20", decided::never, "LibTorch, Megatron-LM", "the reference is a moving window of accepted values",
      "the z-score is the textbook one over the last values only"},
     {"N22", decided::never, "", "an update that runs again begins with its batches, random numbers and registered state",

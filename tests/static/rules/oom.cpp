@@ -51,6 +51,9 @@ template <>
 struct example<rule::O01>
     : recipes<recipe<replicate, ladder<drop_it_alone, give_up>>, recipe<replicate, ladder<drop_the_cache, give_up>>> {};
 static_assert(keeps(of<ladder<drop_it_alone, give_up>>));
+// What counts as several ranks: a shard policy, a recipe that is for them, a run that has them.
+static_assert(breaks<rule::O01, rule::W01>(of<ladder<drop_it_alone, give_up>, keel::world::size<2>>) &&
+              keeps(of<ladder<drop_it_alone, give_up>, keel::world::size<1>>));
 static_assert(breaks<rule::O01, rule::W01>(in_run(of<ladder<drop_the_cache, drop_it_alone, give_up>>, {.world_size = 2})) &&
               keeps(in_run(of<ladder<drop_the_cache, drop_it_alone, give_up>>, {.world_size = 1})));
 static_assert(keeps(of<replicate, ladder<halve_micro_batch, give_up>>) && keeps(of<replicate>));
