@@ -214,7 +214,7 @@ TEST_CASE("a field that a policy does not take, and an argument that it needs an
   CHECK(says(R"({"oom": {"ladder": [{"halve_micro_batch": {"tokens": 512}}]}})", "/oom/ladder/0/halve_micro_batch",
              "has no field"));
   CHECK(says(R"({"shard": {"none": {"stage": 3}}})", "/shard/none", "has no field \"stage\""));
-  CHECK(says(R"({"device": {"cpu": ["graph_captured"]}})", "/device/cpu", "has no field \"graph_captured\""));
+  CHECK(says(R"({"device": {"cpu": ["device_assert"]}})", "/device/cpu", "has no field \"device_assert\""));
   CHECK(says(R"({"shard": "zero"})", "/shard", "needs the stage of zero"));
   CHECK(says(R"({"nonfinite": {"rollback": {"attempts": 3}}})", "/nonfinite/rollback", "needs limit"));
   CHECK(says(R"({"oom": {"ladder": ["shorten_sequence"]}})", "/oom/ladder/0", "needs the tokens"));

@@ -122,12 +122,6 @@ static_assert(breaks<rule::O10>(of<batch_norm, ladder<offload_optimizer, halve_m
 static_assert(keeps(of<ladder<halve_micro_batch, give_up>>) && keeps(of<batch_norm>));
 static_assert(keeps(of<batch_norm, ladder<halve_micro_batch, give_up>, keel::accept<"O10">>));
 
-using captured = keel::device::cuda_with<keel::device::graph_captured>;
-template <>
-struct example<rule::O13> : recipes<recipe<captured, ladder<offload_optimizer, give_up>>, recipe<captured, oom::raise>> {};
-static_assert(breaks<rule::O13>(of<captured, ladder<give_up>>));
-static_assert(keeps(of<keel::device::cuda, ladder<offload_optimizer, give_up>>));
-
 using groups = keel::objective::grpo<8>;
 using halving = ladder<halve_micro_batch, give_up>;
 template <>
