@@ -208,13 +208,13 @@ TEST_CASE("facts of the run come together or not at all, because one that is lef
 TEST_CASE("a field that a policy does not take, and an argument that it needs and lacks, are errors") {
   CHECK(says(R"({"clip": {"none": {"limit": 1}}})", "/clip/none", "has no field \"limit\""));
   CHECK(says(R"({"checkpoint": {"never": {"interval": 500}}})", "/checkpoint/never", "has no field \"interval\""));
-  CHECK(says(R"({"nonfinite": {"raise": {"limit": 10}}})", "/nonfinite/raise", "There are: agreed"));
+  CHECK(says(R"({"nonfinite": {"raise": {"limit": 10}}})", "/nonfinite/raise", "There are: exceptions"));
   CHECK(says(R"({"nonfinite": {"skip": {"limit": 10, "attempts": 3}}})", "/nonfinite/skip", "has no field \"attempts\""));
   CHECK(says(R"({"loss_scale": {"fixed": {"initial": 8, "growth": 3}}})", "/loss_scale/fixed", "There are: initial"));
   CHECK(says(R"({"oom": {"ladder": [{"halve_micro_batch": {"tokens": 512}}]}})", "/oom/ladder/0/halve_micro_batch",
              "has no field"));
   CHECK(says(R"({"shard": {"none": {"stage": 3}}})", "/shard/none", "has no field \"stage\""));
-  CHECK(says(R"({"device": {"cpu": ["graph_captured"]}})", "/device/cpu", "has no field \"graph_captured\""));
+  CHECK(says(R"({"device": {"cpu": ["device_assert"]}})", "/device/cpu", "has no field \"device_assert\""));
   CHECK(says(R"({"shard": "zero"})", "/shard", "needs the stage of zero"));
   CHECK(says(R"({"nonfinite": {"rollback": {"attempts": 3}}})", "/nonfinite/rollback", "needs limit"));
   CHECK(says(R"({"oom": {"ladder": ["shorten_sequence"]}})", "/oom/ladder/0", "needs the tokens"));

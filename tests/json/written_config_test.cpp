@@ -29,7 +29,7 @@ struct mine : keel::fills<keel::slot::clip> {
 };
 
 struct many : recipe<keel::precision::fp16, keel::loss_scale::dynamic<keel::loss_scale::floor<4>>,
-                     keel::clip::zscore<3, keel::clip::window<64>>, keel::nonfinite::rollback<10, keel::nonfinite::rank_local>,
+                     keel::clip::zscore<3, keel::clip::window<64>>, keel::nonfinite::rollback<10, keel::nonfinite::exceptions>,
                      keel::checkpoint::every<10_min, keel::checkpoint::keep_best, keel::checkpoint::by_evaluation>,
                      keel::schedule::multi_step<keel::schedule::milestones<100_steps, 200_steps>>,
                      keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::enable_recompute<keel::recompute::reentrant>,
@@ -90,7 +90,6 @@ TEST_CASE("a field may stand beside its policy's argument, and not in two places
     words = thrown.what();
   }
   CHECK(words == "[E13] /clip has limit twice: it is what stands at \"global_norm\".");
-  CHECK_THROWS_AS(keel::parse_config(R"({"spike": {"skip": ["agreed"], "window": 5}})"), keel::config_error);
   CHECK_THROWS_AS(keel::parse_config(R"({"checkpoint": {"young_daly": ["asynchronous"], "keep": 3}})"), keel::config_error);
 }
 
@@ -100,7 +99,7 @@ TEST_CASE("a recipe is printed whole, or with what it sets alone") {
         "precision     fp16\n"
         "loss_scale    dynamic, floor 4\n"
         "clip          zscore 3, window 64 steps\n"
-        "nonfinite     rollback 10, agreed false\n"
+        "nonfinite     rollback 10, exceptions\n"
         "schedule      multi_step, milestones 100 200 steps\n"
         "checkpoint    every 600 s, keep_best, metric evaluation_loss\n"
         "oom           ladder halve_micro_batch, enable_recompute reentrant, give_up, release_after 5 steps\n"

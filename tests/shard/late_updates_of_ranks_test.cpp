@@ -142,6 +142,7 @@ void compare_ways(std::int64_t updates) {
       CHECK(a.skipped == b.skipped);
       CHECK(a.rate == b.rate);
       CHECK(a.scale == b.scale);
+      CHECK(b.scale == on_device.front().scale);
       CHECK(a.clipped == b.clipped);
     }
   }
@@ -154,9 +155,7 @@ struct counter {
 
 }  // namespace
 
-TEST_CASE(
-    "decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and "
-    "buffers") {
+TEST_CASE("decided on the devices or on the hosts, ranks take the same branches to the same parameters, averages, scales and buffers") {
   at::set_num_threads(1);
   using keel::shard::replicate, keel::shard::zero;
   compare_ways<guarded_ranks<replicate>>(50);

@@ -1,7 +1,7 @@
 // device: facts about the device that rules ask for. Not a mechanism: the model's parameters decide where a run computes.
 //   any               the default: a recipe for every device.
 //   cpu, cuda         a recipe for one kind of device.
-//   cuda_with<..>     graph_captured (the program captures the loop in a CUDA graph), device_assert (its kernels assert).
+//   cuda_with<..>     device_assert: its kernels assert.
 // Left out: the index of a device, which is the program's business.
 #pragma once
 
@@ -17,7 +17,6 @@ enum class kind : unsigned char { any, cpu, cuda };
 
 struct settings {
   device::kind kind = kind::any;
-  bool graph_captured = false;
   bool device_assert = false;
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
@@ -25,7 +24,6 @@ struct settings {
 template <class Fact>
 concept fact = option_of<Fact, settings>;
 
-struct graph_captured : sets<&settings::graph_captured, true> {};
 struct device_assert : sets<&settings::device_assert, true> {};
 
 struct any : fills<slot::device> {
@@ -52,10 +50,7 @@ struct slot::device : slot_description {
              {"cpu", {keel::device::kind::cpu}},
              {.name = "cuda", .start = {keel::device::kind::cuda}, .fields = "*", .typed = "cuda"}}};
   }
-  static constexpr void fields(auto& s, auto& field) {
-    field.truth("graph_captured", s.graph_captured);
-    field.truth("device_assert", s.device_assert);
-  }
+  static constexpr void fields(auto& s, auto& field) { field.truth("device_assert", s.device_assert); }
 };
 
 }  // namespace keel

@@ -1,16 +1,16 @@
 // nonfinite: what happens when the loss or a gradient is NaN or infinite. In every case the parameters, the optimizer's
 // state and the schedule stay as they were before the step, and the outcome says why.
-//   raise            the default: the first one ends the run with nonfinite_error; raise_with<rank_local> on one rank alone.
+//   raise            the default: the first one ends the run with nonfinite_error; raise_with<..> takes its option.
 //   warn<N>          skips the update and says so on the console each time; N in a row end the run.
 //   skip<N>          skips the update and only counts it; N in a row end the run.
 //   rollback<N,..>   after N in a row rolls back to a checkpoint, changes something (N10), and goes on; a bounded number of
 //                    times (N11).
-// What ends the run is result::gave_up of fit, and nonfinite_error of a step; under raise nonfinite_error of both.
+// What ends the run is result::gave_up of fit, and nonfinite_error of a step; under raise nonfinite_error of both. Ranks take the
+// same branch (N01, N02).
 // Options of rollback: skip_data (default), lower_lr (half of it), reseed, change_nothing, attempts<N>. Option of all:
-// rank_local, which leaves the decision to each rank alone and so is for a world of one (N01, N02); exceptions, which takes an
-// exception of LibTorch's in the loss function for the same thing where a value in it was not finite: binary_cross_entropy,
-// normal and multinomial throw on a NaN. The forward pass then runs a second time, to see that. Left out: a skip without an
-// end (N06), and clipping a NaN away, which writes it into every gradient (G08).
+// exceptions, which takes an exception of LibTorch's in the loss function for the same thing where a value in it was not
+// finite: binary_cross_entropy, normal and multinomial throw on a NaN. The forward pass then runs a second time, to see that.
+// Left out: a skip without an end (N06), and clipping a NaN away, which writes it into every gradient (G08).
 #pragma once
 
 #include <keel/policy/slot.hpp>
@@ -32,7 +32,6 @@ struct settings {
   long long limit = 1;                         ///< the run ends or rolls back at this many non-finite updates in a row
   nonfinite::change change = change::nothing;  ///< what a rollback changes
   long long attempts = 0;                      ///< rollbacks in one run
-  bool agreed = true;                          ///< all ranks take the same branch
   bool exceptions = false;                     ///< of LibTorch on a value that is not finite count as one
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
@@ -40,7 +39,6 @@ struct settings {
 template <class Option>
 concept option = option_of<Option, settings>;
 
-struct rank_local : sets<&settings::agreed, false> {};
 struct skip_data : sets<&settings::change, change::skip_data> {};
 struct lower_lr : sets<&settings::change, change::lower_lr> {};
 struct reseed : sets<&settings::change, change::reseed> {};
@@ -72,16 +70,15 @@ struct slot::nonfinite : slot_description {
   static constexpr char const* name = "nonfinite";
   static constexpr char const* given_twice = "D03";
   static constexpr policy_list<settings, 4> policies() {
-    return {{{.name = "raise", .start = {}, .fields = " agreed exceptions ", .typed = "raise"},
-             {"warn", {keel::nonfinite::kind::warn, 0}, " limit agreed exceptions ", "limit", true},
-             {"skip", {keel::nonfinite::kind::skip, 0}, " limit agreed exceptions ", "limit", true},
+    return {{{.name = "raise", .start = {}, .fields = " exceptions ", .typed = "raise"},
+             {"warn", {keel::nonfinite::kind::warn, 0}, " limit exceptions ", "limit", true},
+             {"skip", {keel::nonfinite::kind::skip, 0}, " limit exceptions ", "limit", true},
              {"rollback", keel::nonfinite::rollback_start(0), "*", "limit", true}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.number("limit", s.limit);
     field.choice("change", s.change, {"nothing", "skip_data", "lower_lr", "reseed"});
     field.number("attempts", s.attempts);
-    field.truth("agreed", s.agreed);
     field.truth("exceptions", s.exceptions);
   }
 };

@@ -6,8 +6,9 @@
 // What a spike is: a value more than zscore<Z> standard deviations above the mean of the window<N> of accepted ones, where a
 // deviation counts as at least a hundredth of the mean; beside that, where they are given, more than ratio<R> times that mean
 // ("the loss jumps by 2 to 10 times"), or a loss above loss_above<T> or a norm above gradient_norm_above<T>, which need no
-// window and hold from the first update on. in_a_row<N> is the patience with them. rank_local leaves the decision to each rank
-// (N18). Only accepted, finite values enter the window (N19); it judges nothing before a quarter of it is there, and no fall.
+// window and hold from the first update on. in_a_row<N> is the patience with them. Ranks judge the loss and
+// the norm of all of them (N18). Only accepted, finite values enter the window (N19); it judges nothing before a quarter of it
+// is there, and no fall.
 // Left out: a detector on a raw `x > threshold`, which NaN passes (N03).
 #pragma once
 
@@ -27,7 +28,6 @@ struct settings {
   double zscore = 6.0;               ///< standard deviations from the window's mean
   long long window = 128;            ///< accepted updates that the statistics look back on
   long long limit = 10;              ///< the run ends or rolls back at this many spikes in a row
-  bool agreed = true;                ///< all ranks judge the same reduced value
   long long attempts = 0;            ///< rollbacks in one run
   double ratio = 0.0;                ///< times the window's mean; 0: none
   double loss_above = 0.0;           ///< a loss that is always a spike; 0: none
@@ -53,7 +53,6 @@ template <long long Updates>
 struct in_a_row : sets<&settings::limit, Updates> {};
 template <long long Count>
 struct attempts : sets<&settings::attempts, Count> {};
-struct rank_local : sets<&settings::agreed, false> {};
 
 struct ignore : fills<slot::spike> {
   static constexpr settings configured{};
@@ -74,19 +73,16 @@ struct slot::spike : slot_description {
   static constexpr char const* name = "spike";
   static constexpr char const* given_twice = "D04";
   static constexpr policy_list<settings, 3> policies() {
-    return {{{"ignore", {}},
-             {"skip",
-              {.kind = keel::spike::kind::skip},
-              " zscore window limit agreed ratio loss_above gradient_norm_above ",
-              "zscore"},
-             {"rollback", keel::spike::rollback_start, "*", "zscore"}}};
+    return {
+        {{"ignore", {}},
+         {"skip", {.kind = keel::spike::kind::skip}, " zscore window limit ratio loss_above gradient_norm_above ", "zscore"},
+         {"rollback", keel::spike::rollback_start, "*", "zscore"}}};
   }
   static constexpr void fields(auto& s, auto& field) {
     field.number("zscore", s.zscore);
     field.updates("window", s.window);
     field.number("limit", s.limit);
     field.number("attempts", s.attempts);
-    field.truth("agreed", s.agreed);
     field.number("ratio", s.ratio);
     field.number("loss_above", s.loss_above);
     field.number("gradient_norm_above", s.gradient_norm_above);

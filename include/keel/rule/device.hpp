@@ -1,24 +1,10 @@
-// X: graph capture, and the kind of device.
+// X: the kind of device.
 #pragma once
 
 #include <keel/rule/detail/text_begin.inc>
 #include <keel/rule/rule.hpp>
 
 namespace keel::rule {
-
-struct X03 {
-  KEEL_RULE_TEXT("X03", "LibTorch, PyTorch",
-                 "a captured graph needs fixed shapes, and this recipe changes them. Fix: keel::device::cuda, or padded data "
-                 "and no rung that halves or shortens.");
-  static constexpr bool broken(config const& c) {
-    bool shape_changes = c.data.ragged || c.data.packed;
-    for (int i = 0; i < c.oom.count; ++i) {
-      auto const kind = c.oom.rungs[i].kind;
-      shape_changes |= kind == oom::rung_kind::halve_micro_batch || kind == oom::rung_kind::shorten_sequence;
-    }
-    return c.device.graph_captured && shape_changes;
-  }
-};
 
 struct X10 {
   KEEL_RULE_TEXT("X10", "",
@@ -30,7 +16,7 @@ struct X10 {
   }
 };
 
-using device_rules = list<X03, X10>;
+using device_rules = list<X10>;
 
 }  // namespace keel::rule
 

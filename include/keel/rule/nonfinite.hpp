@@ -6,23 +6,6 @@
 
 namespace keel::rule {
 
-struct N01 {
-  KEEL_RULE_TEXT("N01", "LibTorch, PyTorch, Lightning",
-                 "ranks that skip or roll back alone diverge or hang. Fix: remove keel::nonfinite::rank_local.");
-  static constexpr bool broken(config const& c) {
-    return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind != nonfinite::kind::raise;
-  }
-};
-
-struct N02 {
-  KEEL_RULE_TEXT(
-      "N02", "LibTorch, PyTorch, Composer, Megatron-LM",
-      "a rank that raises alone leaves the others waiting in a collective. Fix: keel::nonfinite::raise without rank_local.");
-  static constexpr bool broken(config const& c) {
-    return several_ranks(c) && !c.nonfinite.agreed && c.nonfinite.kind == nonfinite::kind::raise;
-  }
-};
-
 struct N03 {
   KEEL_RULE_TEXT("N03", "LibTorch, Axolotl, LLM Foundry",
                  "NaN is neither above nor below a threshold, so this test misses it. Fix: compare the value that "
@@ -95,15 +78,6 @@ struct N15 {
   }
 };
 
-struct N18 {
-  KEEL_RULE_TEXT(
-      "N18", "LibTorch, LLM Foundry, Megatron-LM",
-      "ranks that judge spikes by their own loss disagree. Fix: remove keel::spike::rank_local, so the reduced loss decides.");
-  static constexpr bool broken(config const& c) {
-    return several_ranks(c) && c.spike.kind != spike::kind::ignore && !c.spike.agreed;
-  }
-};
-
 struct N19 {
   KEEL_RULE_TEXT(
       "N19", "LibTorch, LLM Foundry",
@@ -152,7 +126,7 @@ struct N28 {
   static constexpr bool broken(config const& c) { return rolls_back(c) && c.data.single_pass; }
 };
 
-using nonfinite_rules = list<N01, N02, N06, N09, N10, N11, N12, N15, N18, N27, N28, N29, N30>;
+using nonfinite_rules = list<N06, N09, N10, N11, N12, N15, N27, N28, N29, N30>;
 using nonfinite_order_rules = list<N03, N13, N19, N26>;
 
 }  // namespace keel::rule

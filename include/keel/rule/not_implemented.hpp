@@ -28,13 +28,7 @@ struct U09 {
                  "with keel::health::sft or off.");
   static constexpr bool broken(config const& c) { return c.objective.kind != objective::kind::supervised; }
 };
-struct U27 {
-  KEEL_RULE_TEXT(
-      "U27", "",
-      "a step reads its loss on the host, which a captured graph cannot do. Fix: keel::device::cuda without graph_captured.");
-  static constexpr bool broken(config const& c) { return c.device.graph_captured; }
-};
-using rules_not_implemented = list<U04, U08, U09, U27>;
+using rules_not_implemented = list<U04, U08, U09>;
 
 /// What only a trainer or a run does; a bare step would ignore it.
 struct U13 {

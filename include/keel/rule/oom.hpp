@@ -157,13 +157,6 @@ struct O10 {
   static constexpr bool broken(config const& c) { return c.model.batch_norm && halves(c); }
 };
 
-struct O13 {
-  KEEL_RULE_TEXT("O13", "LibTorch, PyTorch",
-                 "running out of memory inside a captured graph cannot be retried. Fix: keel::oom::raise, or "
-                 "keel::device::cuda without capture.");
-  static constexpr bool broken(config const& c) { return c.device.graph_captured && c.oom.kind == oom::kind::ladder; }
-};
-
 struct O15 {
   KEEL_RULE_TEXT("O15", "none known",
                  "half of this micro-batch is not a whole number of groups. Fix: keel::micro_batch<N> of an even "
@@ -197,7 +190,7 @@ struct M06 {
   }
 };
 
-using oom_rules = list<M06, O01, O02, O05, O06, O08, O10, O11, O13, O15, O21, O22, O23>;
+using oom_rules = list<M06, O01, O02, O05, O06, O08, O10, O11, O15, O21, O22, O23>;
 using oom_order_rules = list<O03, O09, O20>;
 
 }  // namespace keel::rule

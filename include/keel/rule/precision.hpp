@@ -107,21 +107,12 @@ struct P15 {
   }
 };
 
-struct P19 {
-  KEEL_RULE_TEXT(
-      "P19", "LibTorch, PyTorch (plain GradScaler + FSDP1)",
-      "ranks that scale alone take different steps. Fix: remove keel::nonfinite::rank_local, so all ranks see an overflow.");
-  static constexpr bool broken(config const& c) {
-    return several_ranks(c) && c.loss_scale.kind == loss_scale::kind::dynamic && !c.nonfinite.agreed;
-  }
-};
-
 struct P21 {
   KEEL_RULE_TEXT("P21", "LibTorch",
                  "these gradients are already unscaled. Fix: call unscale() once, on what complete() returns.");
 };
 
-using precision_rules = list<P01, P02, P04, P06, P08, P09, P10, P11, P12, P14, P15, P19>;
+using precision_rules = list<P01, P02, P04, P06, P08, P09, P10, P11, P12, P14, P15>;
 using precision_order_rules = list<P21>;
 
 }  // namespace keel::rule

@@ -102,11 +102,6 @@ constexpr bool several_ranks(config const& c) {
   return c.shard.kind != shard::kind::none || c.run.world_size > 1 || c.world.ranks > 1;
 }
 
-/// The recipe says that it is for one process.
-constexpr bool declares_one_rank(config const& c) {
-  return c.world.declared && c.world.ranks == 1 && c.shard.kind == shard::kind::none;
-}
-
 /// The ladder has a rung that cuts micro-batches, and so sums more of them.
 constexpr bool halves(config const& c) {
   for (int i = 0; i < c.oom.count; ++i) {

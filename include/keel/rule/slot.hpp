@@ -59,12 +59,8 @@ struct D26 {
 /// The slot whose policy has an option that nothing reads in this recipe; -1: none has.
 constexpr int slot_with_unread_option(config const& c) {
   bool const rollback_options = c.nonfinite.change != nonfinite::change::nothing || c.nonfinite.attempts != 0;
-  bool const alone = declares_one_rank(c);
-  if ((c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) || (alone && !c.nonfinite.agreed)) {
-    return index_of<slot::nonfinite>;
-  }
-  if ((c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) || (alone && !c.spike.agreed))
-    return index_of<slot::spike>;
+  if (c.nonfinite.kind != nonfinite::kind::rollback && rollback_options) return index_of<slot::nonfinite>;
+  if (c.spike.kind != spike::kind::rollback && c.spike.attempts != 0) return index_of<slot::spike>;
   bool const only_young_daly = c.checkpoint.mean_time_between_failures != 0;
   if ((!c.checkpoint.asynchronous && c.checkpoint.drop_when_busy) ||
       (c.checkpoint.kind != checkpoint::kind::young_daly && only_young_daly)) {

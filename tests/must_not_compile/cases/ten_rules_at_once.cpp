@@ -1,4 +1,4 @@
-// expect: D00 D10 P02 G11 N01 N12 S01 B01 A01 O05
+// expect: D00 D10 P02 G11 N10 N12 S01 B01 A01 O05
 #include <keel/recipe.hpp>
 
 using namespace keel::literals;
@@ -11,7 +11,7 @@ struct mine
                    keel::shard::zero<3>, keel::oom::ladder<keel::oom::halve_micro_batch, keel::oom::give_up>> {};
 #else
 struct mine : keel::recipe<int, keel::health::sft, keel::health::off, keel::precision::bf16, keel::loss_scale::fixed<1024.0>,
-                           keel::clip::global_norm<0.0>, keel::nonfinite::rollback<500, keel::nonfinite::rank_local>,
+                           keel::clip::global_norm<0.0>, keel::nonfinite::rollback<500, keel::nonfinite::change_nothing>,
                            keel::checkpoint::every<500_steps, keel::checkpoint::asynchronous, keel::checkpoint::keep<1>>,
                            keel::accumulate<4, keel::micro_batch<2>, keel::global_batch<9>>, keel::recompute::non_reentrant,
                            keel::shard::zero<3>, keel::oom::ladder<keel::oom::halve_micro_batch>> {};

@@ -1,4 +1,4 @@
-// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U27 U36 U37 U38 U41 U43 U44 U46 U58 U58
+// expect: U04 U08 U09 U09 U13 U13 U13 U22 U23 U36 U37 U38 U41 U43 U44 U46 U58 U58
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 
@@ -22,7 +22,6 @@ using times_out = keel::timeout::none;
 using beats = keel::timeout::none;
 using has_grace = keel::timeout::none;
 struct goes_back : keel::recipe<keel::nonfinite::skip<10>> {};
-using computes_on = keel::device::cuda;
 #else
 using shards = keel::shard::zero<2>;
 using watches = keel::health::sft;
@@ -39,7 +38,6 @@ using times_out = keel::timeout::set<keel::timeout::hard<10_min>>;
 using beats = keel::timeout::set<keel::timeout::heartbeat<5_s, 30_s>>;
 using has_grace = keel::timeout::set<keel::timeout::grace<60_s>>;
 struct goes_back : keel::recipe<saves, keel::nonfinite::rollback<10>> {};
-using computes_on = keel::device::cuda_with<keel::device::graph_captured>;
 #endif
 
 void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
@@ -58,5 +56,4 @@ void build(torch::nn::Linear& model, torch::optim::AdamW& optimizer) {
   keel::step<keel::recipe<keeps>> u46{model, optimizer};
   keel::step<keel::recipe<beats>> u58_too{model, optimizer};
   keel::step<keel::recipe<times_out>> u58{model, optimizer};
-  keel::step<keel::recipe<computes_on>> u27{model, optimizer};
 }

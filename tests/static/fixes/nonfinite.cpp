@@ -4,7 +4,6 @@
 using namespace keel::literals;
 namespace nonfinite = keel::nonfinite;
 namespace spike = keel::spike;
-using keel::shard::replicate;
 using saves = keel::checkpoint::every<500_steps>;
 using asserts = keel::device::cuda_with<keel::device::device_assert>;
 using read_once = keel::data::is<keel::data::single_pass>;
@@ -13,11 +12,6 @@ namespace fixed {
 
 inline constexpr keel::run_facts in_2000_updates{.updates = 2000};
 
-template <>
-inline constexpr auto fixes<rule::N01> = said(FIX("remove keel::nonfinite::rank_local", replicate, nonfinite::skip<10>));
-template <>
-inline constexpr auto fixes<rule::N02> =
-    said(FIX("keel::nonfinite::raise without rank_local", replicate, keel::nonfinite::raise));
 template <>
 inline constexpr auto fixes<rule::N06> =
     said(FIX("a limit of at least 1, as in keel::nonfinite::skip<10>", keel::nonfinite::skip<10>),
@@ -54,9 +48,6 @@ template <>
 inline constexpr auto fixes<rule::N15> =
     said(FIX("nonfinite::raise with spike::ignore", asserts, keel::nonfinite::raise, keel::spike::ignore),
          FIX("remove device_assert", keel::device::cuda, nonfinite::skip<10>));
-template <>
-inline constexpr auto fixes<rule::N18> =
-    said(FIX("remove keel::spike::rank_local, so the reduced loss decides", replicate, spike::skip<>));
 template <>
 inline constexpr auto fixes<rule::N27> =
     said(FIX("finite ones: keel::spike::zscore<6.0>, window<2> and up, ratio<4.0>, loss_above and gradient_norm_above over 0",

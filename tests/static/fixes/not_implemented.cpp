@@ -20,8 +20,6 @@ inline constexpr auto fixes<rule::U09> =
          FIX("keel::objective::supervised, with keel::health::sft", keel::objective::supervised, keel::health::sft),
          FIX("off", keel::objective::supervised, keel::health::off));
 template <>
-inline constexpr auto fixes<rule::U27> = said(FIX("keel::device::cuda without graph_captured", keel::device::cuda));
-template <>
 inline constexpr auto fixes<rule::U13> = said(FIX_BESIDE("keel::trainer", "keel::trainer", keel::checkpoint::every<500_steps>),
                                               FIX("keel::checkpoint::never", keel::checkpoint::never));
 template <>

@@ -4,7 +4,6 @@
 using namespace keel::literals;
 namespace oom = keel::oom;
 using groups = keel::objective::grpo<8>;
-using captured = keel::device::cuda_with<keel::device::graph_captured>;
 using batch_norm = keel::model::has<keel::model::batch_norm>;
 using quantising = oom::ladder<oom::quantize_base, oom::give_up>;
 using profiled = keel::profile::every<1000_steps>;
@@ -45,10 +44,6 @@ inline constexpr auto fixes<rule::O10> =
     said(FIX("layer norm", oom::ladder<oom::halve_micro_batch, oom::give_up>),
          FIX("a ladder without halve_micro_batch", batch_norm, oom::ladder<oom::offload_optimizer, oom::give_up>),
          FIX("keel::accept<\"O10\">", batch_norm, oom::ladder<oom::halve_micro_batch, oom::give_up>, keel::accept<"O10">));
-template <>
-inline constexpr auto fixes<rule::O13> =
-    said(FIX("keel::oom::raise", captured, keel::oom::raise),
-         FIX("keel::device::cuda without capture", keel::device::cuda, oom::ladder<oom::offload_optimizer, oom::give_up>));
 template <>
 inline constexpr auto fixes<rule::O15> =
     said(FIX("keel::micro_batch<N> of an even number of groups", groups, keel::accumulate<1, keel::micro_batch<16>>,

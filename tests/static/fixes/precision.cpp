@@ -62,9 +62,6 @@ template <>
 inline constexpr auto fixes<rule::P15> =
     said(FIX_IN_RUN("keel::precision::fp16 with keel::loss_scale::dynamic<>", without_bf16, keel::precision::fp16, keel::loss_scale::dynamic<>),
          FIX_IN_RUN("keel::precision::fp32", without_either, keel::precision::fp32));
-template <>
-inline constexpr auto fixes<rule::P19> =
-    said(FIX("remove keel::nonfinite::rank_local", fp16, keel::loss_scale::dynamic<>, keel::nonfinite::skip<10>, keel::shard::replicate));
 template struct each_followed<rule::precision_rules>;
 
 // Under sanitizers g++ 12 takes the text, which is put together, for no constant.

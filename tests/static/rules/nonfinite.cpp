@@ -10,28 +10,7 @@ namespace nonfinite = keel::nonfinite;
 namespace shard = keel::shard;
 namespace spike = keel::spike;
 using keel::steps;
-using nonfinite::rank_local;
 using saves = checkpoint::every<500_steps>;
-
-// What counts as several ranks: a shard policy, a run that has them, a recipe that is for them.
-template <>
-struct example<rule::N01>
-    : recipes<recipe<shard::replicate, nonfinite::skip<10, rank_local>>, recipe<shard::none, nonfinite::skip<10, rank_local>>> {
-};
-static_assert(keeps(of<shard::replicate, nonfinite::skip<10>>));
-static_assert(breaks<rule::N01>(of<shard::zero<1>, nonfinite::warn<10, rank_local>>));
-static_assert(breaks<rule::N01>(of<shard::replicate, saves, nonfinite::rollback<10, rank_local>>));
-static_assert(breaks<rule::N01, rule::W01>(in_run(of<nonfinite::skip<10, rank_local>>, {.world_size = 2})));
-static_assert(keeps(in_run(of<nonfinite::skip<10, rank_local>>, {.world_size = 1})));
-static_assert(breaks<rule::N01, rule::W01>(of<nonfinite::skip<10, rank_local>, keel::world::size<2>>));
-// A recipe that is for one rank has nothing to leave to each.
-static_assert(breaks<rule::P20>(of<nonfinite::skip<10, rank_local>, keel::world::size<1>>));
-
-template <>
-struct example<rule::N02> : recipes<recipe<shard::replicate, nonfinite::raise_with<rank_local>>,
-                                    recipe<shard::none, nonfinite::raise_with<rank_local>>> {};
-static_assert(keeps(of<shard::replicate, nonfinite::raise>));
-static_assert(breaks<rule::N02, rule::W01>(in_run(of<nonfinite::raise_with<rank_local>>, {.world_size = 2})));
 
 template <>
 struct example<rule::N06> : recipes<recipe<nonfinite::skip<0>>, recipe<nonfinite::skip<1>>> {};
@@ -99,14 +78,6 @@ struct example<rule::N15> : recipes<recipe<asserts, nonfinite::skip<10>>, recipe
 static_assert(breaks<rule::N15>(of<asserts, spike::skip<>>));
 static_assert(breaks<rule::N15>(of<asserts, nonfinite::warn<10>, spike::skip<>>));
 static_assert(keeps(of<keel::device::cuda, nonfinite::skip<10>, spike::skip<>>));
-
-using alone = spike::skip<spike::rank_local>;
-template <>
-struct example<rule::N18> : recipes<recipe<shard::replicate, alone>, recipe<shard::replicate, spike::skip<>>> {};
-static_assert(breaks<rule::N18>(of<shard::replicate, saves, spike::rollback<spike::rank_local>>));
-static_assert(breaks<rule::N18, rule::W01>(in_run(of<alone>, {.world_size = 2})) &&
-              keeps(in_run(of<alone>, {.world_size = 1})));
-static_assert(keeps({.spike = {.agreed = false}, .shard = shard::replicate::configured}));
 
 template <>
 struct example<rule::N27> : recipes<recipe<spike::skip<spike::window<1>>>, recipe<spike::skip<spike::window<2>>>> {};

@@ -51,6 +51,9 @@ template <>
 struct example<rule::O01>
     : recipes<recipe<replicate, ladder<drop_it_alone, give_up>>, recipe<replicate, ladder<drop_the_cache, give_up>>> {};
 static_assert(keeps(of<ladder<drop_it_alone, give_up>>));
+// What counts as several ranks: a shard policy, a recipe that is for them, a run that has them.
+static_assert(breaks<rule::O01, rule::W01>(of<ladder<drop_it_alone, give_up>, keel::world::size<2>>) &&
+              keeps(of<ladder<drop_it_alone, give_up>, keel::world::size<1>>));
 static_assert(breaks<rule::O01, rule::W01>(in_run(of<ladder<drop_the_cache, drop_it_alone, give_up>>, {.world_size = 2})) &&
               keeps(in_run(of<ladder<drop_the_cache, drop_it_alone, give_up>>, {.world_size = 1})));
 static_assert(keeps(of<replicate, ladder<halve_micro_batch, give_up>>) && keeps(of<replicate>));
@@ -118,12 +121,6 @@ struct example<rule::O10>
 static_assert(breaks<rule::O10>(of<batch_norm, ladder<offload_optimizer, halve_micro_batch, give_up>>));
 static_assert(keeps(of<ladder<halve_micro_batch, give_up>>) && keeps(of<batch_norm>));
 static_assert(keeps(of<batch_norm, ladder<halve_micro_batch, give_up>, keel::accept<"O10">>));
-
-using captured = keel::device::cuda_with<keel::device::graph_captured>;
-template <>
-struct example<rule::O13> : recipes<recipe<captured, ladder<offload_optimizer, give_up>>, recipe<captured, oom::raise>> {};
-static_assert(breaks<rule::O13>(of<captured, ladder<give_up>>));
-static_assert(keeps(of<keel::device::cuda, ladder<offload_optimizer, give_up>>));
 
 using groups = keel::objective::grpo<8>;
 using halving = ladder<halve_micro_batch, give_up>;

@@ -118,18 +118,6 @@ static_assert(keeps(in_run(of<fp16, dynamic<>>, {.bfloat16_kernels = false})) &&
               keeps(in_run(of<>, {.bfloat16_kernels = false})));
 static_assert(keeps({.precision = bf16::configured, .run = {.bfloat16_kernels = false}}));
 
-// Ranks that decide alone break N01 or N02 too, whatever the loss scale.
-template <>
-struct example<rule::P19> : recipes<recipe<fp16, dynamic<>, nonfinite::skip<10, nonfinite::rank_local>, keel::shard::replicate>,
-                                    recipe<fp16, dynamic<>, nonfinite::skip<10>, keel::shard::replicate>> {
-  using along_with = rule::N01;
-};
-static_assert(
-    breaks<rule::P19, rule::N02>(of<fp16, dynamic<>, nonfinite::raise_with<nonfinite::rank_local>, keel::shard::replicate>));
-static_assert(breaks<rule::N01>(of<fp16, fixed<1.0>, nonfinite::skip<10, nonfinite::rank_local>, keel::shard::replicate>));
-static_assert(keeps(of<fp16, dynamic<>, nonfinite::skip<10, nonfinite::rank_local>>));
-static_assert(keeps(of<fp16, dynamic<>, nonfinite::raise_with<nonfinite::rank_local>>));
-
 template struct each_shown<rule::precision_rules>;
 
 }  // namespace judged

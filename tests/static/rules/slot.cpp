@@ -297,8 +297,6 @@ static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::attempts<3>>>)
 static_assert(breaks<rule::P20>(of<accumulate<2, keel::reduce_once>>) &&
               keeps(of<accumulate<2, keel::reduce_once>, keel::shard::replicate>));
 static_assert(breaks<rule::P20>(of<accumulate<1, keel::reduce_once>, keel::shard::replicate>));
-static_assert(breaks<rule::P20>(of<keel::spike::skip<keel::spike::rank_local>, keel::world::size<1>>) &&
-              keeps(of<keel::spike::skip<keel::spike::rank_local>>));
 // A ladder that cuts the micro-batch makes several of one.
 using halving = ladder<keel::oom::halve_micro_batch, keel::oom::give_up>;
 static_assert(keeps(of<accumulate<1, keel::reduce_once>, keel::shard::replicate, halving>));
