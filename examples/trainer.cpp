@@ -8,12 +8,14 @@
 
 using namespace keel::literals;
 
+// [recipe]
 struct steady : keel::recipe<
     keel::clip::global_norm<1.0>,
     keel::nonfinite::skip<10>,
     keel::schedule::cosine<keel::schedule::warmup<10_steps>>,
     keel::checkpoint::every<50_steps>,
     keel::determinism::seeded<1>> {};
+// [recipe]
 
 int main() {
   keel::seed<steady>();
@@ -22,9 +24,7 @@ int main() {
 
   keel::trainer<steady> run{model, optimizer, {.run_directory = "runs/trainer", .updates = 200, .console_every = 50}};
   run.on([](keel::event::checkpoint_saved const& e) { std::printf("saved %s\n", e.path.c_str()); });
-
-  // Batches: a range, a LibTorch data loader, or a function of the epoch that returns one of them.
-  std::vector<at::Tensor> const batches = at::randn({6400, 8}).split(64);
+  std::vector<at::Tensor> const batches = at::randn({6400, 8}).split(64);   // or a loader, or a function of the epoch
   auto const loss_of = [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); };
 
   keel::outcome const result = run.fit(batches, loss_of);   // resumes by itself if runs/trainer holds a checkpoint
