@@ -17,8 +17,8 @@ enum class kind : unsigned char { any, cpu, cuda };
 
 struct settings {
   device::kind kind = kind::any;
-  bool graph_captured = false;
-  bool device_assert = false;
+  bool graph_captured = false;  ///< the program captures the loop in a CUDA graph
+  bool device_assert = false;   ///< its kernels assert
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -57,6 +57,7 @@ enum class kind : unsigned char {
   custom
 };
 
+/// The most milestones that one schedule has.
 inline constexpr int max_milestones = 8;
 
 struct settings {
@@ -122,6 +123,7 @@ template <steps Duration>
 struct cycle : sets<&settings::cycle, Duration.count> {};
 template <long long Factor>
 struct cycle_factor : sets<&settings::cycle_factor, Factor> {};
+/// Updates of the run after each of which multi_step lowers the rate; at most eight.
 template <steps... Updates>
 struct milestones {
   static constexpr void apply(settings& to) {

@@ -20,6 +20,7 @@
 
 namespace keel::rule {
 
+/// A list of rules.
 template <class... Rules>
 struct list {};
 
@@ -62,6 +63,7 @@ constexpr long long product(long long a, long long b) {
   if (!__builtin_mul_overflow(a, b, &result)) return result;
   return (a < 0) == (b < 0) ? 0x7fffffffffffffffLL : -0x7fffffffffffffffLL;
 }
+/// As product().
 constexpr long long sum(long long a, long long b) {
   long long result = 0;
   if (!__builtin_add_overflow(a, b, &result)) return result;
