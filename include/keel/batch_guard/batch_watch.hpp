@@ -23,6 +23,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What a look at a batch may find; policy/batch_guard.hpp says which policy looks for it.
 enum class batch_problem : unsigned char {
   nothing_in_it,
   not_finite,
@@ -35,11 +36,14 @@ enum class batch_problem : unsigned char {
   row_too_long,
   ids_never_seen
 };
+/// How many kinds of problems there are.
 inline constexpr std::size_t batch_problems = 10;
+/// A few words for a record.
 char const* to_string(batch_problem which);
 
+/// A problem of one batch.
 struct batch_finding {
-  batch_problem what;
+  batch_problem what;  ///< the problem
   std::int64_t epoch;  ///< 0 where the program does not say it
   std::int64_t batch;  ///< micro-batches of the epoch before it
   std::int64_t row;    ///< the first; -1: of the whole batch
@@ -48,8 +52,8 @@ struct batch_finding {
 
 /// What of a batch goes into the model, and what it is compared with.
 struct batch_contents {
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> labels;
+  std::vector<at::Tensor> inputs;  ///< what the model takes
+  std::vector<at::Tensor> labels;  ///< what its output is compared with
 };
 
 /// What a guess knows of labels: how often each occurs, and nothing of a single row.

@@ -29,8 +29,11 @@ concept world_like = requires(World const& world) {
 
 /// A process alone agrees with itself, at no cost.
 struct world_of_one {
+  /// One rank.
   static constexpr int size() { return 1; }
+  /// Rank 0.
   static constexpr int rank() { return 0; }
+  /// Returns the value itself.
   template <reduction Reduction, class Value>
   static constexpr Value combine(Reduction, Value const& mine) {
     return mine;

@@ -13,6 +13,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Why an update was not applied.
 enum class reason : unsigned char {
   nonfinite_loss,
   nonfinite_gradient,
@@ -24,6 +25,7 @@ enum class reason : unsigned char {
   out_of_memory
 };
 
+/// A few words, such as "non-finite loss".
 inline char const* to_string(reason why) {
   switch (why) {
     case reason::nonfinite_loss:
@@ -51,8 +53,8 @@ namespace result {
 
 /// A micro-batch was added; the update waits for more.
 struct accumulated {
-  std::int64_t micro_batches;
-  std::int64_t of;
+  std::int64_t micro_batches;  ///< so far
+  std::int64_t of;             ///< that the update takes
 };
 /// The update is under way on a device; the next call, or settle(), returns its outcome.
 struct pending {};
@@ -65,7 +67,7 @@ struct updated {
 };
 /// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
 struct skipped {
-  reason why;
+  reason why;  ///< the reason
   std::string
       where;  ///< the first parameter with a non-finite gradient, the named loss or the buffer that is not finite, or empty
   std::string origin =
@@ -73,17 +75,17 @@ struct skipped {
 };
 /// The ladder's last rung was reached, or the policy that skips updates tolerates no more of them.
 struct gave_up {
-  reason why;
+  reason why;          ///< the reason of the last skipped update, or out_of_memory
   std::string detail;  ///< of skipped updates the sentence of the error that a step throws
 };
 /// The run reached its length, or the end of its data.
 struct finished {
-  std::int64_t updates;
+  std::int64_t updates;  ///< applied, over all starts of the run
 };
 /// The run was asked to stop, and saved a checkpoint if its recipe has them.
 struct stopped {
-  int signal;  ///< 0: by trainer::request_stop
-  std::int64_t updates;
+  int signal;            ///< 0: by trainer::request_stop
+  std::int64_t updates;  ///< applied, over all starts of the run
 };
 
 }  // namespace result

@@ -21,6 +21,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// LibTorch's SGD, vectorised; the constructors are LibTorch's.
 class sgd : public torch::optim::SGD, public update_engine {
  public:
   using torch::optim::SGD::SGD;

@@ -78,9 +78,13 @@ class run {
   static_assert(alignof(typename admission::demanded) > 0);
 
  public:
+  /// The recipe.
   using recipe_type = typename admission::recipe;
+  /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
+  /// What parts take from the machine.
   using environment_type = Environment;
+  /// True for a recipe of several ranks.
   static constexpr bool is_of_ranks = shard::is_of_ranks(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
@@ -100,6 +104,7 @@ class run {
   explicit run(World const& world, trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
       : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), taken_world(world)) {}
+  /// The same for a recipe that leaves numbers open.
   template <std::same_as<world_of_ranks> World>
   run(World const& world, numbers const& all, trainer_options options = {})
     requires(detail::leaves_numbers_open<recipe_type>)
@@ -166,6 +171,7 @@ class run {
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     checkpoints_.register_state(std::move(name), state, scope);
   }
+  /// As trainer::migrate.
   void migrate(keel::migrate one) { checkpoints_.migrate(std::move(one)); }
 
   // Checkpoints.
@@ -180,9 +186,13 @@ class run {
     if (in_iteration_) throw broken_rule<error, rule::S16>();
     checkpoints_.save();
   }
+  /// Saves at the next boundary of the run.
   void request_save() { checkpoints_.request_save(); }
+  /// As trainer::wait_for_save.
   void wait_for_save() { checkpoints_.wait_for_save(); }
+  /// As trainer::best.
   std::optional<best_saved> best() { return checkpoints_.best(); }
+  /// As trainer::load_best.
   best_saved load_best() { return checkpoints_.load_best(); }
 
   // Evaluation.
@@ -193,10 +203,12 @@ class run {
   void evaluate_on(Batches batches, LossOf loss_of) {
     evaluator_.template add<recipe_type>(std::string(), std::move(batches), std::move(loss_of));
   }
+  /// The same for an evaluation with a name.
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
     evaluator_.template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
   }
+  /// As trainer::evaluate.
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
     return evaluator_.evaluate(batches, loss_of);
@@ -204,10 +216,15 @@ class run {
 
   // Where it stands.
 
+  /// The position in the data.
   data_cursor const& cursor() const { return progress_.cursor; }
+  /// Updates of the run: iterations in which a part applied one, or as many as accumulation takes.
   std::int64_t updates() const { return parts_.updates(); }
+  /// Updates of all parts that were skipped.
   std::int64_t skipped() const { return parts_.skipped(); }
+  /// Rollbacks of the run so far.
   std::int64_t rollbacks() const { return checkpoints_.rollbacks(); }
+  /// The recipe with this run's numbers in it.
   config const& recipe_value() const { return numbers_.value(); }
 
  private:
