@@ -35,6 +35,7 @@ namespace keel::inline KEEL_MODE {
 /// third argument.
 template <class Policy>
 concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) { Policy::clip(gradients, norm); };
+/// A policy of your own that clips, and keeps a state.
 template <class Policy>
 concept custom_stateful_clip =
     stateful<Policy> && requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {

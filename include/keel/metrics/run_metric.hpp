@@ -219,9 +219,11 @@ struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::l
 
 }  // namespace metrics
 
+/// Metrics, in the order of records.
 template <class... Metrics>
 struct run_metric_list {};
 
+/// What a run measures by itself.
 using run_metrics =
     run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch, metrics::tokens_per_second,
                     metrics::update_time, metrics::skipped, metrics::clip_fraction, metrics::loss_scale, metrics::rollbacks,

@@ -49,6 +49,7 @@ struct degrees {
 };
 }  // namespace units
 
+/// A type with `static constexpr char const* name`.
 template <class Type>
 concept unit_of_measure = requires {
   { Type::name } -> std::convertible_to<char const*>;

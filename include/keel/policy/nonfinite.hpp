@@ -50,6 +50,7 @@ template <long long Count>
 struct attempts : sets<&settings::attempts, Count> {};
 struct exceptions : sets<&settings::exceptions, true> {};
 
+/// `raise` with options.
 template <option... Options>
 struct raise_with : configures<slot::nonfinite, settings{}, Options...> {};
 using raise = raise_with<>;

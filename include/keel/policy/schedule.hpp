@@ -149,9 +149,11 @@ constexpr settings start_of(kind k) {
   return s;
 }
 
+/// The base of keel's schedules.
 template <kind Kind, option... Options>
 struct shape : configures<slot::schedule, start_of(Kind), Options...> {};
 
+/// `constant` with options: after a linear rise, warmup<D>, the program's rate.
 template <option... Options>
 struct constant_with : shape<kind::constant, Options...> {};
 using constant = constant_with<>;

@@ -35,6 +35,7 @@ enum class decided : unsigned char {
   later,         ///< waits for a mechanism that this version does not have
 };
 
+/// A rule that judges a configuration, as the head of this header shows one.
 template <class Rule>
 concept value_rule = requires(config const& value) {
   { Rule::broken(value) } -> std::same_as<bool>;

@@ -41,14 +41,21 @@
 namespace keel::inline KEEL_MODE {
 
 namespace stage {
+/// Added up, times the loss scale and the micro-batches' weights.
 struct scaled {};
+/// Divided by both; not looked at yet.
 struct unscaled {};
+/// Finite.
 struct checked {};
+/// Clipped, or found small enough.
 struct clipped {};
+/// The optimizer has used them.
 struct stepped {};
 }  // namespace stage
 namespace accumulation {
+/// Micro-batches are still to come.
 struct partial {};
+/// All micro-batches of the update are in it.
 struct complete {};
 }  // namespace accumulation
 
