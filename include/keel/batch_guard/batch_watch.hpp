@@ -111,10 +111,13 @@ batch_contents contents_of(Batch const& batch) {
 /// than the first may hold infinities, of which masks are made. Waits for tensors on a device.
 at::Tensor finite_rows(batch_contents const& batch, std::int64_t rows);
 
+/// Looks at batches for a loop of your own; a trainer has one. Each rank looks at its own batches.
 class batch_watch {
  public:
+  /// What it looks for, as keel::batch_guard says.
   explicit batch_watch(batch_guard::settings const& settings) : settings_(settings) {}
 
+  /// False for batch_guard::off.
   bool is_on() const { return settings_.kind != batch_guard::kind::off; }
 
   /// Where the next batch stands; without it batches are counted.
@@ -128,6 +131,7 @@ class batch_watch {
     if (!is_on()) return {};
     return look_at(contents_of(batch));
   }
+  /// The same of tensors that the program names.
   std::vector<batch_finding> look_at(batch_contents const& batch);
 
   /// The data has come to its end: what comes again from here on does not count as a repetition. Says what the epoch lacked.
@@ -137,6 +141,7 @@ class batch_watch {
 
   /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
   std::optional<double> padding() const { return padding_; }
+  /// Share of the labels that count for nothing; nothing where it is not known.
   std::optional<double> ignored_labels() const { return ignored_; }
 
   /// What is said of rows that were left out of the last batch.

@@ -236,6 +236,7 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
 /// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
 /// may be infinite, and returns the norm before. Unlike LibTorch's own, it leaves the gradients alone where the norm is not
 /// finite, so that the caller can still see which gradient is not; with `error_if_nonfinite` it throws nonfinite_error (E08). Throws error (E12) for a bound below 0 and for an order below 1.
+/// It looks at this rank's gradients alone: sum or average them over the ranks first.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
   if (!(norm_type >= 1.0)) {

@@ -110,12 +110,14 @@ class held_case : public std::optional<Case> {
 template <class... Cases>
 class one_of {
  public:
-  using value_type = std::variant<Cases...>;
+  using value_type = std::variant<Cases...>;  ///< any of the cases
 
+  /// Of one of the cases.
   template <class Case>
     requires(std::same_as<Case, Cases> || ...)
   one_of(Case value) : value_(std::move(value)) {}
 
+  /// True if it is this case.
   template <class Case>
   bool is() const {
     return std::holds_alternative<Case>(value_);
@@ -125,6 +127,7 @@ class one_of {
   Case const& get() const& {
     return std::get<Case>(value_);
   }
+  /// The same of a temporary.
   template <class Case>
   Case get() && {
     return std::get<Case>(std::move(value_));
@@ -136,11 +139,13 @@ class one_of {
   }
   template <class Case>
   Case const* get_if() const&& = delete;
+  /// The same of a temporary: the case's value, or nothing.
   template <class Case>
   held_case<Case> get_if() && {
     if (!is<Case>()) return {};
     return std::get<Case>(std::move(value_));
   }
+  /// Calls the visitor with the case's value, and returns what it returns.
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {
     return std::visit(std::forward<Visitor>(visitor), value_);

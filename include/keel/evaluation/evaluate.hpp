@@ -38,6 +38,7 @@ namespace keel::inline KEEL_MODE {
 /// another thread drew from the host's meanwhile, which would get the same numbers again.
 class evaluation_scope {
  public:
+  /// `device`: whose generators go back too, beside the host's.
   evaluation_scope(torch::nn::Module& model, at::DeviceType device)
       : model_(model), training_(model.is_training()), random_(random_snapshot::take(device)) {
     // Without the model itself, which need not be held by a shared pointer.

@@ -18,7 +18,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::step_of.
+/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::step_of
+/// and detail::step_engine. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = step_environment>
 class step final : public detail::step_of<Recipe, Environment, detail::at_step> {
   using base = detail::step_of<Recipe, Environment, detail::at_step>;

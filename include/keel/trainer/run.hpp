@@ -72,6 +72,7 @@ template <class Recipe, class Environment>
 class part;
 
 /// The whole of a run of several parts, which outlives them. One thread uses it; request_stop and request_save may be called from any.
+/// Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
   using admission = detail::admission<Recipe, detail::at_run>;

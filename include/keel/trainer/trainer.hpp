@@ -39,7 +39,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// The trainer of a recipe. A recipe that breaks a rule is a compile error, one a rule. One thread uses a trainer; request_stop
-/// and request_save may be called from any.
+/// and request_save may be called from any. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
 class trainer {
   using admission = detail::admission<Recipe, detail::at_trainer>;
