@@ -73,7 +73,7 @@ struct opened_checkpoint {
   std::shared_ptr<manifest> written;  ///< what is in it so far
 };
 
-/// The checkpoints of one directory. One thread of one process writes; others may read.
+/// The checkpoints of one directory. One thread uses it.
 class checkpoint_store {
  public:
   using path = std::filesystem::path;  ///< of files and directories

@@ -29,7 +29,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// An exponential moving average of parameters, in fp32, usable in any LibTorch program.
+/// An exponential moving average of parameters, usable in any LibTorch program: in their dtypes, of bf16 and fp16 in fp32.
 class moving_average {
  public:
   /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
