@@ -20,6 +20,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// How keel::attention attends.
 struct attention_options {
   bool causal = false;   ///< a position looks at itself and those before it
   at::Tensor mask = {};  ///< added to the scores, broadcast to [.., queries, keys]; not together with causal

@@ -23,6 +23,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What a look at a batch may find; policy/batch_guard.hpp says which policy looks for it.
 enum class batch_problem : unsigned char {
   nothing_in_it,
   not_finite,
@@ -35,11 +36,14 @@ enum class batch_problem : unsigned char {
   row_too_long,
   ids_never_seen
 };
+/// How many kinds of problems there are.
 inline constexpr std::size_t batch_problems = 10;
+/// A few words for a record.
 char const* to_string(batch_problem which);
 
+/// A problem of one batch.
 struct batch_finding {
-  batch_problem what;
+  batch_problem what;  ///< the problem
   std::int64_t epoch;  ///< 0 where the program does not say it
   std::int64_t batch;  ///< micro-batches of the epoch before it
   std::int64_t row;    ///< the first; -1: of the whole batch
@@ -48,8 +52,8 @@ struct batch_finding {
 
 /// What of a batch goes into the model, and what it is compared with.
 struct batch_contents {
-  std::vector<at::Tensor> inputs;
-  std::vector<at::Tensor> labels;
+  std::vector<at::Tensor> inputs;  ///< what the model takes
+  std::vector<at::Tensor> labels;  ///< what its output is compared with
 };
 
 /// What a guess knows of labels: how often each occurs, and nothing of a single row.
@@ -107,10 +111,13 @@ batch_contents contents_of(Batch const& batch) {
 /// than the first may hold infinities, of which masks are made. Waits for tensors on a device.
 at::Tensor finite_rows(batch_contents const& batch, std::int64_t rows);
 
+/// Looks at batches for a loop of your own; a trainer has one. Each rank looks at its own batches.
 class batch_watch {
  public:
+  /// What it looks for, as keel::batch_guard says.
   explicit batch_watch(batch_guard::settings const& settings) : settings_(settings) {}
 
+  /// False for batch_guard::off.
   bool is_on() const { return settings_.kind != batch_guard::kind::off; }
 
   /// Where the next batch stands; without it batches are counted.
@@ -124,6 +131,7 @@ class batch_watch {
     if (!is_on()) return {};
     return look_at(contents_of(batch));
   }
+  /// The same of tensors that the program names.
   std::vector<batch_finding> look_at(batch_contents const& batch);
 
   /// The data has come to its end: what comes again from here on does not count as a repetition. Says what the epoch lacked.
@@ -133,6 +141,7 @@ class batch_watch {
 
   /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
   std::optional<double> padding() const { return padding_; }
+  /// Share of the labels that count for nothing; nothing where it is not known.
   std::optional<double> ignored_labels() const { return ignored_; }
 
   /// What is said of rows that were left out of the last batch.

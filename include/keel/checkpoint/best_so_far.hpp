@@ -16,16 +16,19 @@ namespace keel::inline KEEL_MODE {
 struct better {
   bool larger = false;     ///< is better
   double min_delta = 0.0;  ///< by which a number must be better to count, as a difference
+  /// True if `candidate` is the better one.
   bool operator()(double candidate, double than) const {
     return larger ? candidate > than + min_delta : candidate < than - min_delta;
   }
 };
 
+/// Remembers which updates had the best numbers. All ranks offer the same ones.
 class best_so_far {
  public:
+  /// A number that was offered.
   struct entry {
-    std::int64_t update;
-    double value;
+    std::int64_t update;  ///< that it is of
+    double value;         ///< the number
     friend bool operator==(entry const&, entry const&) = default;
   };
 
@@ -58,8 +61,11 @@ class best_so_far {
     return false;
   }
 
+  /// True once a number was offered.
   bool has_one() const { return !entries_.empty(); }
+  /// The best number.
   double loss() const { return has_one() ? entries_.front().value : 0.0; }
+  /// The update of the best number.
   std::int64_t update() const { return has_one() ? entries_.front().update : 0; }
   /// The best first.
   std::vector<entry> const& entries() const { return entries_; }

@@ -15,6 +15,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Of any bytes.
 inline std::string fingerprint_of(std::string_view bytes) { return checksum_of(bytes); }
 
 /// Of a vocabulary: its words in their order.

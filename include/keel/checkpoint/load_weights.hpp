@@ -13,6 +13,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Which weights to load.
 struct weights_choice {
   bool best = false;      ///< of a run directory: the best and not the newest
   bool averaged = false;  ///< of a checkpoint: the moving average of keel::ema in the place of the parameters

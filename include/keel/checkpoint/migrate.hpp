@@ -20,6 +20,7 @@ struct snapshot;
 /// `head`, which stands for all within it.
 class migration {
  public:
+  /// Changes this snapshot, which outlives it.
   explicit migration(snapshot& content) : content_(content) {}
 
   /// The checkpoint itself (keel/checkpoint/snapshot.hpp), for what the calls below cannot say.
@@ -61,8 +62,8 @@ class migration {
 
 /// One change between two versions of a program. `name` is what the record of the run says of it.
 struct migrate {
-  std::string name;
-  std::function<void(migration&)> change;
+  std::string name;                        ///< what the record of the run says of it
+  std::function<void(migration&)> change;  ///< what is changed
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -33,10 +33,11 @@ struct snapshot;
 /// Names a checkpoint. `requested` belongs to the name where a scheduled one of that update exists already: a requested one never
 /// replaces it.
 struct checkpoint_id {
-  std::int64_t update = 0;
-  bool requested = false;
+  std::int64_t update = 0;  ///< updates applied
+  bool requested = false;   ///< by a person, a signal or a file, and not by the cadence
 
   checkpoint_id() = default;
+  /// Of this update, a requested one where `by_request` is true.
   checkpoint_id(std::int64_t number, bool by_request = false) : update(number), requested(by_request) {}
   friend bool operator==(checkpoint_id const&, checkpoint_id const&) = default;
   friend auto operator<=>(checkpoint_id const&, checkpoint_id const&) = default;
@@ -57,24 +58,27 @@ struct retention {
   bool replaces = true;
 };
 
+/// What a save came to.
 struct saved_checkpoint {
-  std::filesystem::path path;
-  std::uint64_t bytes = 0;
-  std::string not_removed;  ///< why an older one could not be removed; empty: all is as it should be
-  std::string not_synced;   ///< why a power cut may lose it; empty: it is durable
+  std::filesystem::path path;  ///< the checkpoint's directory
+  std::uint64_t bytes = 0;     ///< of all its files
+  std::string not_removed;     ///< why an older one could not be removed; empty: all is as it should be
+  std::string not_synced;      ///< why a power cut may lose it; empty: it is durable
 };
 
 /// A checkpoint that is being written.
 struct opened_checkpoint {
-  checkpoint_id id;
+  checkpoint_id id;                   ///< the checkpoint
   std::filesystem::path directory;    ///< until it is sealed
   std::shared_ptr<manifest> written;  ///< what is in it so far
 };
 
+/// The checkpoints of one directory. One thread uses it.
 class checkpoint_store {
  public:
-  using path = std::filesystem::path;
+  using path = std::filesystem::path;  ///< of files and directories
 
+  /// `directory` need not exist before prepare(); `files` outlives this.
   explicit checkpoint_store(path directory, file_system& files = real_files())
       : directory_(std::move(directory)), files_(files) {}
 
@@ -89,6 +93,7 @@ class checkpoint_store {
   // the checkpoint stays then.
   /// `mark`: a name that no other save has, for a directory that other ranks write into.
   opened_checkpoint open(std::int64_t update, std::string const& run, retention const& keep, std::string const& mark = {});
+  /// Writes this process's files.
   void write(opened_checkpoint const& opened, snapshot const& content);
   /// Ranks 1 to `ranks` - 1 have left there that they can write; what they left goes.
   bool is_seen_by(opened_checkpoint const& opened, int ranks);
@@ -96,6 +101,7 @@ class checkpoint_store {
   /// there, from when those before it have written theirs.
   void add_files_of_ranks(opened_checkpoint const& opened, int ranks,
                           std::function<std::chrono::milliseconds()> const& patience);
+  /// Writes the manifest, and makes it a checkpoint: returns when it is durable.
   saved_checkpoint seal(opened_checkpoint const& opened, retention const& keep);
   /// It does not become a checkpoint.
   void discard(opened_checkpoint const& opened) { clean_up_quietly(opened.directory, name_of(opened.id)); }
@@ -105,12 +111,14 @@ class checkpoint_store {
   /// The updates that there is a finished checkpoint of, oldest first.
   std::vector<std::int64_t> updates();
 
+  /// True if there is a finished checkpoint of this name.
   bool exists(checkpoint_id const& id) { return files_.exists(path_of(id)); }
   /// It was requested and not scheduled; what cannot be read counts as such.
   bool is_requested(checkpoint_id const& id);
 
   /// Of the scheduled checkpoint of an update, or of the requested one where that is the only one.
   path path_of_update(std::int64_t update) { return path_of({update, !exists(update)}); }
+  /// Of a checkpoint, whether it exists or not.
   path path_of(checkpoint_id const& id) const { return directory_ / name_of(id); }
 
   /// Newest first: a run that rolled back saves lower updates after higher ones. What cannot be read comes first, so that it is

@@ -9,7 +9,9 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Tensors by name.
 using tensor_map = std::map<std::string, at::Tensor>;
+/// Texts by name.
 using string_map = std::map<std::string, std::string>;
 
 /// What a safetensors file holds.

@@ -35,6 +35,7 @@ namespace keel::inline KEEL_MODE {
 /// third argument.
 template <class Policy>
 concept custom_clip = requires(std::span<at::Tensor const> gradients, double norm) { Policy::clip(gradients, norm); };
+/// A policy of your own that clips, and keeps a state.
 template <class Policy>
 concept custom_stateful_clip =
     stateful<Policy> && requires(std::span<at::Tensor const> gradients, double norm, typename Policy::state& state) {
@@ -235,6 +236,7 @@ bool apply_clip(std::span<at::Tensor const> parameters, std::span<at::Tensor con
 /// For any LibTorch program: clips the parameters' gradients to a joint norm of the order `norm_type`, which is at least 1 and
 /// may be infinite, and returns the norm before. Unlike LibTorch's own, it leaves the gradients alone where the norm is not
 /// finite, so that the caller can still see which gradient is not; with `error_if_nonfinite` it throws nonfinite_error (E08). Throws error (E12) for a bound below 0 and for an order below 1.
+/// It looks at this rank's gradients alone: sum or average them over the ranks first.
 inline double clip_grad_norm_(std::span<at::Tensor const> parameters, double max_norm, double norm_type = 2.0,
                               bool error_if_nonfinite = false) {
   if (!(norm_type >= 1.0)) {

@@ -36,6 +36,7 @@ auto all_and_any(World const& world) {
 
 namespace keel::inline KEEL_MODE {
 
+/// A value that every rank holds; keel::agree makes it.
 template <class Value>
 class agreed {
  public:
@@ -46,7 +47,9 @@ class agreed {
     detail::reject_call<rule::N26, Raw>();
   }
 
+  /// The value, the same on all ranks.
   Value const& value() const { return value_; }
+  /// True on all ranks or on none.
   explicit operator bool() const
     requires std::same_as<Value, bool>
   {

@@ -19,18 +19,20 @@ namespace keel::inline KEEL_MODE {
 
 /// What happens to a rank of a test where it would begin its collective of this number, counted from 1.
 struct rank_fault {
+  /// How the rank fails.
   enum class kind : unsigned char {
     kill,  ///< its thread ends, as a killed process does, without a word
     hang   ///< it never comes; it ends when the others have
   };
-  int rank = 0;
-  std::int64_t collective = 1;
-  rank_fault::kind what = kind::kill;
+  int rank = 0;                        ///< that fails
+  std::int64_t collective = 1;         ///< before which it fails, from 1
+  rank_fault::kind what = kind::kill;  ///< how it fails
 };
 
+/// The order in which ranks run, and their faults.
 struct in_process_options {
-  std::uint64_t seed = 1;  ///< of the order in which ranks run
-  std::vector<rank_fault> faults = {};
+  std::uint64_t seed = 1;               ///< of the order in which ranks run
+  std::vector<rank_fault> faults = {};  ///< what fails, for tests of failures
 };
 
 /// What each rank threw; null for one that returned, or was killed.

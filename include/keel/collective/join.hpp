@@ -11,6 +11,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// How ranks meet.
 struct join_options {
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< until all have come, and for each collective
 };

@@ -15,9 +15,10 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Which rank this process is, and where the ranks meet.
 struct launch {
-  int rank = 0;
-  int size = 1;
+  int rank = 0;                        ///< of this process, from 0
+  int size = 1;                        ///< ranks
   int local_rank = 0;                  ///< on this machine: which device to take
   std::optional<int> local_size = {};  ///< where the launcher says it
   std::string address = {};            ///< of the machine where the ranks meet; empty: not said
@@ -34,6 +35,7 @@ struct launch {
 /// What the environment of this process says; `value_of` gives a variable's text, or null. Throws world_error (E24) that names both
 /// variables where they contradict each other, and one that is not a number in its range.
 launch launched();
+/// The same of variables that the program gives: for tests.
 launch launched(std::function<char const*(char const*)> const& value_of);
 
 }  // namespace keel::inline KEEL_MODE

@@ -24,6 +24,8 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// The processes that train together. All ranks make the same collectives in the same order; what one throws is world_error (E25)
+/// where a rank is gone or too late, (E26) where ranks make different calls.
 class world_of_ranks {
  public:
   /// This process alone.
@@ -31,7 +33,9 @@ class world_of_ranks {
   /// Of a transport that the program has written.
   explicit world_of_ranks(std::shared_ptr<detail::transport> by);
 
+  /// Of this process, from 0.
   int rank() const { return of_ == nullptr ? 0 : of_->by->rank(); }
+  /// Processes of the world.
   int size() const { return of_ == nullptr ? 1 : of_->by->size(); }
   /// How long a collective waits for the other ranks.
   std::chrono::milliseconds timeout() const { return of_ == nullptr ? std::chrono::milliseconds(0) : of_->by->timeout(); }
@@ -59,6 +63,7 @@ class world_of_ranks {
   std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) const {
     return of_ == nullptr ? std::vector<std::int64_t>() : of_->by->exchange_signs(mine);
   }
+  /// There is a place for exchange_signs, or no need of one.
   bool leaves_signs() const { return of_ == nullptr || of_->by->leaves_signs(); }
   /// No collective waits longer than this for the others, nor than it would have.
   void limit(std::chrono::milliseconds longest) const {
@@ -90,6 +95,7 @@ class world_of_ranks {
   void completed(std::int64_t collective) const {
     if (of_ != nullptr) of_->last.completed(collective);
   }
+  /// The last collective has come to its end.
   void completed() const { completed(collectives()); }
   /// The next collectives are behind so many updates.
   void behind_update(std::int64_t updates) const {

@@ -52,7 +52,7 @@ struct run_facts {
   /// In the place of a run's length: its batches decide it.
   static constexpr long long length_of_batches = -1;
 
-  bool known = false;
+  bool known = false;                                   ///< false while a recipe is judged by the compiler
   long long world_size = 1;                             ///< ranks
   long long updates = 0;                                ///< length of the run; 0: not limited
   double learning_rate = 0.0;                           ///< the smallest of the optimizer's parameter groups
@@ -70,18 +70,19 @@ struct config {
   KEEL_SLOTS(KEEL_SLOT)
 #undef KEEL_SLOT
 
-  unsigned repeated = 0;        ///< bit i: the slot with that index was given more than once
-  int unknown_entries = 0;      ///< types in the list that are neither policy, rule nor accept
-  int disagreeing_options = 0;  ///< policies with options that contradict each other
-  int unitless_intervals = 0;   ///< policies whose interval is a number without a unit
-  int unsaved_states = 0;       ///< stateful policies that do not say how they are saved
-  int given = 0;                ///< numbers that the program gives later
-  int malformed_rules = 0;      ///< custom rules that are not written as keel/rule/rule.hpp says
-  int accepted_count = 0;
+  unsigned repeated = 0;                ///< bit i: the slot with that index was given more than once
+  int unknown_entries = 0;              ///< types in the list that are neither policy, rule nor accept
+  int disagreeing_options = 0;          ///< policies with options that contradict each other
+  int unitless_intervals = 0;           ///< policies whose interval is a number without a unit
+  int unsaved_states = 0;               ///< stateful policies that do not say how they are saved
+  int given = 0;                        ///< numbers that the program gives later
+  int malformed_rules = 0;              ///< custom rules that are not written as keel/rule/rule.hpp says
+  int accepted_count = 0;               ///< rules that the recipe accepts
   rule_id accepted[max_accepted] = {};  ///< of accept<"B06">; what does not fit counts in accepted_count alone
 
-  run_facts run{};
+  run_facts run{};  ///< what a trainer adds when it is built
 
+  /// True if the recipe accepts the rule with this id, such as "B06".
   constexpr bool accepts(char const* id) const {
     rule_id const wanted(id);
     for (int i = 0; i < accepted_count && i < max_accepted; ++i) {
@@ -90,12 +91,14 @@ struct config {
     return false;
   }
 
+  /// True if the recipe has more than one policy for this slot.
   template <class Slot>
   constexpr bool gives_twice() const;
 
   friend constexpr bool operator==(config const&, config const&) = default;
 };
 
+/// A list of slots.
 template <class... Slots>
 struct slot_list {};
 
@@ -145,6 +148,7 @@ using slot_with_index = std::remove_pointer_t<decltype(slot_in<Index>(static_cas
 
 }  // namespace detail
 
+/// How many slots there are.
 inline constexpr int slot_count = detail::size_of(slots{});
 
 /// The place of a slot among the slots.

@@ -14,19 +14,28 @@ namespace keel {
 /// A number of any kind, or none. What it is given for decides which it must be.
 class given_value {
  public:
+  /// What the number was written as: long long, unsigned long long or double.
   enum class kind : unsigned char { none, whole, natural, real };
 
   constexpr given_value() = default;
+  /// A real number.
   constexpr given_value(std::floating_point auto value) : kind_(kind::real), real_(static_cast<double>(value)) {}
+  /// A whole number.
   constexpr given_value(std::signed_integral auto value) : kind_(kind::whole), whole_(value) {}
+  /// A whole number that may be above the largest long long, such as a seed.
   constexpr given_value(std::unsigned_integral auto value) : kind_(kind::natural), natural_(value) {}
   /// A truth value is not a number.
   given_value(bool) = delete;
+  /// `500_steps`
   constexpr given_value(steps value) : given_value(value.count) {}
+  /// `2_epochs`
   constexpr given_value(epochs value) : given_value(value.count) {}
+  /// `1'000'000_tokens`
   constexpr given_value(tokens value) : given_value(value.count) {}
+  /// `30_s`, `10_min`
   constexpr given_value(seconds value) : given_value(value.count) {}
 
+  /// False for a number that was not given.
   constexpr bool is_there() const { return kind_ != kind::none; }
   /// False where this is not a number of the type of `to`: a fraction for a count, NaN, or more than fits.
   constexpr bool put(double& to) const {
@@ -35,8 +44,11 @@ class given_value {
     if (kind_ == kind::real) to = real_;
     return to == to && !is_given(to);
   }
+  /// As put(double&).
   constexpr bool put(long long& to) const { return put_integer(to, 0x1p63); }
+  /// As put(double&).
   constexpr bool put(unsigned long long& to) const { return put_integer(to, 0x1p64); }
+  /// As put(double&).
   constexpr bool put(int& to) const {
     long long wide = 0;
     if (!put(wide) || wide < -0x8000'0000LL || wide > 0x7fff'ffffLL) return false;
@@ -117,6 +129,7 @@ struct numbers {
 
   /// The member of a slot's field; null where none is.
   constexpr given_value* find(char const* slot, char const* field);
+  /// The member of a slot's field; null where none is.
   constexpr given_value const* find(char const* slot, char const* field) const {
     return const_cast<numbers*>(this)->find(slot, field);
   }

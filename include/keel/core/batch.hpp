@@ -35,6 +35,7 @@ concept sliceable_batch = countable_batch<Batch> && requires(Batch const& batch,
   { batch_traits<Batch>::slice(batch, row, row) } -> std::convertible_to<Batch>;
 };
 
+/// A tensor: its first dimension are rows.
 template <>
 struct batch_traits<at::Tensor> {
   static std::int64_t rows(at::Tensor const& batch) { return batch.defined() && batch.dim() > 0 ? batch.size(0) : 0; }
@@ -69,7 +70,7 @@ namespace keel::inline KEEL_MODE {
 template <class Tuple>
   requires(detail::is_tuple_of_batches<Tuple>())
 struct batch_traits<Tuple> {
-  using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;
+  using first = batch_traits<std::remove_cvref_t<std::tuple_element_t<0, Tuple>>>;  ///< what counts
   static std::int64_t rows(Tuple const& batch) { return first::rows(std::get<0>(batch)); }
   static std::int64_t tokens(Tuple const& batch) { return first::tokens(std::get<0>(batch)); }
   static Tuple slice(Tuple const& batch, std::int64_t begin, std::int64_t end) {
@@ -81,9 +82,10 @@ struct batch_traits<Tuple> {
   }
 };
 
+/// Columns of a batch, as tensors with the same rows: every one is cut, the first is counted.
 template <>
 struct batch_traits<std::vector<at::Tensor>> {
-  using batch_type = std::vector<at::Tensor>;
+  using batch_type = std::vector<at::Tensor>;  ///< the batch
   static std::int64_t rows(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::rows(batch[0]); }
   static std::int64_t tokens(batch_type const& batch) { return batch.empty() ? 0 : batch_traits<at::Tensor>::tokens(batch[0]); }
   static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
@@ -98,7 +100,7 @@ struct batch_traits<std::vector<at::Tensor>> {
 /// no transform stacked.
 template <class Row>
 struct batch_traits<std::vector<Row>> {
-  using batch_type = std::vector<Row>;
+  using batch_type = std::vector<Row>;  ///< the batch
   static std::int64_t rows(batch_type const& batch) { return static_cast<std::int64_t>(batch.size()); }
   static std::int64_t tokens(batch_type const& batch) { return rows(batch); }
   static batch_type slice(batch_type const& batch, std::int64_t begin, std::int64_t end) {
@@ -169,7 +171,7 @@ namespace keel::inline KEEL_MODE {
 /// counted all the same.
 template <detail::resembles_example Example>
 struct batch_traits<Example> {
-  using data = batch_traits<detail::data_of<Example>>;
+  using data = batch_traits<detail::data_of<Example>>;  ///< what counts
   static std::int64_t rows(Example const& batch) { return data::rows(batch.data); }
   static std::int64_t tokens(Example const& batch) { return data::tokens(batch.data); }
   static Example slice(Example const& batch, std::int64_t begin, std::int64_t end)

@@ -21,18 +21,22 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Several models and tensors as one module.
 class bundle : public torch::nn::Module {
  public:
   /// One of them: a module holder such as torch::nn::Linear, a shared pointer to a module, or a tensor.
   class part {
    public:
+    /// A module, under this name.
     template <std::derived_from<torch::nn::Module> Module>
     part(std::string name, std::shared_ptr<Module> module) : name_(std::move(name)), module_(std::move(module)) {}
+    /// A module holder, such as torch::nn::Linear.
     template <class Holder>
       requires requires(Holder const& holder) {
         { holder.ptr() } -> std::convertible_to<std::shared_ptr<torch::nn::Module>>;
       }
     part(std::string name, Holder const& holder) : part(std::move(name), std::shared_ptr<torch::nn::Module>(holder.ptr())) {}
+    /// A tensor, which is trained where it requires grad.
     part(std::string name, at::Tensor tensor) : name_(std::move(name)), tensor_(std::move(tensor)) {}
 
    private:

@@ -22,7 +22,9 @@ namespace keel::inline KEEL_MODE {
 /// The base of all of keel's exceptions.
 class error : public std::runtime_error {
  public:
+  /// For an id, such as "E02", and a sentence; what() puts the id in brackets before it.
   error(std::string id, std::string const& sentence) : std::runtime_error("[" + id + "] " + sentence), id_(std::move(id)) {}
+  /// Such as "E02" or a rule's "A01".
   std::string const& id() const noexcept { return id_; }
 
  private:
@@ -33,6 +35,7 @@ class error : public std::runtime_error {
 /// broken rule's.
 class recipe_error : public error {
  public:
+  /// For the first broken rule, the sentences of all, and the ids of all.
   recipe_error(std::string const& id, std::string const& sentences, std::vector<std::string> ids = {})
       : error(id, sentences), ids_(ids.empty() ? std::vector<std::string>{id} : std::move(ids)) {}
   /// Of all broken rules, in the order of the sentences.
@@ -56,6 +59,7 @@ struct data_error : error {
 /// Skipped updates, and the recipe tolerates no more of them.
 class skip_limit_error : public error {
  public:
+  /// For an id, a sentence, and the reason where a limit was reached.
   skip_limit_error(std::string id, std::string const& sentence, std::optional<reason> limit = std::nullopt)
       : error(std::move(id), sentence), limit_(limit) {}
   /// Why the last of them was skipped, where a policy has a limit that is reached: fit then returns result::gave_up. Nothing where the

@@ -27,6 +27,7 @@ std::optional<finite<Number>> as_finite(Number number) {
   return finite<Number>(finite<Number>::looked_at, number);
 }
 
+/// A number that is neither NaN nor infinite; keel::as_finite makes it.
 template <std::floating_point Number>
 class finite {
  public:
@@ -37,6 +38,7 @@ class finite {
     detail::reject_call<rule::N03, Raw>();
   }
 
+  /// The number.
   Number value() const { return value_; }
   friend auto operator<=>(finite const&, finite const&) = default;
 

@@ -19,7 +19,7 @@ namespace keel::inline KEEL_MODE {
 
 /// One of several losses.
 struct named_loss {
-  std::string name;
+  std::string name;     ///< in the record: "loss/name"
   at::Tensor value;     ///< scalar, floating point: a mean over the batch's rows
   double weight = 1.0;  ///< its factor in the sum
 };
@@ -72,7 +72,9 @@ class losses {
     }
     return sum;
   }
+  /// The losses, in the order in which they were added.
   std::vector<named_loss> const& parts() const { return parts_; }
+  /// The weight that over() gave; nothing: the batch's rows.
   std::optional<double> weight() const { return weight_; }
 
  private:
@@ -80,10 +82,13 @@ class losses {
   std::optional<double> weight_;
 };
 
+/// What a loss function returned, as a weighted loss: itself.
 inline weighted_loss as_weighted_loss(weighted_loss loss, std::int64_t /*rows*/) { return loss; }
+/// A mean that counts for the batch's rows.
 inline weighted_loss as_weighted_loss(at::Tensor loss, std::int64_t rows) {
   return {std::move(loss), static_cast<double>(rows)};
 }
+/// The sum of the losses, which counts for their weight or the batch's rows. Throws data_error (E07) without one.
 inline weighted_loss as_weighted_loss(losses const& all, std::int64_t rows) {
   return {all.total(), all.weight().value_or(static_cast<double>(rows)), all.parts()};
 }

@@ -9,6 +9,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// True for the exceptions by which LibTorch and the standard library say that memory ran out.
 bool is_out_of_memory(std::exception const& thrown);
 
 /// The first line of an exception's message, without LibTorch's backtrace.

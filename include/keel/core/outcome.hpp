@@ -13,6 +13,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Why an update was not applied.
 enum class reason : unsigned char {
   nonfinite_loss,
   nonfinite_gradient,
@@ -24,6 +25,7 @@ enum class reason : unsigned char {
   out_of_memory
 };
 
+/// A few words, such as "non-finite loss".
 inline char const* to_string(reason why) {
   switch (why) {
     case reason::nonfinite_loss:
@@ -51,8 +53,8 @@ namespace result {
 
 /// A micro-batch was added; the update waits for more.
 struct accumulated {
-  std::int64_t micro_batches;
-  std::int64_t of;
+  std::int64_t micro_batches;  ///< so far
+  std::int64_t of;             ///< that the update takes
 };
 /// The update is under way on a device; the next call, or settle(), returns its outcome.
 struct pending {};
@@ -65,7 +67,7 @@ struct updated {
 };
 /// The update was attempted and not applied: parameters, optimizer state and schedule are as they were before it.
 struct skipped {
-  reason why;
+  reason why;  ///< the reason
   std::string
       where;  ///< the first parameter with a non-finite gradient, the named loss or the buffer that is not finite, or empty
   std::string origin =
@@ -73,17 +75,17 @@ struct skipped {
 };
 /// The ladder's last rung was reached, or the policy that skips updates tolerates no more of them.
 struct gave_up {
-  reason why;
+  reason why;          ///< the reason of the last skipped update, or out_of_memory
   std::string detail;  ///< of skipped updates the sentence of the error that a step throws
 };
 /// The run reached its length, or the end of its data.
 struct finished {
-  std::int64_t updates;
+  std::int64_t updates;  ///< applied, over all starts of the run
 };
 /// The run was asked to stop, and saved a checkpoint if its recipe has them.
 struct stopped {
-  int signal;  ///< 0: by trainer::request_stop
-  std::int64_t updates;
+  int signal;            ///< 0: by trainer::request_stop
+  std::int64_t updates;  ///< applied, over all starts of the run
 };
 
 }  // namespace result
@@ -108,12 +110,14 @@ class held_case : public std::optional<Case> {
 template <class... Cases>
 class one_of {
  public:
-  using value_type = std::variant<Cases...>;
+  using value_type = std::variant<Cases...>;  ///< any of the cases
 
+  /// Of one of the cases.
   template <class Case>
     requires(std::same_as<Case, Cases> || ...)
   one_of(Case value) : value_(std::move(value)) {}
 
+  /// True if it is this case.
   template <class Case>
   bool is() const {
     return std::holds_alternative<Case>(value_);
@@ -123,6 +127,7 @@ class one_of {
   Case const& get() const& {
     return std::get<Case>(value_);
   }
+  /// The same of a temporary.
   template <class Case>
   Case get() && {
     return std::get<Case>(std::move(value_));
@@ -134,11 +139,13 @@ class one_of {
   }
   template <class Case>
   Case const* get_if() const&& = delete;
+  /// The same of a temporary: the case's value, or nothing.
   template <class Case>
   held_case<Case> get_if() && {
     if (!is<Case>()) return {};
     return std::get<Case>(std::move(value_));
   }
+  /// Calls the visitor with the case's value, and returns what it returns.
   template <class Visitor>
   decltype(auto) visit(Visitor&& visitor) const {
     return std::visit(std::forward<Visitor>(visitor), value_);

@@ -24,6 +24,7 @@ concept data_loader = !ranges::input_range<Loader&> && requires(Loader& loader) 
   { loader.begin() != loader.end() } -> std::convertible_to<bool>;
 };
 
+/// A range of batches: each element is one micro-batch.
 template <class Range>
 concept batch_range = ranges::input_range<Range&> || data_loader<Range>;
 
@@ -32,6 +33,7 @@ template <class Result>
 concept epoch_range = batch_range<std::remove_reference_t<Result>> ||
                       requires(Result result) { requires data_loader<std::remove_reference_t<decltype(*result)>>; };
 
+/// A function of the epoch, from 0, that returns a range of batches.
 template <class Source>
 concept epoch_function = std::invocable<Source&, std::int64_t> && epoch_range<std::invoke_result_t<Source&, std::int64_t>>;
 
@@ -40,6 +42,7 @@ template <class Source>
 concept positioned_function = std::invocable<Source&, std::int64_t, std::int64_t> &&
                               epoch_range<std::invoke_result_t<Source&, std::int64_t, std::int64_t>>;
 
+/// What trainer::fit takes batches from.
 template <class Source>
 concept batch_source = batch_range<Source> || epoch_function<Source> || positioned_function<Source>;
 

@@ -20,6 +20,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// The rows of a batch, from 0.
 using row_numbers = std::vector<std::int64_t>;
 
 /// A permutation of 0 .. size - 1 that takes no memory: a Feistel network over the next even power of two, walked until it
@@ -40,6 +41,7 @@ class permutation {
     half_ = std::max(half_, 1u);
     for (auto& round : rounds_) round = key = mixed(key + 0x9e3779b97f4a7c15ull);
   }
+  /// Where `index`, below the size, goes.
   std::uint64_t operator()(std::uint64_t index) const {
     if (is_listed(size_)) return list_[index];
     do index = once(index);
@@ -83,14 +85,15 @@ class permutation {
   std::uint8_t list_[most_listed] = {};  ///< the order itself, where it is listed
 };
 
+/// What the order of the data depends on.
 struct shuffle_settings {
   std::int64_t rows = 0;   ///< of the data set
   std::int64_t batch = 1;  ///< rows of one rank's batch
-  std::uint64_t seed = 0;
+  std::uint64_t seed = 0;  ///< of the order; the same on all ranks
   bool shuffle = true;     ///< false: rows in their own order, every epoch the same
   bool drop_last = false;  ///< leave out a last batch that is not full; on several ranks it always is
-  int rank = 0;
-  int ranks = 1;
+  int rank = 0;            ///< of this process
+  int ranks = 1;           ///< that share the data
 };
 
 /// A source of batches of row numbers for trainer::fit.

@@ -11,6 +11,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Batches of several sources side by side, as tuples; it ends with the first source that ends.
 template <class... Sources>
   requires(batch_range<std::remove_reference_t<Sources>> && ...)
 class zipped_batches {
@@ -38,8 +39,9 @@ class zipped_batches {
   using all_of = std::tuple<std::invoke_result_t<Of, std::remove_reference_t<Sources>&>...>;
 
  public:
-  using value_type = std::tuple<detail::batch_of<std::remove_reference_t<Sources>>...>;
+  using value_type = std::tuple<detail::batch_of<std::remove_reference_t<Sources>>...>;  ///< a batch of each source
 
+  /// Holds sources that are given as values, and refers to the others.
   explicit zipped_batches(Sources&&... sources) : sources_(std::forward<Sources>(sources)...) {}
 
   class iterator;
@@ -75,9 +77,11 @@ class zipped_batches {
     all_of<begins> at_;
   };
 
+  /// Begins all sources.
   iterator begin() {
     return iterator(std::apply([](auto&... source) { return all_of<begins>(begins()(source)...); }, sources_));
   }
+  /// Where the first of them ends.
   sentinel end() {
     return sentinel(std::apply([](auto&... source) { return all_of<ends>(ends()(source)...); }, sources_));
   }
@@ -86,6 +90,7 @@ class zipped_batches {
   std::tuple<Sources...> sources_;
 };
 
+/// The sources' types from the arguments.
 template <class... Sources>
 zipped_batches(Sources&&...) -> zipped_batches<Sources...>;
 

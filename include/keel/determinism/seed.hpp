@@ -19,6 +19,7 @@ inline bool is_seeded(determinism::settings const& settings) {
   return settings.kind == determinism::kind::off || libtorch::seed_of_generator(at::kCPU) == settings.seed;
 }
 
+/// Seeds the generators of the CPU and of `device` as the recipe says. Each rank calls it before it builds its model.
 template <class Recipe>
   requires(config_of<Recipe>.determinism.kind != determinism::kind::off && !is_given(config_of<Recipe>.determinism.seed))
 void seed(at::DeviceType device = at::kCPU) {

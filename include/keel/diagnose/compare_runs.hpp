@@ -16,29 +16,31 @@ namespace keel::inline KEEL_MODE {
 /// Of what was asked of the runs; empty text where one does not have it.
 struct setting_difference {
   std::string name;  ///< "clip.limit" of the recipe, "learning rate of group 0", ..
-  std::string a;
-  std::string b;
+  std::string a;     ///< of the first run
+  std::string b;     ///< of the second
 };
 
 /// A key of metrics.jsonl, at the first update where its values differ in any bit.
 struct record_difference {
-  std::string key;
-  std::int64_t update;
-  double a;
-  double b;
+  std::string key;      ///< of the record
+  std::int64_t update;  ///< the first that differs
+  double a;             ///< the first run's value there
+  double b;             ///< the second's
 };
 
+/// How far a layer's weights are from each other.
 struct layer_distance {
-  std::string name;
-  double relative;  ///< norm of the difference over the norm of the first run's; infinity where only one has the layer
+  std::string name;  ///< of the layer
+  double relative;   ///< norm of the difference over the norm of the first run's; infinity where only one has the layer
 };
 
+/// Where two runs part.
 struct run_comparison {
-  std::string name_a;
-  std::string name_b;
-  std::vector<setting_difference> settings;
-  std::int64_t common_updates = 0;         ///< that both records have
-  std::vector<record_difference> records;  ///< the first to part comes first; empty: they do not part
+  std::string name_a;                        ///< the first run's directory
+  std::string name_b;                        ///< the second's
+  std::vector<setting_difference> settings;  ///< that differ
+  std::int64_t common_updates = 0;           ///< that both records have
+  std::vector<record_difference> records;    ///< the first to part comes first; empty: they do not part
   std::optional<std::int64_t>
       batches_part;  ///< the first update that saw other batches; nothing where none did, or the record does not say
   std::optional<std::int64_t> checkpoint;  ///< the newest update of which both have a checkpoint

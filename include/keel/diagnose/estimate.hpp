@@ -39,6 +39,7 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
+/// What an estimate cannot see in the recipe, the model and the batch.
 struct estimate_options {
   /// fp32 numbers that the optimizer keeps of each trained parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with
   /// momentum.
@@ -49,11 +50,11 @@ struct estimate_options {
 
 /// In bytes.
 struct breakdown {
-  std::int64_t trained = 0;     ///< numbers that require grad, and no bytes
-  int state_per_parameter = 0;  ///< as the options say
-  std::int64_t parameters = 0;
-  std::int64_t buffers = 0;
-  std::int64_t gradients = 0;
+  std::int64_t trained = 0;         ///< numbers that require grad, and no bytes
+  int state_per_parameter = 0;      ///< as the options say
+  std::int64_t parameters = 0;      ///< in their own dtypes
+  std::int64_t buffers = 0;         ///< of the model, once
+  std::int64_t gradients = 0;       ///< of trained parameters
   std::int64_t optimizer = 0;       ///< moments, and fp32 copies of narrow parameters; 0 where they are offloaded
   std::int64_t average = 0;         ///< keel::ema's
   std::int64_t sums = 0;            ///< of the gradients of several ranks
@@ -63,9 +64,11 @@ struct breakdown {
   std::int64_t recomputed = 0;      ///< the largest unit, whose activations come back one at a time; 0 without recompute
   std::int64_t logits = 0;          ///< the largest tensor that is kept outside of units
   std::int64_t widest = 0;          ///< the largest tensor that a unit keeps
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;            ///< of the batch
 
+  /// Bytes that a backward pass takes beside what the forward pass kept.
   std::int64_t backward() const { return std::max(2 * logits, recomputed + 2 * widest); }
+  /// The most bytes of an update.
   std::int64_t peak() const {
     return parameters + 2 * buffers + gradients + optimizer + average + sums + activations + backward();
   }

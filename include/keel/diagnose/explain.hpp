@@ -10,11 +10,12 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What a message or a symptom means.
 struct explanation {
   std::string seen;   ///< of a rule its id and what it rejects
   std::string cause;  ///< empty for a rule
-  std::string fix;
-  std::string keel;  ///< what keel does about it
+  std::string fix;    ///< what to do
+  std::string keel;   ///< what keel does about it
 };
 
 /// What fits best comes first, at most so many; empty where no word is known. An id, as "A01" or "[E08]", gives what belongs to it alone.

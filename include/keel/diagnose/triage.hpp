@@ -16,12 +16,14 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What a triage says of a run as a whole.
 enum class triage_verdict : unsigned char { healthy, not_enough_data, in_trouble, not_ended };
 
+/// What a run directory says of its run.
 struct triage_result {
-  triage_verdict verdict = triage_verdict::not_enough_data;
-  std::vector<triage_finding> findings;  ///< the likeliest first; empty unless in trouble
-  std::int64_t updates = 0;              ///< that the record has
+  triage_verdict verdict = triage_verdict::not_enough_data;  ///< of the run
+  std::vector<triage_finding> findings;                      ///< the likeliest first; empty unless in trouble
+  std::int64_t updates = 0;                                  ///< that the record has
 };
 
 /// Throws file_error (E02) for a directory without a record, neither of updates nor of ranks.

@@ -10,6 +10,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Families of trouble; README.md in this folder lists them with their causes.
 enum class trouble_family : unsigned char {
   not_finite,
   not_learning,
@@ -24,6 +25,7 @@ enum class trouble_family : unsigned char {
   ranks_differ
 };
 
+/// Causes of trouble; README.md in this folder says what each is judged from.
 enum class trouble : unsigned char {
   blow_up,
   bad_sample,
@@ -75,6 +77,7 @@ struct trouble_facts {
 /// All of them, in the order of the enumeration.
 std::span<trouble_facts const> all_troubles();
 trouble_facts const& facts_about(trouble which);
+/// A few words, such as "not finite".
 char const* to_string(trouble_family which);
 
 /// The table of README.md, in Markdown.

@@ -29,11 +29,13 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// An exponential moving average of parameters, usable in any LibTorch program: in their dtypes, of bf16 and fp16 in fp32.
 class moving_average {
  public:
   /// The average is in the parameters for as long as this lives; what trains them meanwhile is undone at its end.
   class averaged_scope {
    public:
+    /// The other one puts nothing back.
     averaged_scope(averaged_scope&& other) noexcept
         : average_(std::exchange(other.average_, nullptr)), model_(std::exchange(other.model_, nullptr)) {}
     averaged_scope& operator=(averaged_scope&&) = delete;
@@ -80,6 +82,7 @@ class moving_average {
     require_parameters_in_place();
     return averaged_scope(*this, &model);
   }
+  /// True while the average is in the parameters.
   bool is_swapped_in() const { return !held_.empty(); }
   /// Throws error (M04) while the average is in the model.
   void require_parameters_in_place() const {

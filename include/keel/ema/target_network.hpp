@@ -24,6 +24,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// A copy of a model that follows it slowly.
 class target_network {
  public:
   /// Both outlive this; the target requires no grad from here on. `rate`: above 0, at most 1. Throws error (E12) for another rate, (E11)

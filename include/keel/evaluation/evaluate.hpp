@@ -38,6 +38,7 @@ namespace keel::inline KEEL_MODE {
 /// another thread drew from the host's meanwhile, which would get the same numbers again.
 class evaluation_scope {
  public:
+  /// `device`: whose generators go back too, beside the host's.
   evaluation_scope(torch::nn::Module& model, at::DeviceType device)
       : model_(model), training_(model.is_training()), random_(random_snapshot::take(device)) {
     // Without the model itself, which need not be held by a shared pointer.
@@ -63,16 +64,20 @@ class evaluation_scope {
 
 /// A mean over a batch, by name. Its weight is the batch's rows, or its own.
 struct named_mean {
+  /// A scalar tensor.
   named_mean(std::string metric, at::Tensor value) : name(std::move(metric)), mean(std::move(value)) {}
+  /// A number.
   named_mean(std::string metric, double value) : name(std::move(metric)), mean(at::scalar_tensor(value, at::kDouble)) {}
+  /// A count.
   template <std::integral Number>
   named_mean(std::string metric, Number value) : named_mean(std::move(metric), static_cast<double>(value)) {}
+  /// A mean with its weight.
   named_mean(std::string metric, weighted_loss value)
       : name(std::move(metric)), mean(std::move(value.mean)), weight(value.weight) {}
 
-  std::string name;
-  at::Tensor mean;
-  std::optional<double> weight = {};
+  std::string name;                   ///< in records, after the evaluation's
+  at::Tensor mean;                    ///< scalar, over the batch
+  std::optional<double> weight = {};  ///< nothing: the batch's rows
 };
 
 /// What a function for evaluate and evaluate_on returns where a loss alone says too little; one forward pass gives all of them:
@@ -84,6 +89,7 @@ struct evaluation_result {
   std::vector<std::pair<std::string, double>> values;  ///< in the order in which the function gives them
   std::vector<double> weights = {};                    ///< over which each is a mean, such as rows
 
+  /// True if there is a value of this name.
   bool has(std::string const& name) const {
     return std::any_of(values.begin(), values.end(), [&](auto const& one) { return one.first == name; });
   }

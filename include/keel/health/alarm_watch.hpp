@@ -19,9 +19,9 @@ namespace keel::inline KEEL_MODE {
 
 /// An alarm that holds since this update.
 struct raised_alarm {
-  health::alarm const* what = nullptr;
-  health::action does = health::action::log;
-  std::int64_t update = 0;
+  health::alarm const* what = nullptr;                 ///< the alarm
+  health::action does = health::action::log;           ///< what the run does
+  std::int64_t update = 0;                             ///< updates applied
   std::vector<std::pair<std::string, double>> values;  ///< of the metrics that it watches, the newest ones
 };
 

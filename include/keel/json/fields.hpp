@@ -20,8 +20,10 @@ namespace keel {
 /// A file that is not a configuration (E13); `path()` is the place in it, as a JSON pointer.
 class config_error : public error {
  public:
+  /// For the place `path` and what is wrong there.
   config_error(std::string path, std::string sentence)
       : error("E13", (path.empty() ? "" : path + " ") + sentence), path_(std::move(path)), sentence_(std::move(sentence)) {}
+  /// The place in the file, as a JSON pointer such as "/clip/global_norm".
   std::string const& path() const noexcept { return path_; }
   /// The same error with the file's name before the place.
   config_error in_file(std::string const& file) const {

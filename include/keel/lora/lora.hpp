@@ -31,7 +31,9 @@ namespace keel::inline KEEL_MODE {
 /// As LibTorch's options: `lora_options(in, out).rank(8).alpha(16)`.
 class lora_options {
  public:
+  /// A layer from `in_features` to `out_features`.
   lora_options(std::int64_t in_features, std::int64_t out_features) : in_(in_features), out_(out_features) {}
+  /// The rank of the correction.
   lora_options& rank(std::int64_t value) {
     rank_ = value;
     return *this;
@@ -46,15 +48,22 @@ class lora_options {
     dropout_ = value;
     return *this;
   }
+  /// Whether the layer has a bias, which is frozen as its weight is.
   lora_options& bias(bool value) {
     bias_ = value;
     return *this;
   }
+  /// As given.
   std::int64_t in_features() const { return in_; }
+  /// As given.
   std::int64_t out_features() const { return out_; }
+  /// As given.
   std::int64_t rank() const { return rank_; }
+  /// As given.
   double alpha() const { return alpha_; }
+  /// As given.
   double dropout() const { return dropout_; }
+  /// As given.
   bool bias() const { return bias_; }
 
  private:
@@ -90,17 +99,20 @@ class int8_linear : public torch::autograd::Function<int8_linear> {
 
 namespace keel::inline KEEL_MODE {
 
+/// The module behind keel::lora.
 class lora_module : public torch::nn::Module {
  public:
-  using facts = model::has<model::adapters>;
+  using facts = model::has<model::adapters>;  ///< what rules know of a model with such layers
 
   /// Throws error (E12) for a rank below one, or sizes that are none.
   explicit lora_module(lora_options const& of);
+  /// With the options' defaults.
   lora_module(std::int64_t in_features, std::int64_t out_features) : lora_module(lora_options(in_features, out_features)) {}
 
   /// `x`: [.., in]; returns [.., out].
   at::Tensor forward(at::Tensor const& x) const;
 
+  /// True where the frozen weight is held in eight bits.
   bool is_quantized() const { return quantized_ || weight.scalar_type() == at::kChar; }
 
   /// Rounds the frozen weight to eight bits, each row to its own scale: the largest element becomes 127. What is rounded
@@ -114,8 +126,12 @@ class lora_module : public torch::nn::Module {
   /// The one dense weight that does the same, [out, in], fp32: what to export.
   at::Tensor merged() const;
 
-  lora_options options;
-  at::Tensor weight, bias, scale, down, up;
+  lora_options options;  ///< with which it was made
+  at::Tensor weight;     ///< frozen, [out, in]; int8 where it is quantized
+  at::Tensor bias;       ///< frozen, [out]; undefined without one
+  at::Tensor scale;      ///< of a quantized weight, [out], fp32
+  at::Tensor down;       ///< trained, [rank, in]
+  at::Tensor up;         ///< trained, [out, rank]
 
  private:
   void require_eight_bits() const;
@@ -126,7 +142,7 @@ class lora_module : public torch::nn::Module {
 class lora : public torch::nn::ModuleHolder<lora_module> {
  public:
   using torch::nn::ModuleHolder<lora_module>::ModuleHolder;
-  using Impl = lora_module;
+  using Impl = lora_module;  ///< as LibTorch's holders name it
 };
 
 /// The keel::lora layers of a model.
@@ -149,6 +165,7 @@ std::vector<at::Tensor> trained_parameters(torch::nn::Module& model);
 /// Copies the tensors of a dense model into one with keel::lora layers, by name; the corrections stay as they are. Throws
 /// checkpoint_error (E04) for a tensor that is missing or of another shape, and changes nothing then.
 void load_base(torch::nn::Module& model, tensor_map const& dense);
+/// The same from a dense model.
 void load_base(torch::nn::Module& model, torch::nn::Module& dense);
 
 }  // namespace keel::inline KEEL_MODE

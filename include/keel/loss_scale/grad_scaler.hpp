@@ -24,16 +24,19 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// The loss scale of a loop of your own. Each rank may have one where all ranks give update() the same answer.
 class grad_scaler {
  public:
   /// keel::grad_scaler scaler{keel::loss_scale::fixed<1024.0>{}};
   template <policy_for<slot::loss_scale> Policy>
   explicit grad_scaler(Policy const&) : grad_scaler(detail::closed_settings<Policy>()) {}
+  /// With settings as a value, as of a recipe; dynamic from 65536 unless they say otherwise.
   explicit grad_scaler(loss_scale::settings const& settings = loss_scale::dynamic<>::configured)
       : settings_(settings),
         factor_(settings.kind == loss_scale::kind::none ? 1.0 : settings.initial),
         overflows_left_(settings.hysteresis) {}
 
+  /// By which scale() multiplies, and gradients are to be divided.
   double factor() const { return factor_; }
   /// In a row, since the scale last changed or an update overflowed.
   std::int64_t finite_updates() const { return finite_updates_; }

@@ -14,8 +14,10 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
+/// Counts, and limits, what LibTorch allocates on the CPU. One in a process.
 class budget {
  public:
+  /// `bytes`: the limit; 0: none. Throws std::logic_error where the process has a budget already.
   explicit budget(std::int64_t bytes = 0) {
     if (counts().counting.exchange(true))
       throw std::logic_error("keel::memory::budget: this process already has one; share it.");
@@ -32,11 +34,13 @@ class budget {
 
   /// Refuses allocations that would bring the bytes in use above `bytes`; 0 lifts the limit.
   void limit(std::int64_t bytes) { counts().limit = bytes; }
+  /// Bytes; 0: none.
   std::int64_t limit() const { return counts().limit; }
   /// Bytes that LibTorch holds on the CPU, of those allocated since the first budget of the process.
   std::int64_t allocated() const { return counts().allocated; }
   /// The most of them since the last reset_peak().
   std::int64_t peak() const { return counts().peaks[0]; }
+  /// peak() begins again with what is held now.
   void reset_peak() { counts().peaks[0] = counts().allocated.load(); }
   /// Allocations refused so far.
   std::int64_t refused() const { return counts().refused; }

@@ -13,9 +13,12 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
+/// Of an update.
 enum class phase : unsigned char { forward, backward, update };
+/// How many phases there are.
 inline constexpr std::size_t phases = 3;
 
+/// "forward", "backward" or "update".
 inline char const* to_string(phase which) {
   constexpr char const* names[] = {"forward", "backward", "update"};
   return names[static_cast<std::size_t>(which)];
@@ -29,6 +32,7 @@ struct usage {
   std::int64_t between = 0;                  ///< allocated at most since the update before: evaluations, saves, hooks, loading
   std::int64_t accumulated = 0;  ///< held before its last piece of a batch more than before its first, gradients included
   bool is_on_gpu = false;        ///< and not in the host's memory
+  /// The highest of the phases' peaks.
   std::int64_t peak() const { return *std::max_element(peaks.begin(), peaks.end()); }
   /// The phase of the highest peak.
   phase highest() const { return static_cast<phase>(std::max_element(peaks.begin(), peaks.end()) - peaks.begin()); }
@@ -36,9 +40,9 @@ struct usage {
 
 /// Where an update stood when memory ran out.
 struct shortage {
-  phase during = phase::forward;
-  std::int64_t pieces = 0;  ///< forward passes that the update had begun
-  usage so_far;             ///< what failed is not in it
+  phase during = phase::forward;  ///< the phase in which it ran out
+  std::int64_t pieces = 0;        ///< forward passes that the update had begun
+  usage so_far;                   ///< what failed is not in it
 };
 
 /// Called where phases begin. Costs a few atomic operations a phase where memory is counted, and one where it is not.

@@ -52,6 +52,7 @@ class pickle_writer {
 
 namespace keel::memory::inline KEEL_MODE {
 
+/// Records the process's allocations on the CPU for as long as it lives, in the format of LibTorch's memory snapshots.
 class recording final : private detail::allocation_listener {
  public:
   /// `most`: events that are kept; the newest count. Throws std::logic_error where something records already.

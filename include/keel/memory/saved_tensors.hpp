@@ -18,9 +18,11 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Hooks for the tensors that autograd saves on this thread, for as long as it lives. Throws error (E15) where the process has
+/// another autograd engine.
 class saved_tensor_scope {
  public:
-  using hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;
+  using hooks = std::unique_ptr<torch::autograd::SavedVariableHooks>;  ///< of LibTorch
   /// Called for every tensor that is saved; null: it is kept as it is.
   using maker = std::function<hooks()>;
 

@@ -46,6 +46,7 @@ std::int64_t allocated_on(c10::Device device);
 /// The peak between two of its readings. On a GPU the allocator has one peak for all, which a reading resets.
 class peak_watch {
  public:
+  /// Begins with what is held now.
   explicit peak_watch(c10::Device device);
   peak_watch(peak_watch const&) = delete;
   peak_watch& operator=(peak_watch const&) = delete;

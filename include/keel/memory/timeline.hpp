@@ -17,20 +17,26 @@
 
 namespace keel::memory::inline KEEL_MODE {
 
+/// What grows from update to update: held tensors in steps, a leak, or what is taken from the system beside them, fragmentation.
 enum class growth : unsigned char { unknown, flat, staircase, slope };
 
+/// "unknown", "flat", "staircase" or "slope".
 char const* to_string(growth found);
 
+/// The memory of a run's updates, and whether it grows.
 class timeline {
  public:
   /// Samples that a judgement looks back on, at each scale.
   static constexpr std::size_t length = 256;
 
+  /// What an update took; `update` counts the applied ones.
   void add(std::int64_t update, usage const& of);
 
   /// Bytes; 0 before the first update.
   std::int64_t peak() const { return peak_; }
+  /// The update of the peak.
   std::int64_t peak_update() const { return peak_update_; }
+  /// The phase of the peak.
   phase peak_phase() const { return peak_phase_; }
 
   /// The verdict of the finest scale that shows growth.

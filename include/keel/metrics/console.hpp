@@ -19,6 +19,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// How progress is shown.
 enum class console_mode : unsigned char {
   automatic,  ///< a bar on a terminal, lines elsewhere
   bar,
@@ -26,8 +27,10 @@ enum class console_mode : unsigned char {
   off,
 };
 
+/// Shows the progress of a run. One thread uses it.
 class console {
  public:
+  /// Writes to `out`; null: nowhere. `every`: without a terminal, updates of one line.
   console(std::FILE* out, console_mode mode, std::int64_t every)
       : out_(out), every_(every > 0 ? every : 1), mode_(out == nullptr ? console_mode::off : mode) {
     if (mode_ == console_mode::automatic) mode_ = ::isatty(::fileno(out_)) == 1 ? console_mode::bar : console_mode::lines;
@@ -42,6 +45,7 @@ class console {
   /// What gets every line that stays, also where nothing is printed; an empty function: nothing.
   void log_to(std::function<void(std::string const&)> log) { log_ = std::move(log); }
 
+  /// An update, or several.
   void show(update_metrics const& m);
 
   /// A separate line that stays, such as a rung taken or a checkpoint saved.

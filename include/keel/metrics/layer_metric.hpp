@@ -12,18 +12,21 @@ namespace metrics {
 
 // `key`: in layers.jsonl.
 
+/// L2 norm of a layer's gradients, before clipping.
 struct layer_gradient_norm
     : run_metric<units::one, reduce::mean, over_updates::last, reduce::max, reading_cost::some_updates_later> {
   static constexpr char const* name = "grad_norm";
   static constexpr char const* key = "grad_norm";
   static double of(layer_figures const& one) { return one.gradient_norm; }
 };
+/// L2 norm of a layer's parameters, after the update.
 struct layer_parameter_norm
     : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::some_updates_later> {
   static constexpr char const* name = "param_norm";
   static constexpr char const* key = "param_norm";
   static double of(layer_figures const& one) { return one.parameter_norm; }
 };
+/// L2 norm of what an update changed in a layer, over that of its parameters.
 struct layer_update_ratio
     : run_metric<units::share, reduce::max, over_updates::last, reduce::max, reading_cost::some_updates_later> {
   static constexpr char const* name = "update_ratio";
@@ -37,6 +40,7 @@ struct activation_mean
   static constexpr char const* key = "mean";
   static double of(activation_figures const& one) { return one.mean; }
 };
+/// Standard deviation of a unit's output in an update's first micro-batch.
 struct activation_deviation
     : run_metric<units::one, reduce::mean, over_updates::last, reduce::mean, reading_cost::some_updates_later> {
   static constexpr char const* name = "activation_std";
@@ -55,7 +59,9 @@ struct evaluation_perplexity : run_metric<units::one, reduce::mean, over_updates
 
 }  // namespace metrics
 
+/// What a layer has.
 using layer_metrics = run_metric_list<metrics::layer_gradient_norm, metrics::layer_parameter_norm, metrics::layer_update_ratio>;
+/// What a keel::unit has.
 using activation_metrics = run_metric_list<metrics::activation_mean, metrics::activation_deviation>;
 
 /// Calls `visit(metric, figures)` for each metric of one layer or one unit.

@@ -23,15 +23,16 @@ struct layer_figures {
 
 /// Of the output of a keel::unit in the update's first micro-batch; on a CPU of an even sample of at most 4,096 values.
 struct activation_figures {
-  std::string name;  ///< the module's, or "unit.N" for a function
-  double mean = 0.0;
-  double deviation = 0.0;
+  std::string name;        ///< the module's, or "unit.N" for a function
+  double mean = 0.0;       ///< of the output's elements
+  double deviation = 0.0;  ///< standard deviation of the output's elements
 };
 
+/// What one look at the layers found.
 struct layer_record {
-  std::int64_t update = 0;
-  std::vector<layer_figures> layers;
-  std::vector<activation_figures> activations;
+  std::int64_t update = 0;                                       ///< updates applied, the measured one included
+  std::vector<layer_figures> layers;                             ///< with parameters in the optimizer
+  std::vector<activation_figures> activations;                   ///< of units that ran
   std::vector<std::pair<std::string, histogram>> distributions;  ///< "gradients/NAME", "weights/NAME", "activations/NAME"
 };
 

@@ -37,9 +37,13 @@ namespace keel::inline KEEL_MODE {
 /// A value that all ranks combined, with what its metric says of it.
 class reduced_value {
  public:
+  /// The metric's.
   std::string const& name() const { return name_; }
+  /// Of all ranks.
   double value() const { return value_; }
+  /// The name of the metric's unit.
   char const* unit() const { return unit_; }
+  /// How the values of several updates become one.
   over_updates over() const { return over_; }
 
  private:
@@ -53,6 +57,7 @@ class reduced_value {
   over_updates over_;
 };
 
+/// A metric of your own, by the types of its reduction over ranks, its unit, and its reduction over updates.
 template <class Reduction = void, unit_of_measure Unit = units::one, over_updates Over = detail::as_over_ranks<Reduction>()>
 class metric {
  public:

@@ -13,6 +13,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Where the time of a run goes.
 enum class run_phase : unsigned char {
   data,  ///< from the end of one micro-batch to the next: in your own loop everything that stands between two calls
   forward,
@@ -21,8 +22,10 @@ enum class run_phase : unsigned char {
   saving,
   evaluating
 };
+/// How many phases there are.
 inline constexpr std::size_t run_phases = 6;
 
+/// Such as "data".
 inline char const* to_string(run_phase which) {
   constexpr char const* names[] = {"data", "forward", "backward", "update", "saving", "evaluating"};
   return names[static_cast<std::size_t>(which)];
@@ -30,9 +33,10 @@ inline char const* to_string(run_phase which) {
 
 /// Milliseconds of wall-clock time.
 struct phase_times {
-  std::array<double, run_phases> spent{};
+  std::array<double, run_phases> spent{};  ///< of each phase
   double total = 0.0;  ///< from the end of the update before to the end of this one, with what belongs to no phase
 
+  /// Of one phase.
   double of(run_phase which) const { return spent[static_cast<std::size_t>(which)]; }
   /// The share of all time; 0 where no time went by.
   double share(run_phase which) const { return total > 0.0 ? of(which) / total : 0.0; }
@@ -43,6 +47,7 @@ struct phase_times {
     archive("spent", spent);
     archive("total", total);
   }
+  /// Adds the times of further updates.
   phase_times& operator+=(phase_times const& other) {
     for (std::size_t i = 0; i < run_phases; ++i) spent[i] += other.spent[i];
     total += other.total;

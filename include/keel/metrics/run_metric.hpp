@@ -14,25 +14,28 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What the host pays to know a value.
 enum class reading_cost : unsigned char {
   none,               ///< the host knows it anyway
   with_the_update,    ///< comes with the one look at the device that decides the update
   some_updates_later  ///< comes from a device by itself; the host waits for it at the run's end alone
 };
 
+/// The base of a metric that a run measures by itself.
 template <unit_of_measure Unit, reduction OverMicroBatches, over_updates OverUpdates, reduction OverRanks, reading_cost Cost>
 struct run_metric {
-  using unit = Unit;
-  using over_micro_batches = OverMicroBatches;
-  static constexpr keel::over_updates over_updates = OverUpdates;
-  using over_ranks = OverRanks;
-  static constexpr reading_cost cost = Cost;
+  using unit = Unit;                                               ///< what it is measured in
+  using over_micro_batches = OverMicroBatches;                     ///< how the values of an update's micro-batches become one
+  static constexpr keel::over_updates over_updates = OverUpdates;  ///< how those of several updates do
+  using over_ranks = OverRanks;                                    ///< how those of the ranks do
+  static constexpr reading_cost cost = Cost;                       ///< what the host pays to know it
 };
 
 namespace metrics {
 
 // `of` reads a line of the record; nothing where it has no such value, as after updates that were all skipped.
 
+/// Weighted mean loss.
 struct loss : run_metric<units::one, reduce::mean, over_updates::mean, reduce::mean, reading_cost::with_the_update> {
   static constexpr char const* name = "train/loss";
   static std::optional<double> of(update_metrics const& m) { return m.applied > 0 ? std::optional(m.loss) : std::nullopt; }
@@ -51,10 +54,12 @@ struct learning_rate : run_metric<units::one, reduce::max, over_updates::last, r
     return m.applied > 0 ? std::optional(m.learning_rate) : std::nullopt;
   }
 };
+/// The epoch that the data is in, from 0.
 struct epoch : run_metric<units::epochs, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "train/epoch";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.epoch); }
 };
+/// Tokens of all ranks in a second; rows where batches are not made of tokens.
 struct tokens_per_second
     : run_metric<units::tokens_per_second, reduce::sum, over_updates::mean, reduce::sum, reading_cost::none> {
   static constexpr char const* name = "train/tokens_per_sec";
@@ -67,14 +72,17 @@ struct update_time : run_metric<units::seconds, reduce::sum, over_updates::mean,
   static constexpr char const* name = "train/step_time_sec";
   static std::optional<double> of(update_metrics const& m) { return m.milliseconds / 1e3 / static_cast<double>(m.updates); }
 };
+/// Updates that the run skipped so far.
 struct skipped : run_metric<units::updates, reduce::max, over_updates::last, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "stability/skipped";
   static std::optional<double> of(update_metrics const& m) { return static_cast<double>(m.skipped); }
 };
+/// Share of the applied updates that the clip policy changed.
 struct clip_fraction : run_metric<units::share, reduce::max, over_updates::mean, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "stability/clip_fraction";
   static std::optional<double> of(update_metrics const& m) { return m.clip_fraction; }
 };
+/// Factor on the loss.
 struct loss_scale : run_metric<units::one, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "stability/loss_scale";
   static std::optional<double> of(update_metrics const& m) { return m.loss_scale; }
@@ -118,6 +126,7 @@ struct smoothed_loss : run_metric<units::one, reduce::mean, over_updates::last, 
   static constexpr char const* name = "smoothed/loss";
   static std::optional<double> of(update_metrics const& m) { return m.smoothed_loss; }
 };
+/// Mean joint L2 norm of the last 128 accepted updates.
 struct smoothed_gradient_norm
     : run_metric<units::one, reduce::mean, over_updates::last, reduce::max, reading_cost::with_the_update> {
   static constexpr char const* name = "smoothed/grad_norm";
@@ -128,21 +137,27 @@ template <run_phase Phase>
 struct time_of : run_metric<units::seconds, reduce::sum, over_updates::mean, reduce::max, reading_cost::none> {
   static std::optional<double> of(update_metrics const& m) { return m.times.of(Phase) / 1e3 / static_cast<double>(m.updates); }
 };
+/// From the end of one micro-batch to the next one.
 struct time_of_data : time_of<run_phase::data> {
   static constexpr char const* name = "time/data";
 };
+/// Forward passes.
 struct time_of_forward : time_of<run_phase::forward> {
   static constexpr char const* name = "time/forward";
 };
+/// Backward passes.
 struct time_of_backward : time_of<run_phase::backward> {
   static constexpr char const* name = "time/backward";
 };
+/// Checks, clipping and the optimizer's step.
 struct time_of_update : time_of<run_phase::update> {
   static constexpr char const* name = "time/update";
 };
+/// How long training waited for saves.
 struct time_of_saving : time_of<run_phase::saving> {
   static constexpr char const* name = "time/saving";
 };
+/// Evaluations.
 struct time_of_evaluating : time_of<run_phase::evaluating> {
   static constexpr char const* name = "time/evaluating";
 };
@@ -165,14 +180,17 @@ struct max_reserved : run_metric<units::bytes, reduce::max, over_updates::max, r
 struct gpu_allocated : run_metric<units::gigabytes, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/allocated_gb";
   static std::optional<double> of(update_metrics const& m) { return of_gpu(m, m.memory ? m.memory->held : 0); }
+  /// So many bytes in gigabytes; nothing without a GPU.
   static std::optional<double> of_gpu(update_metrics const& m, std::int64_t bytes) {
     return m.memory && m.memory->is_on_gpu ? std::optional(static_cast<double>(bytes) / 1e9) : std::nullopt;
   }
 };
+/// The highest peak of a GPU.
 struct gpu_peak : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/peak_gb";
   static std::optional<double> of(update_metrics const& m) { return gpu_allocated::of_gpu(m, m.memory ? m.memory->peak() : 0); }
 };
+/// What LibTorch took from the GPU's driver.
 struct gpu_reserved : run_metric<units::gigabytes, reduce::max, over_updates::max, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/reserved_gb";
   static std::optional<double> of(update_metrics const& m) {
@@ -188,10 +206,12 @@ struct gpu_memory : run_metric<units::share, reduce::max, over_updates::last, re
     return total > 0.0 ? std::optional(*m.gpu->memory_used / total) : std::nullopt;
   }
 };
+/// Share of the time in which the GPU ran a kernel.
 struct gpu_utilization : run_metric<units::share, reduce::mean, over_updates::last, reduce::min, reading_cost::none> {
   static constexpr char const* name = "gpu/utilization";
   static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->utilization : std::nullopt; }
 };
+/// Of the GPU.
 struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::last, reduce::max, reading_cost::none> {
   static constexpr char const* name = "gpu/temperature";
   static std::optional<double> of(update_metrics const& m) { return m.gpu ? m.gpu->temperature : std::nullopt; }
@@ -199,9 +219,11 @@ struct gpu_temperature : run_metric<units::degrees, reduce::max, over_updates::l
 
 }  // namespace metrics
 
+/// Metrics, in the order of records.
 template <class... Metrics>
 struct run_metric_list {};
 
+/// What a run measures by itself.
 using run_metrics =
     run_metric_list<metrics::loss, metrics::gradient_norm, metrics::learning_rate, metrics::epoch, metrics::tokens_per_second,
                     metrics::update_time, metrics::skipped, metrics::clip_fraction, metrics::loss_scale, metrics::rollbacks,

@@ -17,8 +17,8 @@ struct histogram;
 
 /// A value and its name, such as "train/loss"; README.md in this folder lists the names.
 struct named_value {
-  std::string name;
-  double value;
+  std::string name;  ///< such as "train/loss"
+  double value;      ///< of all ranks
 };
 
 /// A run calls these on a thread that is the sink's alone, one at a time, in their order and within a second or so, so that a slow
@@ -32,6 +32,7 @@ class metric_sink {
 
   /// What was measured up to an update.
   virtual void scalars(std::int64_t update, std::span<named_value const> values) = 0;
+  /// Of gradients, weights or activations, as options.histograms_every says.
   virtual void distribution(std::int64_t /*update*/, std::string_view /*name*/, histogram const& /*values*/) {}
   /// Markdown.
   virtual void text(std::int64_t /*update*/, std::string_view /*name*/, std::string_view /*words*/) {}

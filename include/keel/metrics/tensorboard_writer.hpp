@@ -36,6 +36,7 @@ class tensorboard_writer {
   void scalar(std::string_view tag, double value, std::int64_t step);
   /// All of one step.
   void scalars(std::span<named_value const> values, std::int64_t step);
+  /// The distribution of a tensor's elements.
   void histogram(std::string_view tag, keel::histogram const& values, std::int64_t step);
   /// Words are Markdown.
   void text(std::string_view tag, std::string_view words, std::int64_t step);
@@ -43,8 +44,10 @@ class tensorboard_writer {
   /// directory. TensorBoard's reader in Python hides all of it; its faster one hides a tag's once the tag is written again.
   void restarted_after(std::int64_t step);
 
+  /// Writes what waits to the file.
   void flush();
 
+  /// Its path.
   std::filesystem::path const& file() const { return file_.name(); }
 
  private:

@@ -11,12 +11,15 @@ namespace units {
 struct one {
   static constexpr char const* name = "";
 };
+/// A part of 1.
 struct share {
   static constexpr char const* name = "of 1";
 };
+/// Updates of the optimizer.
 struct updates {
   static constexpr char const* name = "updates";
 };
+/// Passes over the data.
 struct epochs {
   static constexpr char const* name = "epochs";
 };
@@ -24,12 +27,15 @@ struct epochs {
 struct tokens {
   static constexpr char const* name = "tokens";
 };
+/// Tokens, or rows, in a second.
 struct tokens_per_second {
   static constexpr char const* name = "tokens/s";
 };
+/// Wall-clock time.
 struct seconds {
   static constexpr char const* name = "s";
 };
+/// Of memory.
 struct bytes {
   static constexpr char const* name = "bytes";
 };
@@ -37,11 +43,13 @@ struct bytes {
 struct gigabytes {
   static constexpr char const* name = "GB";
 };
+/// Of a device.
 struct degrees {
   static constexpr char const* name = "degrees Celsius";
 };
 }  // namespace units
 
+/// A type with `static constexpr char const* name`.
 template <class Type>
 concept unit_of_measure = requires {
   { Type::name } -> std::convertible_to<char const*>;

@@ -21,10 +21,12 @@ enum class nonfinite_place : unsigned char {
   transient,        ///< the same update is finite the second time
   unknown           ///< the update could not run again, as `detail` says
 };
+/// The name of the place, as records have it.
 char const* to_string(nonfinite_place which);
 
+/// Where the first value that is not finite came from.
 struct nonfinite_origin {
-  nonfinite_place place = nonfinite_place::unknown;
+  nonfinite_place place = nonfinite_place::unknown;  ///< where it was found
   std::string value;      ///< "nan", "inf" or "-inf"; of a buffer that the update made non-finite the batch's largest number
   std::string operation;  ///< as the program calls it, "aten::log"; in a backward pass autograd's, "LogBackward0"
   std::string kernel;     ///< the operation inside that one which made the value, where it is another

@@ -43,6 +43,7 @@ struct adam_types<torch::optim::Adam> {
   static constexpr bool decoupled = false;
 };
 
+/// keel::adam and keel::adamw: LibTorch's constructors, options and state, and a vectorised update.
 template <class Base>
 class adam_engine : public Base, public update_engine {
   using options_type = typename adam_types<Base>::options;

@@ -21,10 +21,12 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// LibTorch's SGD, vectorised; the constructors are LibTorch's.
 class sgd : public torch::optim::SGD, public update_engine {
  public:
   using torch::optim::SGD::SGD;
 
+  /// As LibTorch's: one update with the gradients as they are.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override;
 
   void prepare() override;

@@ -7,7 +7,7 @@ namespace keel {
 
 /// The id of a rule as a template argument: up to eight letters in one number.
 struct rule_id {
-  unsigned long long packed = 0;
+  unsigned long long packed = 0;  ///< the letters, the last one in the lowest byte
 
   constexpr rule_id() = default;
   /// Of longer words the end counts: no rule has that name, which D22 says.
@@ -17,9 +17,10 @@ struct rule_id {
   friend constexpr bool operator==(rule_id const&, rule_id const&) = default;
 };
 
+/// Stands in a recipe and lets it break the rule with this id.
 template <rule_id Id>
 struct accept {
-  static constexpr rule_id accepted_rule = Id;
+  static constexpr rule_id accepted_rule = Id;  ///< the rule
 };
 
 /// How many rules one recipe may accept.

@@ -26,61 +26,75 @@ enum class is : unsigned char {
 /// Of a metric by the name that sinks know (keel/metrics/README.md), or that the program logs; layers come at their cadence. "eval/loss" has a value an evaluation;
 /// "eval/loss_ratio" is that over the mean of the last training losses.
 struct condition {
-  char const* metric = nullptr;
-  health::is is = is::above;
-  double threshold = 0.0;
-  int window = 1;  ///< values, at most 4096
+  char const* metric = nullptr;  ///< by name; null: there is not a condition here
+  health::is is = is::above;     ///< what the values are
+  double threshold = 0.0;        ///< a value, a factor or a share, as `is` says
+  int window = 1;                ///< values, at most 4096
 };
 
+/// How bad it is.
 enum class severity : unsigned char { notice, warning, critical };
 
 /// Of which part of a run an alarm is. The warm-up is the schedule's, and the first 20 updates of every run.
 enum class part : unsigned char { after_warmup, warmup };
 
+/// The most conditions that one alarm has.
 inline constexpr int most_conditions = 3;
+/// The most causes, and the most fixes, that one alarm has.
 inline constexpr int most_words = 6;
 
+/// An alarm: when it is raised, and what a person may do about it.
 struct alarm {
-  char const* name;
-  condition conditions[most_conditions] = {};  ///< all of them hold, where the alarm is raised
-  health::severity severity = severity::warning;
-  health::part part = part::after_warmup;
-  char const* symptom = "";             ///< what is seen
-  char const* causes[most_words] = {};  ///< likely ones first
-  char const* fixes[most_words] = {};   ///< least invasive first
+  char const* name;                               ///< in events, records and recipes
+  condition conditions[most_conditions] = {};     ///< all of them hold, where the alarm is raised
+  health::severity severity = severity::warning;  ///< how bad it is
+  health::part part = part::after_warmup;         ///< of the run, in which it is looked at
+  char const* symptom = "";                       ///< what is seen
+  char const* causes[most_words] = {};            ///< likely ones first
+  char const* fixes[most_words] = {};             ///< least invasive first
 };
 
+/// What the run does when an alarm is raised; policy/health.hpp explains each.
 enum class action : unsigned char { log, checkpoint, incident, stop };
 
+/// "notice", "warning" or "critical".
 constexpr char const* to_string(severity which) {
   constexpr char const* names[] = {"notice", "warning", "critical"};
   return names[static_cast<int>(which)];
 }
+/// "log", "checkpoint", "incident" or "stop".
 constexpr char const* to_string(action which) {
   constexpr char const* names[] = {"log", "checkpoint", "incident", "stop"};
   return names[static_cast<int>(which)];
 }
 
 // Actions as they are typed.
+/// An action: writes the alarm into the record, which every alarm does.
 struct log {
   static constexpr health::action does = action::log;
 };
+/// An action: also saves a checkpoint at the next update boundary.
 struct checkpoint {
   static constexpr health::action does = action::checkpoint;
 };
+/// An action: also writes the values that raised it into the run directory.
 struct incident {
   static constexpr health::action does = action::incident;
 };
+/// An action: also ends the run at the next update boundary, with its checkpoint.
 struct stop {
   static constexpr health::action does = action::stop;
 };
 
+/// A type with `static constexpr keel::health::alarm configured`.
 template <class Type>
 concept alarm_type = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Type::configured)>, alarm>; };
 
+/// The alarms of a set, in order.
 template <class... Alarms>
 struct alarm_list {};
 
+/// A type with `using alarms = alarm_list<..>`, such as sft.
 template <class Type>
 concept alarm_set = requires { typename Type::alarms; };
 
@@ -88,8 +102,8 @@ concept alarm_set = requires { typename Type::alarms; };
 template <class Entry, class Action>
   requires requires { action(Action::does); }
 struct then {
-  using entry = Entry;
-  static constexpr action does = Action::does;
+  using entry = Entry;                          ///< the alarm or set
+  static constexpr action does = Action::does;  ///< what the run does
 };
 
 }  // namespace keel::health

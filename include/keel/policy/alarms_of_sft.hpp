@@ -232,6 +232,7 @@ struct gpu_is_hot {
                                     .fixes = {"look at its fans and the air around it", "a lower power limit"}};
 };
 
+/// What health::sft watches.
 using alarms_of_sft =
     alarm_list<loss_spikes, loss_diverges, loss_drifts_up, loss_is_stuck, loss_is_constant, loss_oscillates,
                gradient_norm_spikes, gradient_norm_is_high, gradient_norm_oscillates, gradients_vanish, learning_rate_is_zero,

@@ -27,13 +27,14 @@ struct checkpoint;
 namespace keel::checkpoint {
 
 enum class kind : unsigned char { never, every_steps, every_seconds, young_daly, every_epochs, every_tokens };
+/// What the best checkpoint is judged by.
 enum class metric : unsigned char { none, training_loss, evaluation_loss };
 
 struct settings {
   checkpoint::kind kind = kind::never;
-  long long interval = 0;  ///< updates, seconds, epochs or tokens, by kind
-  long long keep = 2;      ///< newest checkpoints that stay
-  bool asynchronous = false;
+  long long interval = 0;                                ///< updates, seconds, epochs or tokens, by kind
+  long long keep = 2;                                    ///< newest checkpoints that stay
+  bool asynchronous = false;                             ///< training stands still for a copy in host memory alone
   long long mean_time_between_failures = 0;              ///< seconds
   bool best = false;                                     ///< the best one stays beside the newest
   checkpoint::metric metric = checkpoint::metric::none;  ///< what the best one is judged by
@@ -61,10 +62,12 @@ struct keep_every : sets<&settings::keep_every, Updates.count> {};
 struct drop_when_busy : sets<&settings::drop_when_busy, true> {};
 template <long long InARow>
 struct failures : sets<&settings::failures, InARow> {};
+/// Keeps the best checkpoint, and saves as soon as an evaluation is the best so far.
 struct on_best {
   static constexpr void apply(settings& to) { to.best = to.on_best = true; }
 };
 struct keep_best : sets<&settings::best, true> {};
+/// Keeps the best `Count` checkpoints.
 template <long long Count>
 struct keep_k_best {
   static constexpr void apply(settings& to) {
@@ -76,6 +79,7 @@ struct on_exception : sets<&settings::on_exception, true> {};
 struct by_training_loss : sets<&settings::metric, metric::training_loss> {};
 struct by_evaluation_loss : sets<&settings::metric, metric::evaluation_loss> {};
 
+/// Judges checkpoints by what the slot evaluation monitors.
 using by_evaluation = by_evaluation_loss;
 
 constexpr settings at(epochs interval) { return {.kind = kind::every_epochs, .interval = interval.count}; }

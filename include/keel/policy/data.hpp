@@ -18,15 +18,15 @@ struct data;
 namespace keel::data {
 
 struct settings {
-  bool ragged = false;
-  bool token_weighted = false;
-  bool packed = false;
-  bool grouped = false;
-  bool endless = false;
-  bool finite = false;
-  bool drops_last = false;
-  bool single_pass = false;
-  long long rows = 0;  ///< in the whole data set; 0: not declared
+  bool ragged = false;          ///< micro-batches differ in how much they hold: masked or packed tokens
+  bool token_weighted = false;  ///< the loss comes with its weight, keel::weighted_loss
+  bool packed = false;          ///< several samples in one row
+  bool grouped = false;         ///< the batch's slice() never cuts a group
+  bool endless = false;         ///< no end and no size
+  bool finite = false;          ///< ends, maybe at another step on each rank
+  bool drops_last = false;      ///< every rank has the same number of batches
+  bool single_pass = false;     ///< cannot be read again
+  long long rows = 0;           ///< in the whole data set; 0: not declared
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

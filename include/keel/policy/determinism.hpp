@@ -18,7 +18,7 @@ enum class kind : unsigned char { off, seeded, strict };
 
 struct settings {
   determinism::kind kind = kind::off;
-  unsigned long long seed = 0;
+  unsigned long long seed = 0;  ///< of LibTorch's generators
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

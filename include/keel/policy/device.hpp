@@ -17,7 +17,7 @@ enum class kind : unsigned char { any, cpu, cuda };
 
 struct settings {
   device::kind kind = kind::any;
-  bool device_assert = false;
+  bool device_assert = false;  ///< its kernels assert
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -13,35 +13,41 @@ constexpr bool is_one_of(Value) {
 
 /// A number of parameter updates.
 struct steps {
-  long long count = 0;
+  long long count = 0;  ///< updates
   friend constexpr bool operator==(steps const&, steps const&) = default;
 };
 
 /// Wall-clock time in seconds.
 struct seconds {
-  long long count = 0;
+  long long count = 0;  ///< seconds
   friend constexpr bool operator==(seconds const&, seconds const&) = default;
 };
 
 /// Passes over the data.
 struct epochs {
-  long long count = 0;
+  long long count = 0;  ///< epochs
   friend constexpr bool operator==(epochs const&, epochs const&) = default;
 };
 
 /// Tokens that training consumed; rows where a batch has no tokens.
 struct tokens {
-  long long count = 0;
+  long long count = 0;  ///< tokens
   friend constexpr bool operator==(tokens const&, tokens const&) = default;
 };
 
 namespace literals {
 
+/// `500_steps`: updates.
 consteval steps operator""_steps(unsigned long long count) { return {static_cast<long long>(count)}; }
+/// `2_epochs`
 consteval epochs operator""_epochs(unsigned long long count) { return {static_cast<long long>(count)}; }
+/// `10'000'000_tokens`
 consteval tokens operator""_tokens(unsigned long long count) { return {static_cast<long long>(count)}; }
+/// `30_s`: seconds.
 consteval seconds operator""_s(unsigned long long count) { return {static_cast<long long>(count)}; }
+/// `10_min`: minutes, in seconds.
 consteval seconds operator""_min(unsigned long long count) { return {static_cast<long long>(count * 60)}; }
+/// `2_h`: hours, in seconds.
 consteval seconds operator""_h(unsigned long long count) { return {static_cast<long long>(count * 3600)}; }
 
 }  // namespace literals

@@ -24,17 +24,17 @@ enum class kind : unsigned char { none, every, every_epochs };
 
 struct settings {
   evaluation::kind kind = kind::none;
-  long long interval = 0;    ///< updates or epochs, by kind
-  long long batches = 0;     ///< in one evaluation; 0: all
-  long long early_stop = 0;  ///< evaluations in a row without a better value; 0: never
-  double min_delta = 0.0;    ///< by which a value must be better to count for early_stop
-  long long not_before = 0;  ///< updates before which early_stop does not end the run
-  double stop_at = 0.0;      ///< value that ends the run
-  bool has_stop_at = false;
-  bool stop_on_nonfinite = false;
-  bool larger = false;    ///< is better
-  bool averaged = false;  ///< the moving average is evaluated, and not the parameters
-  short_name monitor{};   ///< what is judged; empty: the first value of the first evaluation
+  long long interval = 0;          ///< updates or epochs, by kind
+  long long batches = 0;           ///< in one evaluation; 0: all
+  long long early_stop = 0;        ///< evaluations in a row without a better value; 0: never
+  double min_delta = 0.0;          ///< by which a value must be better to count for early_stop
+  long long not_before = 0;        ///< updates before which early_stop does not end the run
+  double stop_at = 0.0;            ///< value that ends the run
+  bool has_stop_at = false;        ///< stop_at was given
+  bool stop_on_nonfinite = false;  ///< a NaN or an infinity ends the run
+  bool larger = false;             ///< is better
+  bool averaged = false;           ///< the moving average is evaluated, and not the parameters
+  short_name monitor{};            ///< what is judged; empty: the first value of the first evaluation
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -47,6 +47,7 @@ template <number Difference>
 struct min_delta : sets<&settings::min_delta, Difference> {};
 template <steps Updates>
 struct not_before : sets<&settings::not_before, Updates.count> {};
+/// Ends the run when the judged value reaches this one.
 template <number Value>
 struct stop_at {
   static constexpr void apply(settings& to) {

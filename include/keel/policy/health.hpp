@@ -45,7 +45,7 @@ struct off : fills<slot::health> {
 };
 struct sft : fills<slot::health> {
   static constexpr settings configured{kind::sft, 0};
-  using alarms = alarms_of_sft;
+  using alarms = alarms_of_sft;  ///< its alarms
 };
 struct grpo : fills<slot::health> {
   static constexpr settings configured{kind::grpo, 0};
@@ -56,13 +56,13 @@ struct ebft : fills<slot::health> {
 template <class... Entries>
 struct watch : fills<slot::health> {
   static constexpr settings configured{kind::watch, static_cast<int>(sizeof...(Entries))};
-  using alarms = alarm_list<Entries...>;
+  using alarms = alarm_list<Entries...>;  ///< its alarms
 };
 
 /// An alarm of a recipe, and what the run does when it is raised.
 struct watched_alarm {
-  health::alarm const* what = nullptr;
-  health::action does = action::log;
+  health::alarm const* what = nullptr;  ///< the alarm
+  health::action does = action::log;    ///< what the run does
 };
 
 namespace detail {

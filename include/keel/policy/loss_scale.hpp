@@ -21,7 +21,7 @@ enum class kind : unsigned char { none, fixed, dynamic };
 
 struct settings {
   loss_scale::kind kind = kind::none;
-  double initial = 1.0;
+  double initial = 1.0;              ///< the scale that a run begins with
   double growth = 2.0;               ///< factor after `growth_interval` finite steps in a row
   double backoff = 0.5;              ///< factor after an overflow
   long long growth_interval = 2000;  ///< updates that were applied

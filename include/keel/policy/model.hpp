@@ -20,17 +20,17 @@ struct model;
 namespace keel::model {
 
 struct settings {
-  bool partly_frozen = false;
-  bool adapters = false;
-  bool batch_norm = false;
-  bool dropout = false;
-  bool tied_weights = false;
-  bool routing = false;
-  bool inner_gradients = false;
-  bool half_parameters = false;
-  bool bfloat16_parameters = false;
-  bool sequence_boundaries = false;
-  bool inputs_require_grad = false;
+  bool partly_frozen = false;        ///< some parameters do not require grad
+  bool adapters = false;             ///< the trained parameters are adapters of frozen ones
+  bool batch_norm = false;           ///< has batch norms
+  bool dropout = false;              ///< has dropout
+  bool tied_weights = false;         ///< one parameter stands in several places
+  bool routing = false;              ///< which rows go where depends on the data
+  bool inner_gradients = false;      ///< calls autograd's grad in its forward pass
+  bool half_parameters = false;      ///< has parameters in fp16
+  bool bfloat16_parameters = false;  ///< has parameters in bf16
+  bool sequence_boundaries = false;  ///< attention stops at the boundary of packed sequences
+  bool inputs_require_grad = false;  ///< what enters each keel::unit requires grad although parameters before it are frozen
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -54,6 +54,7 @@ template <class Fact>
 concept fact = option_of<Fact, settings>;
 
 struct frozen : sets<&settings::partly_frozen, true> {};
+/// The trained parameters are adapters of frozen ones.
 struct adapters {
   static constexpr void apply(settings& to) { to.partly_frozen = to.adapters = true; }
 };

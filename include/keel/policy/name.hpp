@@ -5,15 +5,17 @@ namespace keel {
 
 /// At most 47 bytes, with a zero after them.
 struct short_name {
-  static constexpr int longest = 47;
-  char letters[longest + 1] = {};
+  static constexpr int longest = 47;  ///< bytes without the zero
+  char letters[longest + 1] = {};     ///< the text, with zeros after it
 
   constexpr short_name() = default;
+  /// A literal of at most 47 bytes.
   template <int Size>
     requires(Size <= longest + 1)
   consteval short_name(char const (&name)[Size]) {
     for (int i = 0; i < Size; ++i) letters[i] = name[i];
   }
+  /// True without a letter.
   constexpr bool empty() const { return letters[0] == '\0'; }
   friend constexpr bool operator==(short_name const&, short_name const&) = default;
 };

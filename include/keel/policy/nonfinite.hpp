@@ -25,6 +25,7 @@ enum class kind : unsigned char { raise, warn, skip, rollback };
 /// What lower_lr multiplies the learning rate by, once a rollback.
 inline constexpr double lowered_by = 0.5;
 
+/// What a rollback changes, so that the run does not come to the same update again.
 enum class change : unsigned char { nothing, skip_data, lower_lr, reseed };
 
 struct settings {
@@ -47,6 +48,7 @@ template <long long Count>
 struct attempts : sets<&settings::attempts, Count> {};
 struct exceptions : sets<&settings::exceptions, true> {};
 
+/// `raise` with options.
 template <option... Options>
 struct raise_with : configures<slot::nonfinite, settings{}, Options...> {};
 using raise = raise_with<>;

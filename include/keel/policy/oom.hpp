@@ -41,28 +41,31 @@ enum class rung_kind : unsigned char {
 /// How much a rung disturbs the experiment; a ladder only gets stronger (O06).
 enum class disturbance : unsigned char { transparent, numeric, semantic, terminal };
 
+/// What a rung is. keel's rungs and custom ones have it as `rung`.
 struct rung_settings {
   rung_kind kind = rung_kind::none;
-  oom::disturbance disturbance = disturbance::transparent;
-  recompute_kind recompute = recompute_kind::none;  ///< enable_recompute: the mode that it turns on
-  long long length = 0;                             ///< shorten_sequence: tokens
-  bool keeps_effective_batch = true;
-  bool agreed = true;  ///< all ranks take the rung together; a custom rung says so (O01)
+  oom::disturbance disturbance = disturbance::transparent;  ///< how much it disturbs the experiment
+  recompute_kind recompute = recompute_kind::none;          ///< enable_recompute: the mode that it turns on
+  long long length = 0;                                     ///< shorten_sequence: tokens
+  bool keeps_effective_batch = true;                        ///< the update has as many rows as before
+  bool agreed = true;                                       ///< all ranks take the rung together; a custom rung says so (O01)
   friend constexpr bool operator==(rung_settings const&, rung_settings const&) = default;
 };
 
+/// The most rungs that one ladder has.
 inline constexpr int max_rungs = 16;
 
 struct settings {
   oom::kind kind = kind::raise;
-  int count = 0;
-  rung_settings rungs[max_rungs] = {};
-  int misfits = 0;  ///< entries that are not rungs, and rungs that turn on anything but recompute (O23)
-  bool releases = false;
-  long long release_after = 0;  ///< updates without trouble after which the last rung is released
+  int count = 0;                        ///< rungs of the ladder
+  rung_settings rungs[max_rungs] = {};  ///< from the first that is taken to the last
+  int misfits = 0;                      ///< entries that are not rungs, and rungs that turn on anything but recompute (O23)
+  bool releases = false;                ///< release_after was given
+  long long release_after = 0;          ///< updates without trouble after which the last rung is released
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
+/// True if the ladder has a rung of this kind.
 constexpr bool has_rung(settings const& ladder, rung_kind kind) {
   for (int i = 0; i < ladder.count; ++i) {
     if (ladder.rungs[i].kind == kind) return true;
@@ -75,42 +78,52 @@ constexpr bool is_releasable(rung_settings const& rung) {
   return rung.disturbance < disturbance::semantic && rung.kind != rung_kind::custom;
 }
 
+/// A rung: the same update in micro-batches of half the rows.
 struct halve_micro_batch {
   static constexpr rung_settings rung{.kind = rung_kind::halve_micro_batch};
 };
+/// A type that is not a policy of recompute; rejected (O23).
 template <class Recompute>
 struct enable_recompute {
   static constexpr rung_settings rung{.kind = rung_kind::none};
 };
+/// A rung: turns recompute on, in the mode of this policy, such as keel::recompute::non_reentrant.
 template <policy Recompute>
   requires(std::is_same_v<typename Recompute::in_slot, slot::recompute>)
 struct enable_recompute<Recompute> {
   static constexpr rung_settings rung{.kind = rung_kind::enable_recompute, .recompute = Recompute::configured.kind};
 };
+/// A rung: moves the optimizer's state to host memory.
 struct offload_optimizer {
   static constexpr rung_settings rung{.kind = rung_kind::offload_optimizer};
 };
+/// A rung: takes LibTorch's fused attention, which rounds differently.
 struct fused_attention {
   static constexpr rung_settings rung{.kind = rung_kind::fused_attention, .disturbance = disturbance::numeric};
 };
+/// A rung: keeps the frozen base of a LoRA model in 8 bits. Before the first update only.
 struct quantize_base {
   static constexpr rung_settings rung{.kind = rung_kind::quantize_base, .disturbance = disturbance::semantic};
 };
+/// A rung: cuts sequences to this many tokens. Before the first update only.
 template <long long Tokens>
 struct shorten_sequence {
   static constexpr rung_settings rung{
       .kind = rung_kind::shorten_sequence, .disturbance = disturbance::semantic, .length = Tokens};
 };
+/// The last rung: saves a checkpoint and returns result::gave_up.
 struct give_up {
   static constexpr rung_settings rung{.kind = rung_kind::give_up, .disturbance = disturbance::terminal};
 };
 
+/// A type with `static constexpr keel::oom::rung_settings rung`.
 template <class Type>
 concept rung = requires { requires std::is_same_v<std::remove_cvref_t<decltype(Type::rung)>, rung_settings>; };
 
 struct raise : fills<slot::oom> {
   static constexpr settings configured{};
 };
+/// Releases the last rung after so many updates without trouble.
 template <steps Updates>
 struct release_after {
   static constexpr void apply(settings& to) { to.releases = true, to.release_after = Updates.count; }
@@ -152,7 +165,7 @@ struct ladder : fills<slot::oom> {
 
  public:
   static constexpr settings configured = fold();
-  static constexpr bool options_agree = options <= 1;
+  static constexpr bool options_agree = options <= 1;  ///< false with two release_after
 };
 
 /// The rungs of a ladder, as files and prints have them.

@@ -18,11 +18,11 @@ struct optimizer;
 namespace keel::optimizer {
 
 struct settings {
-  bool closure = false;
-  bool unscales = false;
-  bool whole_tensors = false;
-  bool device_only = false;
-  bool state_on_host = false;
+  bool closure = false;        ///< evaluates the loss from inside its step, as LBFGS does
+  bool unscales = false;       ///< divides by the loss scale by itself
+  bool whole_tensors = false;  ///< an update needs whole parameters: LAMB, Muon, Shampoo
+  bool device_only = false;    ///< its kernels take no host memory
+  bool state_on_host = false;  ///< keeps its moments in host memory by itself
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

@@ -57,6 +57,7 @@ enum class kind : unsigned char {
   custom
 };
 
+/// The most milestones that one schedule has.
 inline constexpr int max_milestones = 8;
 
 struct settings {
@@ -122,6 +123,7 @@ template <steps Duration>
 struct cycle : sets<&settings::cycle, Duration.count> {};
 template <long long Factor>
 struct cycle_factor : sets<&settings::cycle_factor, Factor> {};
+/// Updates of the run after each of which multi_step lowers the rate; at most eight.
 template <steps... Updates>
 struct milestones {
   static constexpr void apply(settings& to) {
@@ -147,9 +149,11 @@ constexpr settings start_of(kind k) {
   return s;
 }
 
+/// The base of keel's schedules.
 template <kind Kind, option... Options>
 struct shape : configures<slot::schedule, start_of(Kind), Options...> {};
 
+/// `constant` with options: after a linear rise, warmup<D>, the program's rate.
 template <option... Options>
 struct constant_with : shape<kind::constant, Options...> {};
 using constant = constant_with<>;

@@ -30,7 +30,7 @@ namespace keel {
 /// The base of every policy: `struct mine : keel::fills<keel::slot::clip> { .. };`
 template <class Slot>
 struct fills {
-  using in_slot = Slot;
+  using in_slot = Slot;  ///< the slot that the policy fills
   /// False if two options of the policy contradict each other (rule D20).
   static constexpr bool options_agree = true;
   /// False if its interval has no unit that the policy takes (rule D26).
@@ -48,9 +48,10 @@ struct policy_entry {
   char const* typed = nullptr;     ///< its name in C++: another one, or the same where the options have a separate template
 };
 
+/// The policies of a slot, in the order of tables.
 template <class Settings, int Count>
 struct policy_list {
-  policy_entry<Settings> all[Count];
+  policy_entry<Settings> all[Count];  ///< a policy each
 };
 
 /// The base of a slot's description, with what most slots have in common.
@@ -63,6 +64,7 @@ struct slot_description {
   static constexpr char const* keep_one = nullptr;
   /// True if both are of the same policy, whatever its arguments.
   static constexpr bool is_same_policy(auto const& a, auto const& b) { return a.kind == b.kind; }
+  /// Names the fields of the slot's settings, in order; none.
   static constexpr void fields(auto& /*settings*/, auto& /*field*/) {}
 };
 
@@ -106,11 +108,14 @@ concept option_of = requires { static_cast<void (*)(Settings&)>(&Option::apply);
 /// An option that sets one member: `template <long long N> struct keep : sets<&settings::keep, N> {};`
 template <auto Member, auto Value>
 struct sets;
+/// The same, with the member's type.
 template <class Settings, class Type, Type Settings::* Member, auto Value>
 struct sets<Member, Value> {
+  /// Sets the member.
   static constexpr void apply(Settings& to) { to.*Member = Value; }
 };
 
+/// The settings with all options applied, in their order.
 template <class Settings, class... Options>
 constexpr Settings with_options(Settings settings) {
   (Options::apply(settings), ...);
@@ -140,9 +145,11 @@ constexpr bool options_agree(Settings const& initial) {
 /// The base of a policy with options: what they make of `Start`.
 template <class Slot, auto Start, class... Options>
 struct configures : fills<Slot> {
-  // Without const, which g++ 12 puts there.
+  /// The slot's settings; without const, which g++ 12 puts there.
   using settings = std::remove_const_t<decltype(Start)>;
+  /// What the policy sets of its slot.
   static constexpr settings configured = with_options<settings, Options...>(Start);
+  /// False if two options contradict each other (rule D20).
   static constexpr bool options_agree = keel::options_agree<settings, Options...>(Start);
 };
 

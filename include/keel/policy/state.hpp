@@ -18,18 +18,23 @@ namespace keel {
 
 /// Stands for any archive where only the shape of `visit` is asked for.
 struct archive_probe {
+  /// Takes a field by its name.
   template <class Field>
   constexpr void operator()(char const* /*name*/, Field& /*field*/) const {}
 };
 
+/// A state that lists its fields: `void visit(auto& archive)`.
 template <class State>
 concept saveable = requires(State& state, archive_probe& archive) { state.visit(archive); };
 
+/// A policy that names its state: `struct state`.
 template <class Policy>
 concept stateful = requires { typename Policy::state; };
 
+/// False for a stateful policy whose state does not list its fields (S05).
 template <class Policy>
 inline constexpr bool state_is_saveable = true;
+/// As above.
 template <stateful Policy>
 inline constexpr bool state_is_saveable<Policy> = saveable<typename Policy::state>;
 

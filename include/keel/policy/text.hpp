@@ -11,10 +11,12 @@ namespace keel {
 template <int Capacity>
 class text {
  public:
+  /// Appends words.
   constexpr text& operator<<(char const* words) {
     while (*words != '\0') put(*words++);
     return *this;
   }
+  /// Appends a number in decimal digits.
   constexpr text& operator<<(unsigned long long number) {
     char digits[20] = {};
     int count = 0;
@@ -25,10 +27,12 @@ class text {
     while (count > 0) put(digits[--count]);
     return *this;
   }
+  /// Appends a number in decimal digits.
   constexpr text& operator<<(long long number) {
     if (number < 0) put('-');
     return *this << (number < 0 ? 0ULL - static_cast<unsigned long long>(number) : static_cast<unsigned long long>(number));
   }
+  /// Appends a number in decimal digits.
   constexpr text& operator<<(int number) { return *this << static_cast<long long>(number); }
   /// The shortest digits that read back as the same number, in any locale with a point.
   text& operator<<(double number) {
@@ -50,12 +54,17 @@ class text {
     return *this;
   }
 
+  /// Appends blanks up to this column.
   constexpr void pad_to(int column) {
     while (size_ < column) put(' ');
   }
+  /// The text with a zero after it.
   constexpr char const* c_str() const { return data_; }
+  /// The first letter.
   constexpr char const* data() const { return data_; }
+  /// Letters, in bytes.
   constexpr int size() const { return size_; }
+  /// Writes the text to any stream.
   template <class Stream>
     requires requires(Stream& stream, char const* words, int size) { stream.write(words, size); }
   friend Stream& operator<<(Stream& stream, text const& self) {
@@ -72,7 +81,9 @@ class text {
   char data_[Capacity + 1] = {};
 };
 
+/// Room for the description of one slot.
 using slot_text = text<512>;
+/// Room for the description of a recipe.
 using recipe_text = text<4096>;
 
 namespace detail {

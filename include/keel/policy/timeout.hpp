@@ -22,16 +22,16 @@ namespace keel::timeout {
 
 /// All in seconds; 0: not set.
 struct settings {
-  long long soft = 0;
-  long long hard = 0;
-  long long collective = 0;
-  long long first_update = 0;
-  long long heartbeat_interval = 0;
-  long long heartbeat_limit = 0;
-  long long grace = 0;
-  long long force_exit = 0;
-  long long longest_update = 0;
-  long long longest_save = 0;
+  long long soft = 0;                ///< a run that stays where it is so long says so
+  long long hard = 0;                ///< its process ends, and says where each thread was
+  long long collective = 0;          ///< a collective gives up and names who did not come
+  long long first_update = 0;        ///< in the place of soft and hard before the first update
+  long long heartbeat_interval = 0;  ///< from one sign of life of a rank to the next
+  long long heartbeat_limit = 0;     ///< without a sign of a rank after which the others end
+  long long grace = 0;               ///< from the scheduler's signal to its kill
+  long long force_exit = 0;          ///< from that signal to keel's own exit
+  long long longest_update = 0;      ///< what an emergency checkpoint has to wait for: an update
+  long long longest_save = 0;        ///< what an emergency checkpoint has to wait for: a save
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 
@@ -46,6 +46,7 @@ template <seconds Duration>
 struct collective : sets<&settings::collective, Duration.count> {};
 template <seconds Duration>
 struct first_update : sets<&settings::first_update, Duration.count> {};
+/// How often a rank of several gives a sign of life, and after how long without one the others end.
 template <seconds Interval, seconds Limit>
 struct heartbeat {
   static constexpr void apply(settings& to) { to.heartbeat_interval = Interval.count, to.heartbeat_limit = Limit.count; }

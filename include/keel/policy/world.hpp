@@ -13,8 +13,8 @@ struct world;
 namespace keel::world {
 
 struct settings {
-  bool declared = false;
-  long long ranks = 0;  ///< if declared
+  bool declared = false;  ///< size was given
+  long long ranks = 0;    ///< if declared
   friend constexpr bool operator==(settings const&, settings const&) = default;
 };
 

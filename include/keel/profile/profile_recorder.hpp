@@ -31,6 +31,7 @@ class profile_recorder final : private operation_observer, public phase_listener
 
   /// What was before is thrown away.
   void restart();
+  /// So many bytes are held now.
   void memory(std::int64_t bytes);
   /// Ends the recording.
   recorded_profile finish();

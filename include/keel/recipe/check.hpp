@@ -9,19 +9,24 @@ namespace keel {
 
 /// A broken rule: its id, such as "A01", its sentence with the fix, and how the run comes to break it.
 struct violation {
-  char const* id = nullptr;
-  char const* text = nullptr;
-  origin from = origin::recipe;
-  int number = 0;  ///< of the rung on its ladder, from 1; 0 elsewhere
+  char const* id = nullptr;      ///< such as "A01"
+  char const* text = nullptr;    ///< the sentence, with its fix
+  origin from = origin::recipe;  ///< how the run comes to break it
+  int number = 0;                ///< of the rung on its ladder, from 1; 0 elsewhere
 };
 
 /// The broken rules of one configuration, each once, in the catalogue's order. A range of violations.
 class verdict {
  public:
+  /// True if no rule is broken.
   constexpr bool ok() const { return count_ == 0; }
+  /// Broken rules.
   constexpr int size() const { return count_; }
+  /// The first of them.
   constexpr violation const* begin() const { return broken_; }
+  /// Behind the last.
   constexpr violation const* end() const { return broken_ + count_; }
+  /// True if the rule with this id is among them.
   constexpr bool has(char const* id) const {
     for (violation const& one : *this) {
       if (keel::detail::begins_with(one.id, id) && keel::detail::length(one.id) == keel::detail::length(id)) return true;
@@ -30,6 +35,7 @@ class verdict {
   }
   /// A recipe has no room for more custom rules than this is above the catalogue's number.
   static constexpr int capacity = 256;
+  /// Adds one; what is above the capacity is left out.
   constexpr void add(violation const& one) {
     if (count_ < capacity) broken_[count_++] = one;
   }

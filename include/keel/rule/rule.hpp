@@ -20,6 +20,7 @@
 
 namespace keel::rule {
 
+/// A list of rules.
 template <class... Rules>
 struct list {};
 
@@ -34,6 +35,7 @@ enum class decided : unsigned char {
   later,         ///< waits for a mechanism that this version does not have
 };
 
+/// A rule that judges a configuration, as the head of this header shows one.
 template <class Rule>
 concept value_rule = requires(config const& value) {
   { Rule::broken(value) } -> std::same_as<bool>;
@@ -62,6 +64,7 @@ constexpr long long product(long long a, long long b) {
   if (!__builtin_mul_overflow(a, b, &result)) return result;
   return (a < 0) == (b < 0) ? 0x7fffffffffffffffLL : -0x7fffffffffffffffLL;
 }
+/// As product().
 constexpr long long sum(long long a, long long b) {
   long long result = 0;
   if (!__builtin_add_overflow(a, b, &result)) return result;

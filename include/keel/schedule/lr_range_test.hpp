@@ -11,24 +11,27 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Rates and length of a learning-rate range test.
 struct lr_range_options {
-  double lowest = 1e-7;  ///< learning rate of the first parameter group; the others keep their ratio to it
-  double highest = 1.0;
+  double lowest = 1e-7;        ///< learning rate of the first parameter group; the others keep their ratio to it
+  double highest = 1.0;        ///< learning rate, at the last update
   std::int64_t updates = 100;  ///< from the one to the other, each rate a fixed factor above the one before
   double smoothing = 0.9;      ///< of the losses' moving average, in [0, 1)
   double stop_at = 4.0;        ///< the test ends where the smoothed loss is so many times its lowest
 };
 
+/// How the loss took each rate.
 struct lr_range_result {
+  /// An update of the test.
   struct point {
-    double learning_rate;
-    double loss;
-    double smoothed_loss;
+    double learning_rate;  ///< of the first parameter group
+    double loss;           ///< before the update
+    double smoothed_loss;  ///< moving average
   };
-  std::vector<point> points;
-  bool diverged = false;  ///< it ended before the highest rate
-  double steepest = 0.0;  ///< rate at which the smoothed loss fell fastest per decade; 0 if it never fell
-  double lowest = 0.0;    ///< rate of the lowest smoothed loss; a tenth of it is a cautious choice
+  std::vector<point> points;  ///< in the order of the updates
+  bool diverged = false;      ///< it ended before the highest rate
+  double steepest = 0.0;      ///< rate at which the smoothed loss fell fastest per decade; 0 if it never fell
+  double lowest = 0.0;        ///< rate of the lowest smoothed loss; a tenth of it is a cautious choice
 };
 
 }  // namespace keel::inline KEEL_MODE

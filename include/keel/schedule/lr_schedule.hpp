@@ -50,6 +50,7 @@ concept custom_schedule = requires(std::int64_t update) {
   { Policy::factor(update, update) } -> std::convertible_to<double>;
 };
 
+/// Writes learning rates into an optimizer's groups, by the number of updates that were applied.
 class lr_schedule {
  public:
   /// `run_length`: updates of the run, for a schedule that needs it; 0: not known.
@@ -100,6 +101,7 @@ class lr_schedule {
     highest_.push_back(rate);
     written_.push_back(rate);
   }
+  /// Forgets the last group.
   void remove_last_group() {
     highest_.pop_back();
     written_.pop_back();

@@ -41,21 +41,28 @@
 namespace keel::inline KEEL_MODE {
 
 namespace stage {
+/// Added up, times the loss scale and the micro-batches' weights.
 struct scaled {};
+/// Divided by both; not looked at yet.
 struct unscaled {};
+/// Finite.
 struct checked {};
+/// Clipped, or found small enough.
 struct clipped {};
+/// The optimizer has used them.
 struct stepped {};
 }  // namespace stage
 namespace accumulation {
+/// Micro-batches are still to come.
 struct partial {};
+/// All micro-batches of the update are in it.
 struct complete {};
 }  // namespace accumulation
 
 /// Where the first non-finite gradient is.
 struct nonfinite_gradient {
   std::size_t parameter;  ///< index into the parameters
-  double norm;
+  double norm;            ///< joint L2 norm: NaN or infinite
 };
 
 template <class Stage, class Accumulation = accumulation::complete>
@@ -127,9 +134,11 @@ namespace keel::inline KEEL_MODE {
 
 // The last stage comes first, so that each can return the next.
 
+/// Gradients that an optimizer stepped with.
 template <>
 class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, accumulation::complete> {
  public:
+  /// The joint L2 norm, before clipping.
   double norm() const { return values_.norm; }
 
   template <class... Arguments>
@@ -143,9 +152,11 @@ class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, 
   using gradients_base::gradients_base;
 };
 
+/// Gradients that a clip policy has looked at.
 template <>
 class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, accumulation::complete> {
  public:
+  /// The joint L2 norm, before clipping.
   double norm() const { return values_.norm; }
   /// The clip policy changed the gradients, or the factor that is still to come into them.
   bool clipped() const { return values_.clipped; }
@@ -155,6 +166,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   void write_for(torch::optim::Optimizer& optimizer);
   /// What the step allocates, as far as its optimizer allows it, while nothing has changed yet; step does it where it was not done.
   void prepare(torch::optim::Optimizer& optimizer);
+  /// The optimizer's step. Throws what the optimizer throws.
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;
 
  private:
@@ -165,6 +177,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   detail::first_states states_;  ///< of another optimizer
 };
 
+/// Gradients that are finite.
 template <>
 class gradients<stage::checked> : public detail::gradients_base<stage::checked, accumulation::complete> {
  public:
@@ -184,6 +197,8 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { values_.write(); }
 
+  /// Clips as a policy with state says, and may change that state. Throws error (E11) for a sparse gradient where the policy
+  /// looks at elements.
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state,
                                  clip::settings const& settings = detail::closed_settings<Policy>()) && {
@@ -199,6 +214,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   }
   /// The same by a policy of any recipe.
   gradients<stage::clipped> clip(clip_mechanism& mechanism, clip::settings const& settings) &&;
+  /// The same for a policy without state.
   template <class Policy>
     requires(std::same_as<state_of<Policy>, no_state>)
   gradients<stage::clipped> clip() && {
@@ -217,6 +233,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   using gradients_base::gradients_base;
 };
 
+/// Gradients without the loss scale, the mean of an update; nothing has looked at their values.
 template <>
 class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, accumulation::complete> {
  public:
@@ -245,11 +262,13 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
   using gradients_base::gradients_base;
 };
 
+/// The gradients of all micro-batches of an update, still times the loss scale.
 template <>
 class gradients<stage::scaled, accumulation::complete> : public detail::gradients_base<stage::scaled, accumulation::complete> {
  public:
   /// What the micro-batches' weights count in, and their sum in it.
   double unit() const { return values_.first_weight; }
+  /// The sum of the micro-batches' weights, in this unit.
   double weight() const { return values_.total_weight; }
   /// Other ranks' gradients were added, and all of them weigh so much in this unit.
   void take_weight(double total) { values_.total_weight = total; }
@@ -277,6 +296,7 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   using gradients_base::gradients_base;
 };
 
+/// An update that takes micro-batches.
 template <>
 class gradients<stage::scaled, accumulation::partial> : public detail::gradients_base<stage::scaled, accumulation::partial> {
  public:
@@ -289,7 +309,9 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
   void add_term(at::Tensor const& loss);
   /// Around backward passes of the program's own, which end with end_own(): of a mean, or of a sum.
   void begin_term();
+  /// Ends what begin_term() began.
   void end_own(bool is_sum);
+  /// No micro-batch comes after this.
   gradients<stage::scaled, accumulation::complete> complete() && {
     return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));
   }

@@ -70,6 +70,7 @@ class own_backward {
   /// The backward passes are done. `loss`: what they went back from, a tensor or keel::losses; it says whether the update is finite, and
   /// is recorded. With accumulate<N> every Nth call updates. Throws as a step's call does, and error (E12) the second time.
   step_outcome close(at::Tensor const& loss) { return close(weighted_loss{loss, 1.0}); }
+  /// The same with several losses by name.
   step_outcome close(losses const& all) { return close(weighted_loss{all.total(), 1.0, all.parts()}); }
 
  private:

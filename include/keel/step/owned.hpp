@@ -81,6 +81,7 @@ class owned {
     if (all_ == nullptr) throw error("E12", "this step or trainer was moved from. Use the object that it was moved to.");
     return *runner_;
   }
+  /// The step or trainer. Throws as operator* does.
   Runner* operator->() const { return &**this; }
   /// A step's call.
   template <class... Arguments>

@@ -18,7 +18,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::step_of.
+/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::step_of
+/// and detail::step_engine. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = step_environment>
 class step final : public detail::step_of<Recipe, Environment, detail::at_step> {
   using base = detail::step_of<Recipe, Environment, detail::at_step>;
@@ -53,6 +54,7 @@ class step final : public detail::step_of<Recipe, Environment, detail::at_step> 
     requires(!has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>), updates, observer,
              detail::world_for<Recipe, base::takes_several>(world)) {}
+  /// The same for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, numbers const& all, std::int64_t updates = 0,
        step_observer& observer = no_observer())

@@ -24,6 +24,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
+/// What a keel::step does whatever its recipe's types are. All ranks make the same calls; an observer's calls come from within
+/// them.
 class step_engine : public own_backward_runner {
  public:
   /// As update_parts.
@@ -64,6 +66,7 @@ class step_engine : public own_backward_runner {
   std::int64_t open_micro_batches() const { return parts_.micro_batches; }
   /// What it does with the other ranks of a recipe that replicates.
   replication& ranks() { return parts_.ranks; }
+  /// As above.
   replication const& ranks() const { return parts_.ranks; }
   /// All ranks, at an update boundary: throws world_error for parameters, buffers or options of the optimizer that are not rank 0's.
   void verify_replicas();
@@ -72,6 +75,7 @@ class step_engine : public own_backward_runner {
   bool is_pending() const { return parts_.pending.has_value(); }
   /// Updates that were applied; one that is under way on a device is not.
   std::int64_t updates() const { return parts_.updates; }
+  /// Updates that were skipped.
   std::int64_t skipped() const { return parts_.skipped; }
   /// Both, and one that is under way.
   std::int64_t attempted() const { return parts_.attempted(); }
@@ -83,8 +87,11 @@ class step_engine : public own_backward_runner {
   std::int64_t pieces() const { return parts_.ladder.relief().pieces; }
   /// What the recipe, and the rungs that were taken, do for memory.
   memory_settings const& relief() const { return parts_.ladder.relief(); }
+  /// The rungs that are left, and those that were taken.
   memory_ladder& ladder() { return parts_.ladder; }
+  /// Of the first parameter group, for the next update.
   double learning_rate() const { return parts_.schedule.rate(); }
+  /// Factor on the next update's loss.
   double loss_scale() const { return parts_.scaler.factor(); }
   /// Runs an update again that was read from a file, and leaves everything as it is. `forward` as keel::update_trace takes it.
   traced_update replay(kept_update const& kept, update_trace::forward_pass const& forward, replay_settings settings);
@@ -94,6 +101,7 @@ class step_engine : public own_backward_runner {
   std::optional<memory::shortage> shortage() { return open_ ? parts_.pass.memory().interrupted() : dropped_at_; }
   /// Of the parameters; null where the recipe has no keel::ema.
   moving_average* average_or_null();
+  /// An update has begun, and waits for micro-batches.
   bool has_open_update() const { return open_; }
   /// No update is open or being closed: everything that a checkpoint holds belongs together.
   bool at_boundary() const { return !open_ && !closing_; }
@@ -104,21 +112,28 @@ class step_engine : public own_backward_runner {
   /// For another step with the same.
   detail::recipe_numbers const& recipe_numbers() const { return parts_.numbers; }
   step_environment const& environment() const { return parts_.environment; }
+  /// Those that the optimizer trains, with their names.
   parameter_list const& parameters() const { return parts_.parameters; }
+  /// As given.
   torch::optim::Optimizer& optimizer() const { return parts_.optimizer; }
+  /// As given.
   torch::nn::Module& model() const { return parts_.model; }
+  /// What construction found out for the rules.
   run_facts const& facts() const { return parts_.context.run(); }
   /// The run's length, where the step was made with run_facts::length_of_batches. Throws recipe_error with the rules that it breaks.
   void set_length(std::int64_t updates);
+  /// Writes the learning rates.
   lr_schedule& schedule() { return parts_.schedule; }
   /// Where the time goes.
   phase_clock& phases() { return parts_.pass.phases(); }
+  /// Decide whether an update is applied.
   update_guards& guards() { return parts_.guards; }
   /// What the source of the batches says of itself; asked with the first batch.
   void add_facts(data::settings const& data) { parts_.context.add_facts(data); }
 
   /// Everything that a resumed run needs of the step itself, apart from the model and the optimizer.
   void visit(state_writer& archive);
+  /// Reads what the other call wrote.
   void visit(state_reader& archive);
 
   // A micro-batch whose backward passes the program runs.
@@ -133,12 +148,16 @@ class step_engine : public own_backward_runner {
   step_outcome accumulate(taken_batch& batch);
   /// `run` throws for a batch that cannot be trained on. On one rank an open update goes on with the next batch; of several all drop theirs.
   void check(c10::function_ref<void()> run);
+  /// What the rules know of this step.
   recipe_context& context() { return parts_.context; }
+  /// Rows that stay together where a micro-batch is cut.
   std::int64_t granularity() const { return parts_.pass.granularity(); }
+  /// Opens a micro-batch whose backward passes the program runs.
   own_backward open_own(std::int64_t rows, std::int64_t tokens) {
     return {*this, parts_.parameters.device,   parts_.environment.autocast(recipe_value().precision.kind), relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
+  /// Takes new numbers for what the recipe leaves open.
   void change_numbers(numbers const& some);
 
  private:

@@ -61,12 +61,15 @@ class step_of : public step_engine {
   using recipe = typename admission::recipe;
   /// What the recipe is made of; its numbers are recipe_value()'s.
   static constexpr config configured = kinds_of(config_of<recipe>);
+  /// The recipe has keel::ema.
   static constexpr bool averages = configured.ema.decay > 0.0;
+  /// The recipe is for several ranks.
   static constexpr bool replicates = shard::is_of_ranks(configured.shard);
   /// A batch may have to outlive its call.
   static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
                                         configured.incident.kind != incident::kind::off ||
                                         config_of<recipe>.accumulate.count != 1;
+  /// A world of several ranks fits.
   static constexpr bool takes_several = replicates || std::same_as<recipe, inert>;
 
   /// `updates`: the length of the run for schedules that need one; 0: not known. Model, optimizer and observer must outlive the step. Of a

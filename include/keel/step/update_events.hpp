@@ -22,32 +22,32 @@ struct update_begin {
 };
 /// Before a micro-batch's forward pass.
 struct micro_batch_begin {
-  std::int64_t update;
+  std::int64_t update;       ///< updates applied so far
   std::int64_t micro_batch;  ///< from 0, within the update
 };
 /// After a micro-batch's backward pass.
 struct micro_batch_end {
-  std::int64_t update;
-  std::int64_t micro_batch;
-  double loss;    ///< mean over the micro-batch
-  double weight;  ///< its weight in the update
+  std::int64_t update;       ///< updates applied so far
+  std::int64_t micro_batch;  ///< from 0, within the update
+  double loss;               ///< mean over the micro-batch
+  double weight;             ///< its weight in the update
 };
 /// The update's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be
 /// read; what changes gradients is a clip policy.
 struct gradients_ready {
-  std::int64_t update;
-  double norm;  ///< joint L2 norm
-  std::span<at::Tensor const> parameters;
+  std::int64_t update;                     ///< updates applied so far
+  double norm;                             ///< joint L2 norm
+  std::span<at::Tensor const> parameters;  ///< that the optimizer trains
 };
 /// The update ended: the outcome is `updated` or `skipped`.
 struct update_end {
-  std::int64_t update;  ///< updates applied so far, this one included
-  step_outcome const& result;
-  double loss;           ///< weighted mean over the update; NaN or infinite if a micro-batch's was
-  double gradient_norm;  ///< before clipping; NaN where it was not reached
-  double loss_scale;     ///< factor on this update's loss
-  std::int64_t tokens;   ///< of the update, or rows where the batch is not made of tokens
-  std::int64_t rows;
+  std::int64_t update;         ///< updates applied so far, this one included
+  step_outcome const& result;  ///< the outcome
+  double loss;                 ///< weighted mean over the update; NaN or infinite if a micro-batch's was
+  double gradient_norm;        ///< before clipping; NaN where it was not reached
+  double loss_scale;           ///< factor on this update's loss
+  std::int64_t tokens;         ///< of the update, or rows where the batch is not made of tokens
+  std::int64_t rows;           ///< of the update
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
   /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
@@ -57,25 +57,25 @@ struct update_end {
 };
 /// An update that is not finite was looked into, before it is skipped; model, optimizer and registered state are as it found them.
 struct incident {
-  std::int64_t update;  ///< updates applied so far
-  reason why;
-  std::string const& where;  ///< the first parameter with a gradient that is not finite, or empty
-  double loss;
-  double gradient_norm;
-  double loss_scale;
-  traced_update const& traced;
-  kept_update const& began_with;
+  std::int64_t update;              ///< updates applied so far
+  reason why;                       ///< the reason
+  std::string const& where;         ///< the first parameter with a gradient that is not finite, or empty
+  double loss;                      ///< of the update
+  double gradient_norm;             ///< before clipping
+  double loss_scale;                ///< factor on the loss
+  traced_update const& traced;      ///< where the value came from
+  kept_update const& began_with;    ///< what shows the update again
   replay_settings const& settings;  ///< with which it ran again
 };
 /// What was found in the layers of an applied update. On a device it may come some updates later.
 struct layers_measured {
-  std::int64_t update;  ///< updates applied, the measured one included
-  layer_record const& record;
+  std::int64_t update;         ///< updates applied, the measured one included
+  layer_record const& record;  ///< what was found
 };
 /// Memory ran out, and the ladder took a rung; the update begins again with its first micro-batch. Or the allocator lost time
 /// in making room, and the rung was taken before an update began.
 struct out_of_memory {
-  std::int64_t update;
+  std::int64_t update;                               ///< updates applied so far
   std::string rung;                                  ///< what was done
   std::string message;                               ///< LibTorch's own words, one line
   std::int64_t pieces;                               ///< into which each micro-batch is cut from now on
@@ -84,9 +84,9 @@ struct out_of_memory {
 };
 /// Memory was enough for so long that the ladder released its last rung; the next update runs without it.
 struct rung_released {
-  std::int64_t update;
-  std::string rung;
-  std::int64_t pieces;
+  std::int64_t update;  ///< updates applied so far
+  std::string rung;     ///< that was released
+  std::int64_t pieces;  ///< into which each micro-batch is cut from now on
 };
 
 }  // namespace keel::event::inline KEEL_MODE

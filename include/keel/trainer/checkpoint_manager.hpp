@@ -53,7 +53,7 @@ class saver;
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
   double value;                ///< of what it is judged by
-  std::int64_t update;
+  std::int64_t update;         ///< that it holds
 };
 
 }  // namespace keel::inline KEEL_MODE

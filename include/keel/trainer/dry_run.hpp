@@ -40,6 +40,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// How the loss of one batch fell.
 struct overfit_result {
   std::vector<double> losses;  ///< one an update
   /// The last loss is below this share of the first.

@@ -20,6 +20,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// What a trainer or a run takes at run time. All ranks give the same.
 struct trainer_options {
   /// Checkpoints, metrics.jsonl and events.jsonl go here; empty: nothing is written, and a recipe with checkpoints is rejected.
   std::filesystem::path run_directory = {};
@@ -56,7 +57,7 @@ struct trainer_options {
   bool watch_memory = true;
   /// Where progress goes; nullptr: nowhere.
   std::FILE* console = stdout;
-  console_mode mode = console_mode::automatic;
+  console_mode mode = console_mode::automatic;  ///< how progress is shown
   /// Without a terminal: one line every so many updates.
   std::int64_t console_every = 1;
   /// Updates of one line of metrics.jsonl and of one point in a sink, which stands for all of them: means, sums and extremes.
@@ -77,9 +78,11 @@ struct trainer_options {
   std::vector<std::shared_ptr<metric_sink>> sinks = {};
   /// In place of the machine's file system and clock, for tests; null: the machine's.
   std::shared_ptr<file_system> own_files = {};
-  std::shared_ptr<time_source const> own_clock = {};
+  std::shared_ptr<time_source const> own_clock = {};  ///< as own_files
 
+  /// The files that the run uses.
   file_system& files() const { return own_files ? *own_files : real_files(); }
+  /// The clock that the run uses.
   time_source const& clock() const { return own_clock ? *own_clock : real_time(); }
 };
 

@@ -19,10 +19,13 @@ namespace keel::inline KEEL_MODE {
 
 /// The part that another one trains behind.
 struct after {
+  /// The other part.
   detail::run_part& part;
+  /// The other part, which outlives the new one.
   explicit after(detail::run_part& one) : part(one) {}
 };
 
+/// A model with its optimizer and recipe in a keel::run. All ranks make the same calls.
 template <class Recipe, class Environment = environment>
 class part final : public detail::run_part, private step_observer, private detail::own_backward_runner {
   using admission = detail::admission<Recipe, detail::at_part>;
@@ -30,6 +33,7 @@ class part final : public detail::run_part, private step_observer, private detai
   using step_type = detail::step_of<Recipe, Environment, detail::at_part>;
 
  public:
+  /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = step_type::configured;
 
   /// The run, model and optimizer outlive the part. `name` is letters, digits and underscores. In the middle of the run too, between two
@@ -39,6 +43,7 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
+  /// The same for a part that trains behind another one.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows)
       : part(of, std::move(name), model, optimizer, &follows.part, without_numbers()) {}
@@ -46,6 +51,7 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
       : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers(config_of<recipe_type>, all)) {}
+  /// The same for a recipe that leaves numbers open, behind another part.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
@@ -56,6 +62,7 @@ class part final : public detail::run_part, private step_observer, private detai
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
     return taken([&] { return step_(batch, loss_of); });
   }
+  /// The same without a batch.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome update(LossOf&& loss_of) {
@@ -104,13 +111,21 @@ class part final : public detail::run_part, private step_observer, private detai
     return step_.average().swap_in(step_.model());
   }
 
+  /// By which checkpoints and the record know it.
   std::string const& name() const { return run_part::name(); }
+  /// Updates that were applied.
   std::int64_t updates() const { return step_.updates(); }
+  /// Updates that were skipped.
   std::int64_t skipped() const { return step_.skipped(); }
+  /// Share of the applied updates that the clip policy changed.
   double clip_fraction() const { return step_.clip_fraction(); }
+  /// Of the first parameter group.
   double learning_rate() const { return step_.learning_rate(); }
+  /// Factor on the next update's loss.
   double loss_scale() const { return step_.loss_scale(); }
+  /// The recipe with this part's numbers in it.
   config const& recipe_value() const { return step_.recipe_value(); }
+  /// What the recipe does for memory.
   memory_settings const& relief() const { return step_.relief(); }
 
  private:

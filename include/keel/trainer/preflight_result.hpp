@@ -12,6 +12,7 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// How long a preflight looks.
 struct preflight_options {
   /// Batches that are taken from the first epoch and kept in memory while the checks run.
   std::size_t batches = 64;
@@ -23,20 +24,24 @@ struct preflight_options {
   int state_per_parameter = -1;
 };
 
+/// What a check came to.
 enum class preflight_verdict : unsigned char { passed, failed, not_applicable };
+/// "passed", "failed" or "not applicable".
 char const* to_string(preflight_verdict which);
 
+/// What one check found.
 struct preflight_row {
-  std::string check;  ///< "overfit one batch"
-  preflight_verdict verdict;
-  std::string words;  ///< what was seen, or why it was not looked at
-  std::string fix;    ///< what to do; empty unless it failed
+  std::string check;          ///< "overfit one batch"
+  preflight_verdict verdict;  ///< of the check
+  std::string words;          ///< what was seen, or why it was not looked at
+  std::string fix;            ///< what to do; empty unless it failed
 };
 
+/// What a preflight found.
 struct preflight_result {
-  std::vector<preflight_row> rows;
+  std::vector<preflight_row> rows;  ///< a check each
   std::vector<std::string> advice;  ///< ranges that work, where the run is outside of them; no failures
-  double seconds = 0.0;
+  double seconds = 0.0;             ///< that it took
 
   /// No check failed.
   bool passed() const;

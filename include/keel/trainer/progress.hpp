@@ -14,7 +14,7 @@ namespace keel::inline KEEL_MODE {
 
 /// The position in the data: what was consumed, not what was fetched.
 struct data_cursor {
-  std::int64_t epoch = 0;
+  std::int64_t epoch = 0;          ///< from 0
   std::int64_t position = 0;       ///< micro-batches of this epoch
   std::int64_t consumed = 0;       ///< micro-batches of the run
   bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order

@@ -50,21 +50,24 @@ struct replay_options {
   bool synthetic = false;  ///< normally distributed numbers in place of floating-point tensors of the batches
 };
 
+/// What an update came to when it ran again.
 struct replay_result {
   nonfinite_origin origin;     ///< nonfinite_place::transient where the update is finite now
   std::vector<double> losses;  ///< of the micro-batches, or of their pieces, as far as they ran
   bool same_bits = false;      ///< losses and gradients are, bit for bit, those that the incident's own repetition had
+  /// The update is finite now.
   bool is_finite() const { return origin.place == nonfinite_place::transient; }
 };
 
 /// What became of the update with one thing changed.
 struct narrow_row {
   std::string experiment;  ///< what was changed
-  bool is_finite;
-  std::string words;  ///< where it began then
+  bool is_finite;          ///< with this change
+  std::string words;       ///< where it began then
 };
+/// What makes an update finite, and what does not.
 struct narrow_result {
-  std::vector<narrow_row> rows;
+  std::vector<narrow_row> rows;  ///< an experiment each
   /// Those that made it finite.
   std::vector<std::string> cures() const;
   /// For a person: a line an experiment.

@@ -17,7 +17,7 @@
 // On several ranks the run's recipe and those of its parts have keel::shard::replicate, or of a part keel::shard::zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
 // All ranks make the same updates in the same order; what happens on one of them happens on all, as in a trainer (collective/README.md).
-// Left out (U54): saves on an exception, because an iteration that was left in the middle is no boundary; evaluations of several moving
+// Left out (U54): saves on an exception, because a run cannot be saved inside an iteration; evaluations of several moving
 // averages at once; batches without their bad rows. Preflight, replays of incidents and figures of layers are a trainer's.
 #pragma once
 
@@ -58,15 +58,20 @@ template <class Recipe, class Environment>
 class part;
 
 /// The whole of a run of several parts, which outlives them. One thread uses it; request_stop and request_save may be called from any.
+/// Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
   using admission = detail::admission<Recipe, detail::at_run>;
   static_assert(alignof(typename admission::demanded) > 0);
 
  public:
+  /// The recipe.
   using recipe_type = typename admission::recipe;
+  /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
+  /// What parts take from the machine.
   using environment_type = Environment;
+  /// True for a recipe of several ranks.
   static constexpr bool is_of_ranks = shard::is_of_ranks(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
@@ -86,6 +91,7 @@ class run {
   explicit run(World const& world, trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
       : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), taken_world(world)) {}
+  /// The same for a recipe that leaves numbers open.
   template <std::same_as<world_of_ranks> World>
   run(World const& world, numbers const& all, trainer_options options = {})
     requires(detail::leaves_numbers_open<recipe_type>)
@@ -136,6 +142,7 @@ class run {
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     loop_.checkpoints().register_state(std::move(name), state, scope);
   }
+  /// As trainer::migrate.
   void migrate(keel::migrate one) { loop_.checkpoints().migrate(std::move(one)); }
 
   // Checkpoints.
@@ -152,9 +159,13 @@ class run {
     if (loop_.is_in_iteration()) throw broken_rule<error, rule::S16>();
     loop_.save();
   }
+  /// Saves at the next boundary of the run.
   void request_save() { loop_.checkpoints().request_save(); }
+  /// As trainer::wait_for_save.
   void wait_for_save() { loop_.wait_for_save(); }
+  /// As trainer::best.
   std::optional<best_saved> best() { return loop_.checkpoints().best(); }
+  /// As trainer::load_best.
   best_saved load_best() { return loop_.checkpoints().load_best(); }
 
   // Evaluation.
@@ -165,10 +176,12 @@ class run {
   void evaluate_on(Batches batches, LossOf loss_of) {
     evaluate_on(std::string(), std::move(batches), std::move(loss_of));
   }
+  /// The same for an evaluation with a name.
   template <class Batches, class LossOf>
   void evaluate_on(std::string name, Batches batches, LossOf loss_of) {
     loop_.evaluations().template add<recipe_type>(std::move(name), std::move(batches), std::move(loss_of));
   }
+  /// As trainer::evaluate.
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches&& batches, LossOf&& loss_of) {
     return loop_.evaluations().evaluate(batches, loss_of);
@@ -176,10 +189,15 @@ class run {
 
   // Where it stands.
 
+  /// The position in the data.
   data_cursor const& cursor() const { return loop_.cursor(); }
+  /// Updates of the run: iterations in which a part applied one, or as many as accumulation takes.
   std::int64_t updates() const { return models_.updates(); }
+  /// Updates of all parts that were skipped.
   std::int64_t skipped() const { return models_.skipped(); }
+  /// Rollbacks of the run so far.
   std::int64_t rollbacks() const { return loop_.checkpoints().rollbacks(); }
+  /// The recipe with this run's numbers in it.
   config const& recipe_value() const { return numbers_.value(); }
 
  private:

@@ -36,52 +36,57 @@
 
 namespace keel::event::inline KEEL_MODE {
 
+/// The run begins or goes on.
 struct run_begin {
   std::int64_t update;  ///< 0, or where a checkpoint was resumed
-  bool resumed;
+  bool resumed;         ///< from a checkpoint
 };
+/// An epoch begins, or goes on from a checkpoint.
 struct epoch_begin {
   std::int64_t epoch;     ///< from 0
   std::int64_t position;  ///< micro-batches of this epoch that were consumed before a resume
 };
+/// The data of an epoch has come to its end.
 struct epoch_end {
-  std::int64_t epoch;
-  std::int64_t micro_batches;
+  std::int64_t epoch;          ///< from 0
+  std::int64_t micro_batches;  ///< of the epoch
 };
 /// The checkpoint is durable.
 struct checkpoint_saved {
-  std::int64_t update;
-  std::filesystem::path path;
+  std::int64_t update;         ///< updates that it holds
+  std::filesystem::path path;  ///< its directory
 };
 /// A save came to nothing; older checkpoints are as they were. The run ends at the policy's failures<N> of them in a row.
 struct checkpoint_failed {
-  std::int64_t update;
-  std::string message;
+  std::int64_t update;  ///< updates that it would have held
+  std::string message;  ///< why it failed
 };
 /// The run rolled back to an older checkpoint, and what the recipe changes is changed and saved. In your own loop the data
 /// continues at trainer::cursor().
 struct rolled_back {
-  std::int64_t from;   ///< updates before
-  std::int64_t to;     ///< updates now
-  std::int64_t count;  ///< rollbacks of this run, from 1
-  std::string why;
-  nonfinite::change change;
+  std::int64_t from;         ///< updates before
+  std::int64_t to;           ///< updates now
+  std::int64_t count;        ///< rollbacks of this run, from 1
+  std::string why;           ///< the reason, in words
+  nonfinite::change change;  ///< what was changed
 };
 /// An alarm of the recipe is raised; what the recipe binds to it follows.
 struct alarm_raised {
-  std::int64_t update;
-  raised_alarm const& alarm;
+  std::int64_t update;        ///< updates applied
+  raised_alarm const& alarm;  ///< with the values that raised it
 };
 /// An evaluation found its values; one without a name is a loss.
 struct evaluated {
-  std::int64_t update;
-  std::string const& name;  ///< as evaluate_on was given it; empty where it was given none
-  evaluation_result const& result;
+  std::int64_t update;              ///< updates applied
+  std::string const& name;          ///< as evaluate_on was given it; empty where it was given none
+  evaluation_result const& result;  ///< its values
 };
+/// The run ends.
 struct run_end {
-  outcome const& result;
+  outcome const& result;  ///< how it ended
 };
 
+/// Every event, as a Boost.Hana tuple of types.
 inline constexpr auto all =
     boost::hana::tuple_t<run_begin, epoch_begin, update_begin, micro_batch_begin, micro_batch_end, gradients_ready, incident,
                          update_end, layers_measured, out_of_memory, rung_released, rolled_back, evaluated, alarm_raised,

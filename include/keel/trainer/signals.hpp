@@ -97,6 +97,7 @@ namespace keel::inline KEEL_MODE {
 /// Listens for signals that ask for a stop, for as long as it lives.
 class signal_listener {
  public:
+  /// `active`: false listens to nothing.
   explicit signal_listener(bool active = true) : active_(active) {
     if (active_) detail::process_signals::instance().listen();
   }
@@ -119,6 +120,7 @@ class signal_listener {
 /// Listens for SIGUSR2, which asks for a checkpoint, for as long as it lives.
 class save_listener {
  public:
+  /// `active`: false listens to nothing.
   explicit save_listener(bool active = true);
   save_listener(save_listener const&) = delete;
   save_listener& operator=(save_listener const&) = delete;

@@ -39,7 +39,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// The trainer of a recipe. A recipe that breaks a rule is a compile error, one a rule. One thread uses a trainer; request_stop
-/// and request_save may be called from any.
+/// and request_save may be called from any. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
 class trainer {
   using admission = detail::admission<Recipe, detail::at_trainer>;
@@ -48,7 +48,9 @@ class trainer {
   static constexpr bool has_open_numbers = detail::leaves_numbers_open<recipe>;
 
  public:
+  /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe>);
+  /// For keel::owned.
   using options_type = trainer_options;
 
   /// The model and the optimizer must outlive the trainer. Throws recipe_error for a recipe that this model, optimizer or
@@ -74,6 +76,7 @@ class trainer {
     requires(!has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options),
                 detail::world_for<Recipe, step_type::takes_several>(world)) {}
+  /// The same for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {})
     requires(has_open_numbers)
@@ -354,13 +357,17 @@ class trainer {
   config const& recipe_value() const { return step_.recipe_value(); }
   /// Updates that were applied.
   std::int64_t updates() const { return step_.updates(); }
+  /// Updates that were skipped.
   std::int64_t skipped() const { return step_.skipped(); }
+  /// Rollbacks of the run so far.
   std::int64_t rollbacks() const { return loop_.checkpoints().rollbacks(); }
+  /// Rungs of the ladder that were taken so far.
   std::int64_t rungs_taken() const { return loop_.rungs_taken(); }
   /// The share of the applied updates that the clip policy changed.
   double clip_fraction() const { return step_.clip_fraction(); }
   /// Of the first parameter group.
   double learning_rate() const { return step_.learning_rate(); }
+  /// Factor on the next update's loss.
   double loss_scale() const { return step_.loss_scale(); }
   /// What the recipe, and the rungs that were taken, do for memory.
   memory_settings const& relief() const { return step_.relief(); }
