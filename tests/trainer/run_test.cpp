@@ -460,3 +460,77 @@ TEST_CASE("an exception that ends the loop of several models is in their record,
                                               : "an exception of the program") != std::string::npos);
   }
 }
+
+namespace {
+
+/// Of a metric of one part.
+struct generator_learns {
+  static constexpr keel::health::alarm configured{.name = "generator_learns",
+                                                  .conditions = {{"generator/loss", keel::health::is::below, 1000.0, 5}},
+                                                  .symptom = "the loss of the generator is finite",
+                                                  .causes = {"a test"},
+                                                  .fixes = {"none"}};
+};
+struct stops_early : keel::recipe<keel::checkpoint::every<100_steps>, keel::determinism::seeded<3>,
+                                  keel::health::watch<keel::health::then<generator_learns, keel::health::stop>>> {};
+struct keeps_and_profiles : keel::recipe<keel::determinism::seeded<3>, keel::incident::keep<2>,
+                                         keel::profile::every<10_steps, keel::profile::warmup<1>, keel::profile::active<2>>> {};
+
+}  // namespace
+
+TEST_CASE("an alarm of a run of several models watches the metrics of its parts, stops the run and saves it") {
+  scratch_directory const directory;
+  models of;
+  keel::run<stops_early> run{quiet({.run_directory = directory.path()})};
+  keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+  keel::part<skipping> g{run, "generator", of.generator, *of.of_generator};
+  std::string raised;
+  run.on([&](keel::event::alarm_raised const& e) { raised = e.alarm.what->name; });
+  for (auto& real : run.epochs(real_data(20), 20)) {
+    d.update(real, discriminator_loss(of));
+    g.update([&] { return judged(of, of.generator->forward(noise()), 1); });
+  }
+  CHECK(run.finish().stopped() != nullptr);
+  CHECK(raised == "generator_learns");
+  CHECK(run.updates() < 50);
+  CHECK(events_of(directory.path(), "alarm").size() == 1);
+  CHECK(!std::filesystem::is_empty(directory / "checkpoints"));
+}
+
+TEST_CASE("a run of several models keeps the incident of a part, from which a run can begin, and profiles the phases of its parts") {
+  scratch_directory const directory, other;
+  std::vector<at::Tensor> before;
+  models of;
+  {
+    keel::run<keeps_and_profiles> run{quiet({.run_directory = directory.path()})};
+    keel::part<skipping> d{run, "discriminator", of.discriminator, *of.of_discriminator};
+    keel::part<skipping> g{run, "generator", of.generator, *of.of_generator};
+    for (auto& real : run.epochs(real_data(7), 4)) {
+      bool const is_bad = run.cursor().consumed == 5;
+      d.update(real, discriminator_loss(of));
+      if (is_bad) before = of.state();
+      g.update([&] { return judged(of, of.generator->forward(is_bad ? noise() * NAN : noise()), 1); });
+      if (is_bad) CHECK(same_bits(before, of.state()));
+    }
+    CHECK(run.finish().finished() != nullptr);
+  }
+  auto const incidents = events_of(directory.path(), "incident");
+  REQUIRE(incidents.size() == 1);
+  CHECK(incidents.front().at("part") == "generator");
+  std::filesystem::path const kept = incidents.front().at("path").get<std::string>();
+  auto const words = nlohmann::json::parse(std::ifstream(kept / "incident.json"));
+  CHECK(words.at("part") == "generator");
+  CHECK(words.at("position") == 5);
+  std::set<std::string> profiles;
+  for (auto const& one : std::filesystem::directory_iterator(directory / "profiles")) profiles.insert(one.path().filename().string());
+  CHECK(profiles == std::set<std::string>{"update-000000002", "update-000000012", "update-000000022"});
+  CHECK(has(read_file(directory / "profiles/update-000000002/summary.md"), "backward"));
+
+  models again;
+  keel::run<saved> run{quiet({.run_directory = other.path(), .resume_from = kept, .accept_changed_recipe = true})};
+  keel::part<skipping> d{run, "discriminator", again.discriminator, *again.of_discriminator};
+  keel::part<skipping> g{run, "generator", again.generator, *again.of_generator};
+  CHECK(run.resume());
+  CHECK(run.cursor().position == 5);
+  CHECK(same_bits(before, again.state()));
+}
