@@ -1,5 +1,6 @@
 // A recipe whose numbers the program gives trains, records and saves as the recipe that has them as constants.
 #include <keel/json/load_numbers.hpp>
+#include <keel/trainer/summary.hpp>
 
 #include "../support.hpp"
 
