@@ -10,7 +10,7 @@
 
 # Bases in the namespace detail, whose members are calls of a public class.
 BEGIN {
-  split("adam_engine one_of step_engine step_of", names, " ")
+  split("adam_engine one_of step_engine typed_step", names, " ")
   for (i in names) is_public_base[names[i]] = 1
 }
 

@@ -12,7 +12,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
-#include <keel/checkpoint/in_parallel.hpp>
+#include <keel/checkpoint/for_each_in_parallel.hpp>
 #include <keel/checkpoint/stream_copy.hpp>
 #include <keel/keel.hpp>
 #include <memory>
@@ -76,7 +76,7 @@ class plain_copy {
     constexpr std::size_t block = 1 << 20;
     auto* const to = static_cast<char*>(to_.data_ptr());
     auto const* const from = static_cast<char const*>(from_.data_ptr());
-    keel::detail::in_parallel((bytes + block - 1) / block, bytes, [&](std::size_t i) {
+    keel::detail::for_each_in_parallel((bytes + block - 1) / block, bytes, [&](std::size_t i) {
       keel::detail::stream_copy(to + i * block, from + i * block, std::min(block, bytes - i * block));
     });
   }

@@ -120,7 +120,7 @@ class agreeing {
     for (int i = 0; i < agreements_of_a_turn; ++i) {
       keel::barrier(world_);
       times[i][0] = now();
-      keel::detail::window_of_ranks const mine{.loss = 1.0, .loss_weight = 1.0, .weight = 1.0};
+      keel::detail::update_summary const mine{.loss = 1.0, .loss_weight = 1.0, .weight = 1.0};
       work(10.0);
       if (agrees) {
         with_.begin_call();

@@ -129,7 +129,7 @@ TEST_CASE("after a rollback the best is one that is there, also where a better o
     one.values[7] = 6;
     auto const best = one.run.best();
     REQUIRE(best);
-    CHECK(keel::damage_of(best->path).empty());
+    CHECK(keel::find_damage(best->path).empty());
     after = {e.to, best->update};
   });
   one.fit();
@@ -137,7 +137,7 @@ TEST_CASE("after a rollback the best is one that is there, also where a better o
   if (after[0] < 7) CHECK(after[1] == 2);
   auto const best = one.run.best();
   REQUIRE(best);
-  CHECK(keel::damage_of(best->path).empty());
+  CHECK(keel::find_damage(best->path).empty());
 }
 
 TEST_CASE("after a restart from an older checkpoint the best is the one that it calls the best, and is there") {
@@ -149,10 +149,10 @@ TEST_CASE("after a restart from an older checkpoint the best is the one that it 
   CHECK(two.run.resume());
   REQUIRE(two.run.best());
   CHECK(two.run.best()->update == 2);
-  CHECK(keel::damage_of(two.run.best()->path).empty());
+  CHECK(keel::find_damage(two.run.best()->path).empty());
   two.fit();
   CHECK(two.run.best()->update == 2);
-  CHECK(keel::damage_of(two.run.best()->path).empty());
+  CHECK(keel::find_damage(two.run.best()->path).empty());
 }
 
 TEST_CASE("a best checkpoint that a person removed is forgotten, and the record says so") {
@@ -434,8 +434,8 @@ TEST_CASE("the best checkpoint survives a save that comes to nothing, whatever e
   best.settled(1);
   best.updated(3.0);
   best.judge(world, 2);
-  best.take_back(3);
-  best.take_back(2);
+  best.revert(3);
+  best.revert(2);
   REQUIRE(best.first().has_value());
   CHECK(best.first()->update == 1);
 }
@@ -656,7 +656,7 @@ TEST_CASE("a best evaluation at an epoch's end is saved at once, whatever the ca
   REQUIRE(run.best());
   CHECK(run.best()->update == 4);
   CHECK(run.best()->value == 3.0);
-  CHECK(keel::damage_of(run.best()->path).empty());
+  CHECK(keel::find_damage(run.best()->path).empty());
 }
 
 TEST_CASE("a plain loss is monitored as validation/loss, and a name that is given again keeps its place") {

@@ -199,7 +199,7 @@ TEST_CASE("a best that could not be saved is none: the one from before stays") {
   best.updated(1.0);
   best.judge(keel::world_of_one{}, 4);
   CHECK(best.keeps() == std::vector<std::int64_t>{4});
-  best.take_back(4);
+  best.revert(4);
   CHECK(best.keeps() == std::vector<std::int64_t>{2});
   best.updated(NAN);
   best.judge(keel::world_of_one{}, 6);

@@ -749,7 +749,7 @@ TEST_CASE("a field that the checkpoint lacks stays where that was asked for, dee
   // Copies take such a field too.
   auto const copies = keel::field_copies::of(to);
   to.list.clear();
-  copies.put_back(to);
+  copies.restore(to);
   CHECK(to.list.at(0).added == 8);
 }
 
@@ -771,7 +771,7 @@ TEST_CASE("every type of field is put back as it was, lists to their old length,
     });
     if (round % 3 != 0) state.visit(random);
     if (round % 3 == 2) state.visit(random);
-    copies.put_back(state);
+    copies.restore(state);
     for (auto const& [name, text] : image::of(state)) {
       INFO(round << " " << name);
       REQUIRE(text == expected.at(name));
@@ -779,7 +779,7 @@ TEST_CASE("every type of field is put back as it was, lists to their old length,
     REQUIRE(handles_of(state) == handles);
     // Once more: putting back uses nothing up.
     state.visit(random);
-    copies.put_back(state);
+    copies.restore(state);
     REQUIRE(image::of(state) == expected);
   }
 }
@@ -820,8 +820,8 @@ TEST_CASE("a field that the program changed since the marks stays, and all other
     changer program{engine, by_program};
     state.visit(program);
     auto const after = image::of(state);
-    copies.leave_changed(marks, state);
-    copies.put_back(state);
+    copies.exclude_changed(marks, state);
+    copies.restore(state);
     auto const now = image::of(state);
     names listed;
     state.visit(listed);
@@ -859,12 +859,12 @@ TEST_CASE("in a nested state the fields that the program changed stay, and NaN t
   state.field.seen = 5;
   auto const marks = keel::field_marks::of(state);
   state.field.next = 3;
-  copies.leave_changed(marks, state);
+  copies.exclude_changed(marks, state);
   state.field.seen = 6;
   state.field.unknown = 1.0;
   state.field.values = {};
   state.field.by_name.clear();
-  copies.put_back(state);
+  copies.restore(state);
   CHECK(state.field.next == 3);
   CHECK(state.field.seen == 0);
   CHECK(std::isnan(state.field.unknown));
@@ -898,15 +898,15 @@ TEST_CASE("a state that lists more fields or fewer than before is put back as fa
   auto copies = keel::field_copies::of(state);
   state.push(3.0);
   state.slots[0].fill_(9.0);
-  copies.put_back(state);
+  copies.restore(state);
   REQUIRE(state.slots.size() == 2);
   CHECK(state.slots[0].item<double>() == 1.0);
   // A third slot that the program adds stays, and what the loss then does to the others goes.
   auto const marks = keel::field_marks::of(state);
   state.push(4.0);
-  copies.leave_changed(marks, state);
+  copies.exclude_changed(marks, state);
   state.slots[1].fill_(9.0);
-  copies.put_back(state);
+  copies.restore(state);
   REQUIRE(state.slots.size() == 3);
   CHECK(state.slots[1].item<double>() == 2.0);
   CHECK(state.slots[2].item<double>() == 4.0);

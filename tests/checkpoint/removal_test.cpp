@@ -117,8 +117,8 @@ TEST_CASE("what a person put into a checkpoint's directory outlives the checkpoi
   CHECK(read_file(directory / "kept-step-000000001/notes.txt") == "the good one");
   CHECK(read_file(directory / "kept-step-000000001/plots/loss.png") == "a picture");
   CHECK_FALSE(fs::exists(directory / "kept-step-000000001/model.safetensors"));
-  CHECK(saved.not_removed.find("step-000000001 held ") == 0);
-  CHECK(saved.not_removed.find("kept-step-000000001") != std::string::npos);
+  CHECK(saved.removal_failure.find("step-000000001 held ") == 0);
+  CHECK(saved.removal_failure.find("kept-step-000000001") != std::string::npos);
 }
 
 TEST_CASE("directories whose names only look like those of keel stay where they are") {
@@ -188,7 +188,7 @@ TEST_CASE("a link to a checkpoint that was moved to another disk is removed, and
   fs::create_directory_symlink(elsewhere / "step-000000001", directory / "step-000000001");
   store.save(2, content(2.0), {.newest = 1});
   CHECK(store.updates() == std::vector<std::int64_t>{2});
-  CHECK(keel::damage_of(elsewhere / "step-000000001").empty());
+  CHECK(keel::find_damage(elsewhere / "step-000000001").empty());
 }
 
 TEST_CASE("a requested checkpoint stands beside the scheduled one of its update, and is the newer one") {
@@ -237,15 +237,15 @@ TEST_CASE("verify names a checkpoint that was renamed, whatever stands before it
   store.prepare();
   store.save(5, content(1.0), {});
   store.save(5, content(2.0), {.requested = true});
-  CHECK(keel::damage_of(directory / "step-000000005").empty());
-  CHECK(keel::damage_of(directory / "step-000000005-requested").empty());
-  CHECK(keel::damage_of((directory / "step-000000005").string() + "/").empty());
+  CHECK(keel::find_damage(directory / "step-000000005").empty());
+  CHECK(keel::find_damage(directory / "step-000000005-requested").empty());
+  CHECK(keel::find_damage((directory / "step-000000005").string() + "/").empty());
   fs::rename(directory / "step-000000005", directory / "step-000000006");
-  auto const found = keel::damage_of(directory / "step-000000006");
+  auto const found = keel::find_damage(directory / "step-000000006");
   REQUIRE(found.size() == 1);
   CHECK(found[0].find("it was renamed from step-000000005") != std::string::npos);
   fs::rename(directory / "step-000000006", directory / "abandoned-step-000000006-2");
-  CHECK(keel::damage_of(directory / "abandoned-step-000000006-2").size() == 1);
+  CHECK(keel::find_damage(directory / "abandoned-step-000000006-2").size() == 1);
   fs::rename(directory / "abandoned-step-000000006-2", directory / "best");
-  CHECK(keel::damage_of(directory / "best").empty());
+  CHECK(keel::find_damage(directory / "best").empty());
 }

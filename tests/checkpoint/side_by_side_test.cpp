@@ -9,7 +9,7 @@
 
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -154,7 +154,7 @@ void require_whole(std::filesystem::path const& run) {
   for (auto const& entry : std::filesystem::directory_iterator(run / "checkpoints")) {
     INFO(entry.path());
     CHECK(entry.path().filename().string().starts_with("step-"));
-    CHECK(keel::damage_of(entry.path()).empty());
+    CHECK(keel::find_damage(entry.path()).empty());
   }
 }
 
@@ -222,7 +222,7 @@ TEST_CASE("a failed call of either rank's disk, tried throughout a run, costs on
       plan->rank = rank;
       plan->at = at;
       std::vector<ended> all(2);
-      auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
         all[static_cast<std::size_t>(world.rank())] = train<tried>(world, directory, plan);
       });
       INFO("call " << at << " of rank " << rank << ": " << words[0] << " | " << words[1]);
@@ -239,7 +239,7 @@ TEST_CASE("a failed call of either rank's disk, tried throughout a run, costs on
         CHECK(words[1].find("No space left") != std::string::npos);
       }
       keel::checkpoint_store store(std::filesystem::path(directory) / "checkpoints");
-      for (std::int64_t const update : store.updates()) CHECK(keel::damage_of(store.path_of_update(update)).empty());
+      for (std::int64_t const update : store.updates()) CHECK(keel::find_damage(store.path_of_update(update)).empty());
       CHECK(same(train_ranks<tried>(2, directory), expected));
       require_whole(directory);
     }
@@ -266,7 +266,7 @@ TEST_CASE("a rank that is killed at calls of its disk throughout a run leaves ch
       plan->rank = rank;
       plan->at = at;
       plan->what = disk_plan::kind::rank_dies;
-      auto const words = words_of_ranks(ranks, [&](keel::world_of_ranks const& world) { train<tried>(world, directory, plan); });
+      auto const words = rank_error_messages(ranks, [&](keel::world_of_ranks const& world) { train<tried>(world, directory, plan); });
       INFO("killed at call " << at << " of rank " << rank << " of " << ranks);
       if (plan->calls < at) break;
       ++killed;
@@ -290,7 +290,7 @@ TEST_CASE("a disk that stays full for one rank alone ends the run after as many 
   plan->rank = 1;
   plan->at = 1;
   plan->what = disk_plan::kind::is_full;
-  auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) { train<synchronous>(world, directory, plan, 20); });
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) { train<synchronous>(world, directory, plan, 20); });
   for (auto const& one : words) {
     INFO(one);
     CHECK(one.find("rank 1: ") != std::string::npos);
@@ -314,7 +314,7 @@ TEST_CASE("a file of a rank that is gone or damaged is named, and the run goes o
       bytes.back() = static_cast<char>(bytes.back() ^ 1);
       std::filesystem::remove(there / name);
       if (!is_gone) write_file(there / name, bytes);
-      auto const damage = keel::damage_of(there);
+      auto const damage = keel::find_damage(there);
       REQUIRE(damage.size() == 1);
       CHECK(damage.front().find(name) != std::string::npos);
       CHECK(same(train_ranks<synchronous>(2, directory), expected));
@@ -328,7 +328,7 @@ TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares o
     auto const model = make_small(3, 0.0);
     keel::adamw optimizer(model->parameters(), 0.05);
     keel::parameter_list const parameters = keel::collect_parameters(*model, optimizer);
-    keel::detail::optimizer_shares shares(world, optimizer, parameters);
+    keel::detail::optimizer_shards shares(world, optimizer, parameters);
     keel::tensor_map whole;
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
       at::Tensor const& one = parameters.tensors[i];
@@ -342,13 +342,13 @@ TEST_CASE("of a checkpoint that rank 0 reads, each other rank keeps its shares o
       from = "a checkpoint";
       return true;
     };
-    REQUIRE(keel::detail::run_of_ranks(world).share(find, {{"", &optimizer, &parameters, {}, &shares}}, content, source));
+    REQUIRE(keel::detail::checkpoint_collectives(world).share(find, {{"", &optimizer, &parameters, {}, &shares}}, content, source));
     CHECK(source == "a checkpoint");
     CHECK(content.optimizer.size() == whole.size());
     CHECK(same_bits(content.optimizer.at("other.exp_avg"), whole.at("other.exp_avg")));
     for (std::size_t i = 0; i < parameters.tensors.size(); ++i) {
       std::string const name = parameters.names[i] + ".exp_avg";
-      auto const [begin, count] = keel::detail::share_of(parameters.tensors[i].numel(), i, world.rank(), world.size());
+      auto const [begin, count] = keel::detail::compute_shard_range(parameters.tensors[i].numel(), i, world.rank(), world.size());
       CHECK(same_bits(content.optimizer.at(name), whole.at(name).view({-1}).narrow(0, begin, count)));
       CHECK(content.optimizer.at(name).storage().nbytes() == static_cast<std::size_t>(count) * sizeof(float));
     }
@@ -373,7 +373,7 @@ TEST_CASE("a rank that writes for long shows that it is there, and one that show
     keel::snapshot mine;
     mine.tensors["state"] = at::ones({3});
     writer.begin(directory, mine);
-    auto const found = keel::detail::files_of_ranks(files, directory, 2, patience);
+    auto const found = keel::detail::collect_rank_files(files, directory, 2, patience);
     writer.wait();
     CHECK(found.size() == 2);
     CHECK(found.count("state-1.safetensors") == 1);
@@ -381,7 +381,7 @@ TEST_CASE("a rank that writes for long shows that it is there, and one that show
   }
   std::string words;
   try {
-    keel::detail::files_of_ranks(files, directory, 2, patience);
+    keel::detail::collect_rank_files(files, directory, 2, patience);
   } catch (keel::file_error const& thrown) {
     words = thrown.what();
   }

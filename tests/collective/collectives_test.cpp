@@ -9,7 +9,7 @@
 
 #include <keel/collective/agreed.hpp>
 
-#include "words_of_ranks.hpp"
+#include "rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -131,13 +131,13 @@ TEST_CASE("ranks of one process run the same for a seed, have random numbers of 
 
 TEST_CASE("ranks that call different things, end early, throw, give up, are killed or hang are named to all others") {
   at::Tensor const three = at::zeros({3});
-  for (auto const& words : words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) {
          world.rank() == 0 ? keel::all_reduce(world, three.clone()) : keel::all_reduce(world, at::zeros({4}));
        })) {
     CHECK(has(words, "all_reduce of 3 elements of Float"));
     CHECK(has(words, "all_reduce of 4 elements of Float"));
   }
-  for (auto const& words : words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) {
          world.rank() == 0 ? keel::broadcast(world, three.clone()) : keel::barrier(world);
        })) {
     CHECK(has(words, "broadcast of 12 elements"));
@@ -150,13 +150,13 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
       if (world.rank() != 1 || of_one == nullptr) keel::all_reduce(world, at::zeros({2}));
     };
   };
-  auto const ended = words_of_ranks(3, body([](auto const&) {}));
+  auto const ended = rank_error_messages(3, body([](auto const&) {}));
   CHECK(ended[1].empty());
   for (int const rank : {0, 2}) CHECK(has(ended[static_cast<std::size_t>(rank)], "waits in all_reduce of 2 elements of Float, and rank 1 has ended"));
-  auto const threw = words_of_ranks(3, body([](auto const&) { throw std::runtime_error("the disk is full"); }));
+  auto const threw = rank_error_messages(3, body([](auto const&) { throw std::runtime_error("the disk is full"); }));
   CHECK(threw[1] == "the disk is full");
   for (int const rank : {0, 2}) CHECK(has(threw[static_cast<std::size_t>(rank)], "rank 1 threw: the disk is full"));
-  auto const gave_up = words_of_ranks(3, body([](auto const& world) {
+  auto const gave_up = rank_error_messages(3, body([](auto const& world) {
                                   world.abort("no data");
                                   keel::all_reduce(world, at::zeros({2}));
                                 }));
@@ -169,7 +169,7 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
   for (auto const kind : {keel::rank_fault::kind::kill, keel::rank_fault::kind::hang}) {
     for (std::int64_t collective = 1; collective <= 4; ++collective) {
       for (std::uint64_t seed = 1; seed < 6; ++seed) {
-        auto const words = words_of_ranks(4, always, {.seed = seed, .faults = {{2, collective, kind}}});
+        auto const words = rank_error_messages(4, always, {.seed = seed, .faults = {{2, collective, kind}}});
         CHECK(words[2].empty());
         for (int const rank : {0, 1, 3})
           CHECK(has(words[static_cast<std::size_t>(rank)],
@@ -180,11 +180,11 @@ TEST_CASE("ranks that call different things, end early, throw, give up, are kill
 }
 
 TEST_CASE("what no collective takes is an error on every rank before it waits") {
-  for (auto const& words : words_of_ranks(2, [&](keel::world_of_ranks const& world) { keel::all_reduce(world, at::Tensor()); }))
+  for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::all_reduce(world, at::Tensor()); }))
     CHECK(has(words, "[E12] all_reduce takes a dense tensor"));
-  for (auto const& words : words_of_ranks(2, [&](keel::world_of_ranks const& world) { keel::reduce_scatter(world, at::zeros({3})); }))
+  for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::reduce_scatter(world, at::zeros({3})); }))
     CHECK(has(words, "for each of the 2 ranks, and this tensor has 3 rows"));
-  for (auto const& words : words_of_ranks(2, [&](keel::world_of_ranks const& world) { keel::broadcast(world, at::zeros({3}), 2); }))
+  for (auto const& words : rank_error_messages(2, [&](keel::world_of_ranks const& world) { keel::broadcast(world, at::zeros({3}), 2); }))
     CHECK(has(words, "from rank 2, and this world has the ranks 0 to 1"));
   CHECK_THROWS_AS(keel::run_in_process(0, [](auto const&) {}), keel::error);
   at::Tensor alone = at::ones({2});

@@ -10,7 +10,7 @@
 #include <keel/collective/in_process.hpp>
 
 #include "../support.hpp"
-#include "words_of_ranks.hpp"
+#include "rank_error_messages.hpp"
 
 using namespace keel_test;
 using namespace std::chrono_literals;
@@ -93,7 +93,7 @@ TEST_CASE("a group for devices gets the store in which the hosts met, and its fa
   CHECK(world.timeout() == 5s);
   CHECK(store->check({"keel/world/1/devices/key"}));
   CHECK(!store->check({"key"}));
-  CHECK(world.leaves_signs());
+  CHECK(world.supports_heartbeats());
   world.limit(2s);
   keel::all_reduce(world, on_device());
   of_devices->fails = true;
@@ -114,7 +114,7 @@ TEST_CASE("a group for devices gets the store in which the hosts met, and its fa
 
 TEST_CASE("a world of one process needs no group, and a group with another rank or size is named with both") {
   CHECK(keel::over(keel::world_of_ranks(), [](auto const&, int, int) -> c10::intrusive_ptr<noting_group> { throw std::logic_error("called"); }).size() == 1);
-  for (std::string const& words : words_of_ranks(2, [](keel::world_of_ranks const& hosts) {
+  for (std::string const& words : rank_error_messages(2, [](keel::world_of_ranks const& hosts) {
          keel::over(hosts, [](auto const&, int, int) { return c10::make_intrusive<noting_group>(0, 3); });
        })) {
     CAPTURE(words);

@@ -352,30 +352,30 @@ TEST_CASE("of several ranks the one that is killed is named alone, by ranks too 
 }
 
 TEST_CASE("ranks that wait in different ones of the collectives that both have called are of one run, and ranks with others or of another size are not") {
-  using keel::detail::called_collective;
-  using keel::detail::called_collectives;
-  auto const found = [](called_collectives const& mine, called_collective const& failed, called_collectives const& theirs,
-                        called_collective const& of_theirs) {
+  using keel::detail::issued_collective;
+  using keel::detail::issued_collectives;
+  auto const found = [](issued_collectives const& mine, issued_collective const& failed, issued_collectives const& theirs,
+                        issued_collective const& of_theirs) {
     auto const store = c10::make_intrusive<c10d::HashStore>();
     std::runtime_error const thrown("timed out");
-    std::thread other([&] { keel::detail::failure_of(1, 2, of_theirs, theirs, thrown, store); });
-    auto const result = keel::detail::failure_of(0, 2, failed, mine, thrown, store);
+    std::thread other([&] { keel::detail::diagnose_failure(1, 2, of_theirs, theirs, thrown, store); });
+    auto const result = keel::detail::diagnose_failure(0, 2, failed, mine, thrown, store);
     other.join();
     return result;
   };
-  called_collective const agreement{57, "the agreement", 20}, sum{58, "all_reduce", 1000}, larger{58, "all_reduce", 1001}, barrier{58, "barrier", 0};
+  issued_collective const agreement{57, "the agreement", 20}, sum{58, "all_reduce", 1000}, larger{58, "all_reduce", 1001}, barrier{58, "barrier", 0};
   // Rank 0 was stopped until the other had given up: it begins the next one first.
   auto const late = found({sum, agreement}, sum, {sum, agreement}, agreement);
   CHECK(late.id() == std::string("E25"));
-  CHECK(late.words.find("one that was too late, is the reason") != std::string::npos);
+  CHECK(late.message.find("one that was too late, is the reason") != std::string::npos);
   CHECK(found({sum, agreement}, sum, {agreement}, agreement).id() == std::string("E25"));
   auto const size = found({sum, agreement}, sum, {larger, agreement}, larger);
   CHECK(size.id() == std::string("E26"));
-  CHECK(size.words.find("rank 0 of 2 cannot complete all_reduce, its collective number 58, of 1000 elements: rank 1 is at all_reduce, its "
+  CHECK(size.message.find("rank 0 of 2 cannot complete all_reduce, its collective number 58, of 1000 elements: rank 1 is at all_reduce, its "
                         "collective number 58, of 1001 elements (timed out)") == 0);
   auto const kind = found({sum, agreement}, sum, {barrier, agreement}, barrier);
   CHECK(kind.id() == std::string("E26"));
-  CHECK(kind.words.find("rank 1 is at barrier, its collective number 58 (timed out)") != std::string::npos);
+  CHECK(kind.message.find("rank 1 is at barrier, its collective number 58 (timed out)") != std::string::npos);
 }
 
 TEST_CASE("SIGPIPE, which a write to a killed rank raises, ends no thread of a world, and the program's threads take it as before") {

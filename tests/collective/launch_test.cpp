@@ -69,7 +69,7 @@ TEST_CASE("each launcher's words are understood, and a process that was started 
   CHECK(torchrun.address == "node7");
   CHECK(torchrun.port == 29400);
   CHECK(torchrun.restart == 2);
-  CHECK(torchrun.store_is_there);
+  CHECK(torchrun.has_external_store);
   CHECK(torchrun.by == "torchrun");
   CHECK(torchrun.error_file == "/tmp/error.json");
   auto const mpirun = launch_of(by_mpirun);

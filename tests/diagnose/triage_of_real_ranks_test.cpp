@@ -4,7 +4,7 @@
 #include <keel/diagnose/triage.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -17,7 +17,7 @@ struct saving : keel::recipe<keel::shard::replicate, keel::checkpoint::every<2_s
 /// Three ranks that train twelve updates in this directory, `spoil(rank, update, model)` behind each.
 void train(std::filesystem::path const& directory, std::vector<keel::rank_fault> const& faults,
            std::function<void(int, std::int64_t, small_module&)> const& spoil = {}) {
-  words_of_ranks(
+  rank_error_messages(
       3,
       [&](keel::world_of_ranks const& world) {
         auto const model = make_small(3);
@@ -100,7 +100,7 @@ TEST_CASE("each rank of a run that ends with an error leaves its last collective
 
 TEST_CASE("ranks that make different collectives are named with both by the triage of what they left") {
   scratch_directory const directory;
-  words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     auto const model = make_small(3);
     keel::adamw optimizer(model->parameters(), 0.01);
     keel::trainer<saving> run{*model, optimizer, world, quiet({.run_directory = directory, .updates = 12, .tensorboard = false})};

@@ -166,7 +166,7 @@ keel::triage_result story(std::function<void(std::vector<std::vector<nlohmann::j
   return keel::triage(directory.path());
 }
 
-void is_told(keel::triage_result const& found, trouble cause, char const* words) {
+void is_diagnosed(keel::triage_result const& found, trouble cause, char const* words) {
   INFO(keel::to_text(found));
   REQUIRE(found.verdict == triage_verdict::in_trouble);
   CHECK(found.findings[0].cause == cause);
@@ -181,20 +181,20 @@ void add_update(std::vector<nlohmann::json>& rank, std::int64_t update, nlohmann
 }  // namespace
 
 TEST_CASE("failure stories 5 to 8: ranks that clip apart, count twice, report another norm, or drift are named") {
-  is_told(story([](auto& ranks) {
+  is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i) add_update(ranks[i], 3, {{"gradient_norm", 2.0}, {"coefficient", 0.5 + 0.1 * i}});
           }),
           trouble::ranks_drift, "each by the norm of its shard alone");
-  is_told(story([](auto& ranks) {
+  is_diagnosed(story([](auto& ranks) {
             // A quarter of each square is replicated, and counted on each of the four.
             for (auto& rank : ranks) add_update(rank, 3, {{"gradient_norm", std::sqrt(4 * (0.75 + 4 * 0.25))}, {"shard_norm", 1.0}});
           }),
           trouble::wrong_norm, "times that of all shards together");
-  is_told(story([](auto& ranks) {
+  is_diagnosed(story([](auto& ranks) {
             for (auto& rank : ranks) add_update(rank, 3, {{"gradient_norm", 4.0}, {"shard_norm", 1.0}});
           }),
           trouble::wrong_norm, "each shard counts as if it were the whole");
-  is_told(story([](auto& ranks) {
+  is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i) {
               add_update(ranks[i], 3, {{"state", "aa"}});
               add_update(ranks[i], 4, {{"state", i == 2 ? "ab" : "aa"}});
@@ -214,27 +214,27 @@ TEST_CASE("failure stories 12 to 18: ranks that decide alone, fall silent or cal
     for (double t = 10.0; t <= seconds; t += 10.0) rank.push_back({{"event", "alive"}, {"time", now + t}});
   };
   // 12: one rank skips a bad batch and goes on alone.
-  is_told(story([&](auto& ranks) {
+  is_diagnosed(story([&](auto& ranks) {
             others_wait(ranks, 1, 200.0);
             lives_on(ranks[1], 200.0);
           }),
           trouble::collective_mismatch, "rank 1 is alive and has not entered it");
   // 13: what rank 0 sees as finite is NaN on another, which applies it all the same.
-  is_told(story([](auto& ranks) {
+  is_diagnosed(story([](auto& ranks) {
             for (std::size_t i = 0; i < 4; ++i)
               add_update(ranks[i], 5, {{"gradient_norm", i == 3 ? nlohmann::json("nan") : nlohmann::json(1.5)}});
           }),
           trouble::ranks_drift, "not agreed");
   // 14: memory runs out on one.
-  is_told(story([&](auto& ranks) {
+  is_diagnosed(story([&](auto& ranks) {
             others_wait(ranks, 2, 90.0);
             ranks[2].push_back({{"event", "left"}, {"why", "[E09] memory ran out in update 15"}, {"time", ranks[2].back()["time"]}});
           }),
           trouble::dead_rank, "rank 2 ended: [E09] memory ran out");
   // 15: stopped, and silent.
-  is_told(story([&](auto& ranks) { others_wait(ranks, 0, 120.0); }), trouble::dead_rank, "rank 0 has been silent");
+  is_diagnosed(story([&](auto& ranks) { others_wait(ranks, 0, 120.0); }), trouble::dead_rank, "rank 0 has been silent");
   // 16: other sizes.
-  is_told(story([&](auto& ranks) {
+  is_diagnosed(story([&](auto& ranks) {
             others_wait(ranks, 3, 60.0);
             planted::add_waiting(ranks[3], 14, "gradients", 4095, 60.0);
           }),
@@ -247,7 +247,7 @@ TEST_CASE("failure stories 12 to 18: ranks that decide alone, fall silent or cal
           }
         }).verdict != triage_verdict::in_trouble);
   // 18: stuck in a lock of the data loader, while its threads live.
-  is_told(story([&](auto& ranks) {
+  is_diagnosed(story([&](auto& ranks) {
             others_wait(ranks, 2, 300.0);
             lives_on(ranks[2], 300.0);
           }),

@@ -17,10 +17,10 @@ struct plain : keel::recipe<> {};
 using masked = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 /// The mean over the rows that count: 0 / 0 of a batch that is all padding.
-auto masked_loss(std::shared_ptr<small_module> const& model, std::int64_t most_rows) {
-  return [model, most_rows](masked const& b) {
+auto masked_loss(std::shared_ptr<small_module> const& model, std::int64_t max_rows) {
+  return [model, max_rows](masked const& b) {
     auto const& [x, y, mask] = b;
-    if (x.size(0) > most_rows) run_out_of_memory();
+    if (x.size(0) > max_rows) run_out_of_memory();
     at::Tensor const losses = (model->forward(x) - y).square().squeeze(1);
     double const weight = mask.sum().item<double>();
     return keel::weighted_loss{(losses * mask).sum() / weight, weight};
@@ -43,7 +43,7 @@ std::string message_of(Call const& call, std::string const& id) {
 
 TEST_CASE("a half that is all padding adds nothing: the update is that of the whole micro-batch") {
   for (std::int64_t const padded_from : {std::int64_t{4}, std::int64_t{0}}) {
-    auto const train = [&](auto* recipe, std::int64_t most_rows) {
+    auto const train = [&](auto* recipe, std::int64_t max_rows) {
       auto const model = make_small();
       keel::adamw optimizer(model->parameters(), 0.01);
       keel::step<std::remove_pointer_t<decltype(recipe)>> step{model, optimizer};
@@ -51,7 +51,7 @@ TEST_CASE("a half that is all padding adds nothing: the update is that of the wh
         auto const [x, y] = make_pair_batch(i);
         at::Tensor const mask = at::ones({8});
         mask.slice(0, padded_from, padded_from + 4).fill_(0.0);
-        auto const result = step(masked{x, y, mask}, masked_loss(model, most_rows));
+        auto const result = step(masked{x, y, mask}, masked_loss(model, max_rows));
         REQUIRE(result.template is<keel::result::updated>());
         CHECK(std::isfinite(result.template get<keel::result::updated>().loss));
       }

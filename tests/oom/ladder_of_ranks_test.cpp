@@ -6,7 +6,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../starving.hpp"
 
 using namespace keel_test;
@@ -67,7 +67,7 @@ void every_allocation_of_every_rank(int ranks) {
       std::vector<std::vector<at::Tensor>> parameters(static_cast<std::size_t>(ranks));
       std::vector<std::int64_t> pieces(static_cast<std::size_t>(ranks));
       auto const refused = budget.refused();
-      auto const words = words_of_ranks(ranks, [&](keel::world_of_ranks const& world) {
+      auto const words = rank_error_messages(ranks, [&](keel::world_of_ranks const& world) {
         auto const rank = static_cast<std::size_t>(world.rank());
         auto const model = make_small(3);
         keel::adamw optimizer(model->parameters(), 0.01);
@@ -166,7 +166,7 @@ TEST_CASE("a ladder that gives up on one rank gives up on all, who keep what was
 
 TEST_CASE("where memory runs out on one rank and another one throws, all end with the words of the other") {
   at::set_num_threads(1);
-  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
     auto const model = make_small(3);
     keel::adamw optimizer(model->parameters(), 0.01);
     keel::step<only_gives_up> step{model, optimizer, world};
@@ -184,7 +184,7 @@ TEST_CASE("a rung that all ranks can take is taken by all, and one that some alo
   at::set_num_threads(1);
   for (bool const all_can : {true, false}) {
     std::vector<bool> updated(2);
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       has_room::of_this_rank() = all_can || world.rank() == 0;
       auto const model = make_small(3);
       keel::adamw optimizer(model->parameters(), 0.01);
@@ -230,7 +230,7 @@ TEST_CASE("moments in shares are offloaded by the rung of all, with the bits of 
 
 TEST_CASE("an exception in the backward pass of one rank beside a NaN of another ends all with its words") {
   at::set_num_threads(1);
-  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
     auto const model = make_small(3);
     keel::adamw optimizer(model->parameters(), 0.01);
     keel::step<skipping> step{model, optimizer, world};

@@ -129,7 +129,7 @@ TEST_CASE("an update_where that happens is the update of its factor, and one tha
           }
           auto const before = everything_of(where, ours);
           where.update_where(yes_or_no(false), at::full({}, step % 8 == 0 ? nan : 0.0, at::kDouble));
-          where.take_back();
+          where.undo_update();
           REQUIRE(same_bits(everything_of(where, ours), before));
         } else {
           where.update_where(yes_or_no(true), at::full({}, factor, at::kDouble));

@@ -6,7 +6,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -53,7 +53,7 @@ std::string words_of(std::function<void()> const& call) {
 /// The parameters of each rank behind two updates of rows of its own.
 using loss_of_tower = std::function<at::Tensor(tower&, at::Tensor const&)>;
 template <class Recipe>
-std::vector<std::vector<at::Tensor>> trained(int ranks, loss_of_tower const& loss_of, bool own_backward = false) {
+std::vector<std::vector<at::Tensor>> trained(int ranks, loss_of_tower const& loss_of, bool manual_backward = false) {
   std::vector<std::vector<at::Tensor>> parameters(static_cast<std::size_t>(ranks));
   keel::run_in_process(ranks, [&](keel::world_of_ranks const& world) {
     tower model;
@@ -61,7 +61,7 @@ std::vector<std::vector<at::Tensor>> trained(int ranks, loss_of_tower const& los
     keel::step<Recipe> step{model, optimizer, world};
     for (int i = 0; i < 2 * static_cast<int>(keel::config_of<Recipe>.accumulate.count); ++i) {
       at::Tensor const rows = rows_of(world.rank(), i);
-      if (own_backward) {
+      if (manual_backward) {
         auto window = step.open();
         at::Tensor const loss = loss_of(model, rows);
         loss.backward();
@@ -309,7 +309,7 @@ TEST_CASE("layers that only some ranks use, and layers that are frozen between u
 
 TEST_CASE("ranks that freeze different parameters are told apart by name before anything is added up") {
   at::set_num_threads(1);
-  auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     tower model;
     torch::optim::SGD optimizer(model.parameters(), 0.1);
     keel::step<plain> step{model, optimizer, world};

@@ -6,7 +6,7 @@
 
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../deciding_device.hpp"
 #include "../host_reads.hpp"
 #include "../starving.hpp"
@@ -261,7 +261,7 @@ TEST_CASE(
     "what one rank throws, in a loss, behind an open micro-batch or in a hook of the update before, is told to all of them") {
   for (int const place : {0, 1, 2}) {
     CAPTURE(place);
-    auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
       trained_model one;
       keel::trainer<accumulating<keel::shard::replicate>, on_a_device> run{*one.all, *one.optimizer, world,
                                                                            quiet({.updates = 6})};
@@ -329,7 +329,7 @@ std::int64_t ends_at_allocations() {
     std::vector<std::vector<at::Tensor>> parameters(2);
     std::vector<std::int64_t> updates(2), pieces(2);
     auto const refused = budget.refused();
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       auto const rank = static_cast<std::size_t>(world.rank());
       trained_model one(at::kFloat);
       keel::step<Recipe, on_a_device> step{*one.all, *one.optimizer, world};
@@ -377,7 +377,7 @@ TEST_CASE("memory that runs out at allocations of one rank throughout its update
 }
 
 TEST_CASE("ranks that decide at different places, because one has registered state of the program, are told so") {
-  auto const words = words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(2, [](keel::world_of_ranks const& world) {
     trained_model one;
     keel::trainer<plain<keel::shard::replicate>, on_a_device> run{*one.all, *one.optimizer, world, quiet({.updates = 6})};
     counter counted;

@@ -6,7 +6,7 @@
 
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -198,7 +198,7 @@ TEST_CASE("an exception in the loss, in a batch or behind an open micro-batch of
 
 TEST_CASE("ranks with other recipes, parameters or rates are named with both, and rank 0's parameters are everyone's") {
   struct other : keel::recipe<keel::shard::replicate, keel::clip::global_norm<2.0>> {};
-  for (auto const& words : words_of_ranks(3, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(3, [](keel::world_of_ranks const& world) {
          trained_model one(at::kFloat);
          if (world.rank() == 2) {
            keel::step<other>(*one.model, *one.optimizer, world);
@@ -209,12 +209,12 @@ TEST_CASE("ranks with other recipes, parameters or rates are named with both, an
     CHECK(has(words, "[E24] rank 0 has \"clip"));
     CHECK(has(words, "where rank 2 has \"clip"));
   }
-  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          trained_model one(at::kFloat, world.rank() == 1 ? 0.02 : 0.01);
          keel::step<plain>(*one.model, *one.optimizer, world);
        }))
     CHECK(has(words, "rank 0 has \"the optimizer's group 0: lr 0.01\" where rank 1 has \"the optimizer's group 0: lr 0.02\""));
-  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          trained_model one(world.rank() == 1 ? at::kDouble : at::kFloat);
          keel::step<plain>(*one.model, *one.optimizer, world);
        }))
@@ -298,7 +298,7 @@ TEST_CASE("whatever collective a rank dies or hangs in, the others learn its num
     for (std::int64_t collective = 1;; ++collective) {
       std::vector<std::int64_t> updates(static_cast<std::size_t>(ranks));
       bool was_hit = false;
-      auto const words = words_of_ranks(
+      auto const words = rank_error_messages(
           ranks,
           [&](keel::world_of_ranks const& world) {
             trained_model one(at::kFloat);

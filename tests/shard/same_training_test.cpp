@@ -6,7 +6,7 @@
 
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -24,7 +24,7 @@ using optimizer_for = std::function<std::unique_ptr<torch::optim::Optimizer>(sma
 /// What two ranks say that build the optimizers of `make`, where rank 1 is the other.
 template <class Recipe, class Optimizer>
 std::vector<std::string> started(std::function<std::unique_ptr<Optimizer>(small_module&, bool)> const& make) {
-  return words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  return rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     auto const model = make_small(3);
     auto const optimizer = make(*model, world.rank() == 1);
     keel::step<Recipe> const step{*model, *optimizer, world};
@@ -52,7 +52,7 @@ void require_named(std::function<void(Options&)> const& change, std::string cons
 template <class Recipe>
 std::vector<std::string> trained(std::int64_t updates, std::int64_t at,
                                  std::function<void(small_module&, keel::adamw&)> const& change, std::int64_t* last = nullptr) {
-  return words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+  return rank_error_messages(3, [&](keel::world_of_ranks const& world) {
     auto const model = make_small(3);
     keel::adamw optimizer(model->parameters(), torch::optim::AdamWOptions(0.01));
     keel::trainer<Recipe> run{*model, optimizer, world, quiet({.updates = updates})};
@@ -82,7 +82,7 @@ TEST_CASE("ranks with any other option of the optimizer, or another optimizer, a
   require_named<keel::sgd, SGDOptions>([](SGDOptions& of) { of.weight_decay(0.1); }, "weight_decay");
   require_named<torch::optim::RMSprop, torch::optim::RMSpropOptions>([](torch::optim::RMSpropOptions& of) { of.alpha(0.5); },
                                                                      "alpha");
-  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          auto const model = make_small(3);
          if (world.rank() == 0) {
            keel::adamw optimizer(model->parameters(), 0.01);
@@ -96,7 +96,7 @@ TEST_CASE("ranks with any other option of the optimizer, or another optimizer, a
 }
 
 TEST_CASE("ranks with other groups or another length are rejected with both") {
-  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          auto const model = make_small(3);
          auto all = model->parameters();
          std::size_t const first = world.rank() == 0 ? 1 : 2;
@@ -110,7 +110,7 @@ TEST_CASE("ranks with other groups or another length are rejected with both") {
               "[E24] rank 0 has \"the optimizer's group 1: amsgrad false\" where rank 1 has \"the optimizer's group 0: "
               "parameter first.bias\""));
   }
-  for (auto const& words : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (auto const& words : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          auto const model = make_small(3);
          keel::adamw optimizer(model->parameters(), 0.01);
          keel::trainer<sharded> const run{*model, optimizer, world, quiet({.updates = world.rank() == 0 ? 100 : 200})};

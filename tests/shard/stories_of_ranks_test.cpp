@@ -8,7 +8,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -119,7 +119,7 @@ TEST_CASE("memory that runs out at any allocation of any rank ends the update of
     REQUIRE(++nth < 3000);
     std::vector<std::vector<at::Tensor>> parameters(2);
     auto const refused = budget.refused();
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       auto const model = make_small(7);
       keel::adamw optimizer(model->parameters(), 0.1);
       keel::step<clipped> step{*model, optimizer, world};
@@ -145,7 +145,7 @@ TEST_CASE("memory that runs out at any allocation of any rank ends the update of
 
 // pytorch#174844: shapes did not match, the collective "succeeded", and later ones gave wrong results.
 TEST_CASE("a collective of another shape on one rank is an error of all that names it") {
-  auto const words = words_of_ranks(3, [](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(3, [](keel::world_of_ranks const& world) {
     at::Tensor const mine = at::ones({world.rank() == 2 ? 5 : 4});
     keel::all_reduce(world, mine);
   });
@@ -197,7 +197,7 @@ TEST_CASE("a parameter that something changes on one rank alone is named with th
   at::set_num_threads(1);
   for (bool const is_frozen : {false, true}) {
     std::vector<std::int64_t> updates(3);
-    auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
       auto const model = make_small(7);
       at::Tensor const changed = model->parameters()[1];
       changed.requires_grad_(!is_frozen);

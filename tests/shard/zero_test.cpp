@@ -12,7 +12,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -143,7 +143,7 @@ TEST_CASE("shares of a parameter cover it, none overlaps another, and they come 
     std::size_t const index = random() % 1000;
     std::vector<int> covered(static_cast<std::size_t>(elements));
     for (int rank = 0; rank < size; ++rank) {
-      auto const [begin, count] = keel::detail::share_of(elements, index, rank, size);
+      auto const [begin, count] = keel::detail::compute_shard_range(elements, index, rank, size);
       REQUIRE(begin % (count > 0 ? 64 : 1) == 0);
       REQUIRE(count <= elements / size + 128);
       for (std::int64_t at = begin; at < begin + count; ++at) ++covered[static_cast<std::size_t>(at)];
@@ -154,7 +154,7 @@ TEST_CASE("shares of a parameter cover it, none overlaps another, and they come 
   for (int const size : {2, 3, 4, 7}) {
     for (int rank = 0; rank < size; ++rank) {
       std::int64_t sum = 0;
-      for (std::size_t i = 0; i < 1000; ++i) sum += keel::detail::share_of(64, i, rank, size).count;
+      for (std::size_t i = 0; i < 1000; ++i) sum += keel::detail::compute_shard_range(64, i, rank, size).count;
       CHECK(sum <= 64 * (1000 / size + 1));
     }
   }
@@ -319,7 +319,7 @@ TEST_CASE("a layer that cannot be cut is not unfrozen, and the training goes on 
 
 TEST_CASE("what the program does beside the step with an optimizer in shares is an error that says what to do") {
   auto const with = [](std::function<void(keel::world_of_ranks const&, images&, keel::adamw&)> const& body) {
-    return words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    return rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       auto const model = std::make_shared<images>(at::kFloat);
       keel::adamw optimizer(model->groups(), torch::optim::AdamWOptions(0.01));
       body(world, *model, optimizer);
@@ -350,7 +350,7 @@ TEST_CASE("what the program does beside the step with an optimizer in shares is 
 
 TEST_CASE("what one rank throws between the agreement and the end of an update ends all, who are not left waiting for its shares") {
   for (std::string const what : {"of a hook", "[E18]", "[E26]"}) {
-    auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
       auto const model = std::make_shared<images>(at::kFloat);
       keel::adamw optimizer(model->groups(), torch::optim::AdamWOptions(0.01));
       keel::trainer<cut<>> run{*model, optimizer, world, quiet({.updates = 5})};
@@ -377,7 +377,7 @@ TEST_CASE("memory that runs out at any allocation of a rank ends the update of a
     REQUIRE(nth < 5000);
     std::vector<std::vector<at::Tensor>> parameters(2);
     auto const refused = budget.refused();
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       auto const model = std::make_shared<images>(at::kBFloat16);
       keel::adamw optimizer(model->groups(), torch::optim::AdamWOptions(0.01));
       keel::step<cut<skips, clips>> step{*model, optimizer, world};

@@ -54,7 +54,7 @@ static_assert(std::is_same_v<keel::policy_of<pretrain, keel::slot::ema>, keel::n
 // Of a slot that is given twice the first is in the value, and the second is a broken rule even where it is the same policy.
 using twice = recipe<keel::clip::global_norm<1.0>, keel::clip::value<0.5>>;
 static_assert(config_of<twice>.clip == keel::clip::global_norm<1.0>::configured);
-static_assert(config_of<twice>.gives_twice<keel::slot::clip>() && !config_of<twice>.gives_twice<keel::slot::model>());
+static_assert(config_of<twice>.has_duplicate_slot<keel::slot::clip>() && !config_of<twice>.has_duplicate_slot<keel::slot::model>());
 static_assert(violations<recipe<keel::model::partly_frozen, keel::model::partly_frozen>>.has("D14"));
 
 // Asking is never a hard error.

@@ -4,7 +4,7 @@
 #include <keel/collective/collectives.hpp>
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../starving.hpp"
 #include "../support.hpp"
 #include "gan_of_ranks.hpp"
@@ -19,7 +19,7 @@ struct returning : keel::recipe<keel::shard::zero<1>, keel::nonfinite::rollback<
 
 /// Trains a small GAN, which is what `loop` makes of it, on two ranks; what each threw.
 std::vector<std::string> words_of(std::function<void(int rank, gan&, keel::run<unsaved>&, keel::part<replicated>&, keel::part<replicated>&)> const& loop) {
-  return words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  return rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     gan of(world);
     keel::run<unsaved> run{world, quiet()};
     keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
@@ -71,7 +71,7 @@ TEST_CASE("an exception of one rank in a loss, the loop, a hook, the data or an 
                                     {"evaluation", "of the evaluation"}}) {
     for (int const thrower : {0, 1}) {
       CAPTURE(name, thrower);
-      auto const said = words_of_ranks(2, [&, what = std::string(name)](keel::world_of_ranks const& world) {
+      auto const said = rank_error_messages(2, [&, what = std::string(name)](keel::world_of_ranks const& world) {
         gan of(world);
         struct evaluating : keel::recipe<keel::shard::replicate, keel::evaluation::every<1_steps>> {};
         keel::run<evaluating> run{world, quiet()};
@@ -177,7 +177,7 @@ TEST_CASE("ranks that go different ways are named with both places") {
            }),
            "rank 1 is at the beginning of an iteration, and rank 0 at the end of the run behind 2 iterations, in the middle of one");
   // Another length.
-  for (std::string const& one : words_of_ranks(2, [](keel::world_of_ranks const& world) {
+  for (std::string const& one : rank_error_messages(2, [](keel::world_of_ranks const& world) {
          keel::run<unsaved> run{world, quiet({.updates = 10 + world.rank()})};
        }))
     CHECK(has(one, "rank 0 has \"updates 10\" where rank 1 has \"updates 11\""));
@@ -186,7 +186,7 @@ TEST_CASE("ranks that go different ways are named with both places") {
 TEST_CASE("an exception in a micro-batch that is not the last of its update, or in a hook of a part, is said with its words") {
   for (bool const in_hook : {false, true}) {
     CAPTURE(in_hook);
-    auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const said = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       gan of(world);
       keel::run<unsaved> run{world, quiet()};
       keel::part<replicated_two> d{run, "discriminator", of.discriminator, *of.of_discriminator};
@@ -214,14 +214,14 @@ TEST_CASE("an exception in a micro-batch that is not the last of its update, or 
 TEST_CASE("what ends a rank before its run has parts is told to the others") {
   scratch_directory const directory;
   keel::run<keel::recipe<keel::checkpoint::every<5_steps>>> first{quiet({.run_directory = directory})};
-  auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const said = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     gan of(world);
     keel::run<saved> run{world, quiet({.run_directory = directory})};
     keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
   });
   CHECK(has(said[0], "[E01]"));
   CHECK(has(said[1], "[E25] rank 0: [E01] another run"));
-  for (std::string const& one : words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  for (std::string const& one : rank_error_messages(2, [&](keel::world_of_ranks const& world) {
          gan of(world);
          keel::run<unsaved> run{world, quiet()};
          keel::part<replicated> d{run, world.rank() == 0 ? "first" : "second", of.discriminator, *of.of_discriminator};
@@ -269,7 +269,7 @@ TEST_CASE("the data of one rank that ends earlier ends the epoch of all, and is 
   });
   CHECK(events_of(directory, "data_ended").size() == 2);
   CHECK(events_of(directory / "rank-1", "data_ended").empty());
-  auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const said = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     gan of(world);
     keel::run<unsaved> run{world, quiet()};
     keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};
@@ -300,7 +300,7 @@ TEST_CASE("memory that runs out in a part of one rank is the rung of all, and wh
     CHECK(rungs == 1);
     CHECK(d.updates() == 6);
   });
-  auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const said = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     gan of(world, true);
     keel::run<unsaved> run{world, quiet()};
     keel::part<climbing> d{run, "discriminator", of.discriminator, *of.of_discriminator};
@@ -326,7 +326,7 @@ TEST_CASE("memory that runs out at any allocation of a rank in an iteration, its
     REQUIRE(nth < 5000);
     scratch_directory const directory;
     auto const refused = budget.refused();
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       gan of(world);
       struct often : keel::recipe<keel::shard::replicate, keel::checkpoint::every<2_steps, keel::checkpoint::synchronous>, keel::evaluation::every<2_steps>> {};
       keel::run<often> run{world, quiet({.run_directory = directory})};
@@ -380,7 +380,7 @@ TEST_CASE("a part of one rank that returns to a checkpoint returns with all part
 
 TEST_CASE("a stray write to a parameter of one part on one rank is named at the next save") {
   scratch_directory const directory;
-  auto const said = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const said = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     gan of(world);
     keel::run<saved> run{world, quiet({.run_directory = directory})};
     keel::part<replicated> d{run, "discriminator", of.discriminator, *of.of_discriminator};

@@ -8,7 +8,7 @@
 
 #include <keel/collective/in_process.hpp>
 
-#include "../collective/words_of_ranks.hpp"
+#include "../collective/rank_error_messages.hpp"
 #include "../support.hpp"
 
 using namespace keel_test;
@@ -160,7 +160,7 @@ TEST_CASE("a rank that is killed or hangs in every third collective of a run lea
       scratch_directory const cut;
       keel::rank_fault const fault{static_cast<int>(at / 3) % ranks, at,
                                    at % 2 == 0 ? keel::rank_fault::kind::kill : keel::rank_fault::kind::hang};
-      auto const words = words_of_ranks(
+      auto const words = rank_error_messages(
           ranks, [&](keel::world_of_ranks const& world) { train<tried>(world, cut, 6, 0.3); },
           {.seed = static_cast<std::uint64_t>(at), .faults = {fault}});
       INFO("collective " << at << " of " << collectives << ", rank " << fault.rank);
@@ -309,7 +309,7 @@ TEST_CASE(
   struct without : keel::recipe<keel::shard::zero<1>, keel::accumulate<2>> {};
   auto const train = [&]<class Recipe>(Recipe, std::vector<int> const& counts, std::filesystem::path const& directory) {
     std::vector<std::vector<std::int64_t>> found(counts.size());
-    auto const words = words_of_ranks(static_cast<int>(counts.size()), [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(static_cast<int>(counts.size()), [&](keel::world_of_ranks const& world) {
       program of(world);
       auto const rank = static_cast<std::size_t>(world.rank());
       std::vector<keel::row_numbers> mine;
@@ -347,7 +347,7 @@ TEST_CASE("what one rank throws in its loss, its data, a hook or an evaluation e
   for (std::string const where : {"loss", "data", "hook", "evaluation"}) {
     for (int const bad : {0, 1}) {
       scratch_directory const directory;
-      auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+      auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
         program of(world);
         auto const fail = [&](std::string const& here) {
           if (world.rank() == bad && where == here) throw std::runtime_error("the cat sat on the keyboard");
@@ -381,7 +381,7 @@ TEST_CASE("what one rank throws in its loss, its data, a hook or an evaluation e
 TEST_CASE("what one rank's constructor throws reaches the others with its words, and ranks that all throw can try again") {
   for (std::string const what : {"E02", "E11"}) {
     scratch_directory const directory;
-    auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
       program of(world), other(world);
       bool const is_bad = world.rank() == 1;
       // A file stands where the directory is to be.
@@ -395,7 +395,7 @@ TEST_CASE("what one rank's constructor throws reaches the others with its words,
       CHECK((words[rank].find("[E25] rank 1: ") == 0) == (rank != 1));
     }
   }
-  auto const again = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const again = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     program of(world), other(world);
     CHECK_THROWS_AS((keel::trainer<unsaved>{*of.model, *other.optimizer, world, quiet()}), keel::error);
     keel::trainer<unsaved> run{*of.model, *of.optimizer, world, quiet({.updates = 2})};
@@ -409,7 +409,7 @@ TEST_CASE("ranks whose policy gives up end by the same outcome, and all have the
                                  every<1_steps, keel::checkpoint::synchronous, keel::checkpoint::keep_best, keel::checkpoint::by_training_loss>> {};
   scratch_directory const directory;
   std::vector<std::int64_t> best(3, -1);
-  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
     program of(world);
     keel::trainer<gives_up> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .updates = 20})};
     // One rank's losses alone are not finite.
@@ -426,7 +426,7 @@ TEST_CASE("ranks whose policy gives up end by the same outcome, and all have the
 
 TEST_CASE("ranks that evaluate under different names are told both") {
   scratch_directory const directory;
-  auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
     program of(world);
     keel::trainer<judged> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .updates = 4})};
     run.evaluate_on(world.rank() == 0 ? "validation" : "test", std::vector<keel::row_numbers>{{1}}, of.loss());
@@ -438,7 +438,7 @@ TEST_CASE("ranks that evaluate under different names are told both") {
 TEST_CASE("a program's own loop that ends with an exception of ranks or of its own is in the record of each rank") {
   for (std::string const what : {"[E26]", "of the program"}) {
     scratch_directory const directory;
-    auto const words = words_of_ranks(2, [&](keel::world_of_ranks const& world) {
+    auto const words = rank_error_messages(2, [&](keel::world_of_ranks const& world) {
       program of(world);
       keel::trainer<unsaved> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory})};
       for (int i = 0; i < 6; ++i) {
@@ -462,7 +462,7 @@ TEST_CASE("a program's own loop that ends with an exception of ranks or of its o
 
 TEST_CASE("a replica that drifted is found with the next save, by parameter and rank, and the checkpoint before it stays") {
   scratch_directory const directory;
-  auto const words = words_of_ranks(3, [&](keel::world_of_ranks const& world) {
+  auto const words = rank_error_messages(3, [&](keel::world_of_ranks const& world) {
     program of(world);
     keel::trainer<saving> run{*of.model, *of.optimizer, world, quiet({.run_directory = directory, .updates = 8})};
     run.on([&](keel::event::update_end const& event) {

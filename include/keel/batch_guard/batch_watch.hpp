@@ -137,7 +137,7 @@ class batch_watch {
   /// The data has come to its end: what comes again from here on does not count as a repetition. Says what the epoch lacked.
   std::vector<batch_finding> end_epoch();
   /// The data went back, as after a rollback, or begins in the middle of an epoch.
-  void data_moved();
+  void on_data_rewound();
 
   /// Of the last batch: the share of its ids that fill rows, and of its labels that count for nothing. Nothing where it is not known.
   std::optional<double> padding() const { return padding_; }

@@ -235,8 +235,8 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
   // Of a large row its beginning and its end stand for it.
   constexpr std::size_t most = 4096;
   // A few short rows are often alike; half of a batch is not. Numbers, such as user ids, may well be.
-  constexpr std::int64_t least_rows = 4;
-  bool const looks = inputs.dim() >= 2 && rows >= least_rows;
+  constexpr std::int64_t min_rows = 4;
+  bool const looks = inputs.dim() >= 2 && rows >= min_rows;
   // A hash table of the rows' sums, at most half full; 0 marks a free place.
   std::vector<std::uint64_t> known(looks ? std::bit_ceil(2 * static_cast<std::size_t>(rows)) : 0);
   std::int64_t repeated = 0;
@@ -267,7 +267,7 @@ KEEL_BODY std::uint64_t batch_watch::look_for_repeated_rows(at::Tensor const& in
 KEEL_BODY void batch_watch::look_for_repeats(std::uint64_t checksum, std::vector<batch_finding>& found) {
   bool const all_alike = all_alike_ && (last_.empty() || last_.front() == checksum);
   // The first batch comes again behind others: the data begins again in a loop that does not say where epochs end.
-  if (!all_alike && !last_.empty() && first_ == checksum) data_moved();
+  if (!all_alike && !last_.empty() && first_ == checksum) on_data_rewound();
   std::size_t ago = 1;
   while (ago <= last_.size() && last_[(next_ + last_.size() - ago) % last_.size()] != checksum) ++ago;
   bool const is_known = ago <= last_.size();
@@ -353,13 +353,13 @@ KEEL_BODY std::vector<batch_finding> batch_watch::end_epoch() {
                      std::to_string(missing) + " of the " + std::to_string(settings_.vocabulary) +
                          " ids of the vocabulary did not occur in this epoch; their input embeddings get no gradient."});
   }
-  data_moved();
+  on_data_rewound();
   whole_epoch_ = true;
   occurred_.clear();
   return found;
 }
 
-KEEL_BODY void batch_watch::data_moved() {
+KEEL_BODY void batch_watch::on_data_rewound() {
   whole_epoch_ = false;
   last_.clear();
   next_ = 0;

@@ -63,13 +63,13 @@ class best_checkpoint {
     return settings_.best && best_.has_one() ? std::optional(best_.entries().front()) : std::nullopt;
   }
   /// Forgets those that are not among `there`, in rising order, and returns them.
-  std::vector<std::int64_t> forget_all_but(std::vector<std::int64_t> const& there) {
+  std::vector<std::int64_t> retain_only(std::vector<std::int64_t> const& there) {
     auto const lost =
         best_.forget([&](std::int64_t update) { return !std::binary_search(there.begin(), there.end(), update); });
     return settings_.best ? lost : std::vector<std::int64_t>();
   }
   /// The save of this update came to nothing: if it was judged, the best are those from before it.
-  void take_back(std::int64_t update) {
+  void revert(std::int64_t update) {
     if (judged_at_ != update) return;
     judged_at_ = -1;
     best_ = before_;

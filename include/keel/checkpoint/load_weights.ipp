@@ -20,7 +20,7 @@ inline std::filesystem::path chosen_checkpoint(std::filesystem::path const& run,
   checkpoint_store store(run / "checkpoints");
   for (checkpoint_id const& id : store.newest_first()) {
     auto directory = store.path_of(id);
-    if (!damage_of(directory).empty()) continue;
+    if (!find_damage(directory).empty()) continue;
     if (!choice.best) return directory;
     auto const best = read_manifest(directory).best;
     if (best.empty())

@@ -30,7 +30,7 @@ struct file_record {
 
 struct manifest {
   static constexpr int format = 2;
-  static constexpr int format_of_ranks = 3;  ///< with files that other ranks than 0 wrote
+  static constexpr int multi_rank_format = 3;  ///< with files that other ranks than 0 wrote
   std::int64_t update = 0;
   std::int64_t generation = 0;                       ///< rollbacks of the run until then
   std::int64_t attempt = 0;                          ///< updates that the run attempted until then
@@ -50,14 +50,14 @@ namespace keel::detail::inline KEEL_MODE {
 inline constexpr std::string_view manifest_seal = ",\n  \"xxh3\": \"";
 inline constexpr std::string_view manifest_end = "\"\n}\n";
 
-[[noreturn]] inline void refuse_manifest(std::string const& name, std::string const& what) {
+[[noreturn]] inline void throw_damaged_manifest(std::string const& name, std::string const& what) {
   throw checkpoint_error("E05", name + " " + what + ". Take an older checkpoint, and look at the disk.");
 }
 
 /// What another version wrote is not damaged, and never skipped: the run is not this program's to continue.
-[[noreturn]] inline void refuse_format(std::string const& name, std::string const& format) {
+[[noreturn]] inline void throw_unknown_format(std::string const& name, std::string const& format) {
   throw checkpoint_error("E17", name + " is of format " + format + ", and this version of keel reads formats " +
-                                    std::to_string(manifest::format) + " and " + std::to_string(manifest::format_of_ranks) +
+                                    std::to_string(manifest::format) + " and " + std::to_string(manifest::multi_rank_format) +
                                     ". Go on with the version that wrote it, or use another run directory.");
 }
 
@@ -82,7 +82,7 @@ inline file_record record_of_json(nlohmann::json const& entry) {
 
 /// The rank that wrote a file, by its name: `optimizer-1.safetensors`, `state-1.safetensors`, or one of those that a checkpoint has only while
 /// it is written; -1: another file.
-inline int rank_of_file(std::string_view name) {
+inline int parse_rank_of_file(std::string_view name) {
   for (auto const& [begin, end] : {std::pair<std::string_view, std::string_view>{"optimizer-", ".safetensors"},
                                    {"state-", ".safetensors"},
                                    {"rank-", ".json"},
@@ -106,15 +106,15 @@ namespace keel::inline KEEL_MODE {
 /// The text of manifest.json.
 inline std::string manifest_text(manifest const& of) {
   nlohmann::json files = nlohmann::json::object();
-  bool is_of_ranks = false;
+  bool is_distributed = false;
   for (auto const& [name, record] : of.files) {
     files[name] = detail::json_of(record);
-    is_of_ranks = is_of_ranks || detail::rank_of_file(name) > 0;
+    is_distributed = is_distributed || detail::parse_rank_of_file(name) > 0;
   }
   nlohmann::json const all = {{"files", files},
                               {"extra", of.requested},
                               {"generation", of.generation},
-                              {"format", is_of_ranks ? manifest::format_of_ranks : manifest::format},
+                              {"format", is_distributed ? manifest::multi_rank_format : manifest::format},
                               {"keel", of.keel},
                               {"best", of.best},
                               {"libtorch", of.libtorch},
@@ -134,9 +134,9 @@ inline std::string manifest_text(manifest const& of) {
 /// Throws checkpoint_error: E05 if one bit of it is not what was written, E17 if it is of another format.
 inline manifest parse_manifest(std::string const& text, std::string const& name) {
   using namespace detail;
-  auto const fail = [&](std::string const& what) { refuse_manifest(name, what); };
+  auto const fail = [&](std::string const& what) { throw_damaged_manifest(name, what); };
   auto const is_read = [](nlohmann::json const& format) {
-    return format == manifest::format || format == manifest::format_of_ranks;
+    return format == manifest::format || format == manifest::multi_rank_format;
   };
   std::size_t const tail = manifest_seal.size() + 16 + manifest_end.size();
   std::string const body = text.substr(0, text.size() - std::min(tail, text.size()));
@@ -145,7 +145,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
     try {
       nlohmann::json const other = parse_json(text);
       if (other.is_object() && !other.contains("xxh3") && other.contains("format") && !is_read(other["format"]))
-        refuse_format(name, other["format"].dump());
+        throw_unknown_format(name, other["format"].dump());
     } catch (json_text_error const&) {
       // Not JSON either: damage, as said below.
     }
@@ -154,7 +154,7 @@ inline manifest parse_manifest(std::string const& text, std::string const& name)
   manifest read;
   try {
     nlohmann::json const all = parse_json(body + "\n}");
-    if (!is_read(all.at("format"))) refuse_format(name, all.at("format").dump());
+    if (!is_read(all.at("format"))) throw_unknown_format(name, all.at("format").dump());
     auto const integer = [&](nlohmann::json const& one) {
       if (!one.is_number_integer() || (one.is_number_unsigned() && one.get<std::uint64_t>() >> 63 != 0))
         fail("holds " + one.dump() + " where a count belongs");

@@ -228,7 +228,7 @@ template <class Codec>
 inline constexpr bool is_joint = requires { requires Codec::is_joint; };
 
 /// Checks the shapes of a parameter's loaded state and moves it to the parameter's device.
-struct place_state {
+struct state_placer {
   at::Tensor const& parameter;
   std::string const& name;
   std::string const& source;
@@ -333,7 +333,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         std::string const& name = parameters.names[index++];
         if (auto const master = tensors.find(name + ".master"); master != tensors.end()) {
           at::Tensor placed = master->second;
-          detail::place_state{parameter, name, source, false}("master", placed);
+          detail::state_placer{parameter, name, source, false}("master", placed);
           new_masters.emplace_back(parameter, placed);
         }
         auto const found = states.find(name);
@@ -341,7 +341,7 @@ inline void load_optimizer(torch::optim::Optimizer& optimizer, parameter_list co
         auto state = std::make_unique<typename Codec::state>();
         state_reader state_archive(*found, tensors, source, name + ".");
         detail::state_visitor<Codec>{*state}.visit(state_archive);
-        detail::place_state place{parameter, name, source, detail::is_joint<Codec>};
+        detail::state_placer place{parameter, name, source, detail::is_joint<Codec>};
         detail::state_visitor<Codec>{*state}.visit(place);
         new_states.emplace_back(parameter, std::move(state));
       }

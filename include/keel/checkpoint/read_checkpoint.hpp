@@ -20,18 +20,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-[[noreturn]] inline void refuse_checkpoint(std::filesystem::path const& path, std::string const& what) {
+[[noreturn]] inline void throw_damaged_checkpoint(std::filesystem::path const& path, std::string const& what) {
   throw checkpoint_error("E05", path.string() + " " + what + ". Take an older checkpoint, and look at the disk.");
 }
 
 inline file_record const& record_of(manifest const& all, std::filesystem::path const& directory, char const* name) {
   auto const found = all.files.find(name);
-  if (found == all.files.end()) refuse_checkpoint(directory / "manifest.json", std::string("does not name ") + name);
+  if (found == all.files.end()) throw_damaged_checkpoint(directory / "manifest.json", std::string("does not name ") + name);
   return found->second;
 }
 
 /// Throws checkpoint_error (E05) where a directory `step-..`, whatever stands before and after it, has another update's name.
-inline void require_own_name(std::filesystem::path const& directory, manifest const& all) {
+inline void require_matching_name(std::filesystem::path const& directory, manifest const& all) {
   std::string const name = (directory.has_filename() ? directory : directory.parent_path()).filename().string();
   std::size_t const begin = name.rfind("step-");
   if (begin == std::string::npos) return;
@@ -40,27 +40,27 @@ inline void require_own_name(std::filesystem::path const& directory, manifest co
   char expected[32];
   int const length = std::snprintf(expected, sizeof expected, "%09lld", static_cast<long long>(all.update));
   if (end - digits < 9 || name.compare(digits, end - digits, expected, static_cast<std::size_t>(length)) == 0) return;
-  refuse_checkpoint(directory, "holds update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
+  throw_damaged_checkpoint(directory, "holds update " + std::to_string(all.update) + ": it was renamed from step-" + expected);
 }
 
-inline std::uint64_t size_as_recorded(file_system& files, std::filesystem::path const& path, file_record const& expected) {
+inline std::uint64_t verify_size(file_system& files, std::filesystem::path const& path, file_record const& expected) {
   std::uint64_t const size = files.size(path);
   if (size != expected.bytes)
-    refuse_checkpoint(path, "is not what was saved: it has " + std::to_string(size) + " bytes, and manifest.json says " +
-                                std::to_string(expected.bytes));
+    throw_damaged_checkpoint(path, "is not what was saved: it has " + std::to_string(size) + " bytes, and manifest.json says " +
+                                       std::to_string(expected.bytes));
   return size;
 }
 
 /// Compares each tensor with its checksum while it is read.
-struct tensors_as_recorded {
+struct tensor_checksum_verifier {
   static constexpr bool wanted = true;
   file_record const& expected;
   std::filesystem::path const& path;
   void operator()(safetensors_entry const& entry, std::string const& sum) const {
     auto const found = expected.tensor_checksums.find(entry.name);
     if (found == expected.tensor_checksums.end() || found->second != sum)
-      refuse_checkpoint(path,
-                        "is not what was saved: the checksum of " + shown_name(entry.name) + " differs from manifest.json");
+      throw_damaged_checkpoint(
+          path, "is not what was saved: the checksum of " + shown_name(entry.name) + " differs from manifest.json");
   }
 };
 
@@ -68,29 +68,30 @@ inline tensor_map read_tensors(file_system& files, std::filesystem::path const& 
                                manifest const& all) {
   auto const path = directory / name;
   auto const& expected = record_of(all, directory, name);
-  std::uint64_t const size = size_as_recorded(files, path, expected);
+  std::uint64_t const size = verify_size(files, path, expected);
   auto const file = files.open_for_read(path);
   auto opened = open_safetensors(files, file, path, size);
   if (checksum_of(opened.text) != expected.header_checksum)
-    refuse_checkpoint(path, "is not what was saved: the checksum of its header differs from manifest.json");
+    throw_damaged_checkpoint(path, "is not what was saved: the checksum of its header differs from manifest.json");
   auto const read_at = [&](char* to, std::size_t count, std::uint64_t offset) {
     if (files.read_at(file, path, to, count, opened.data_begin + offset) != count)
-      refuse_checkpoint(path, "became shorter while it was read");
+      throw_damaged_checkpoint(path, "became shorter while it was read");
   };
-  return read_safetensors_data(std::move(opened.header), path.string(), read_at, tensors_as_recorded{expected, path}).tensors;
+  return read_safetensors_data(std::move(opened.header), path.string(), read_at, tensor_checksum_verifier{expected, path})
+      .tensors;
 }
 
 inline nlohmann::json read_state(file_system& files, std::filesystem::path const& directory, manifest const& all) {
   auto const path = directory / "state.json";
   auto const& expected = record_of(all, directory, "state.json");
-  size_as_recorded(files, path, expected);
+  verify_size(files, path, expected);
   std::string const text = files.read(path, std::max(file_system::longest_text, expected.bytes));
   if (text.size() != expected.bytes || checksum_of(text) != expected.checksum)
-    refuse_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
+    throw_damaged_checkpoint(path, "is not what was saved: its checksum differs from manifest.json");
   try {
     return parse_json(text);
   } catch (json_text_error const& thrown) {
-    refuse_checkpoint(path, std::string("cannot be used (") + thrown.what() + ")");
+    throw_damaged_checkpoint(path, std::string("cannot be used (") + thrown.what() + ")");
   }
 }
 
@@ -98,23 +99,24 @@ inline constexpr char const* checkpoint_files[] = {"model.safetensors", "optimiz
                                                    "state.json"};
 
 /// Of a checkpoint with this manifest: those that each has, and what other ranks than 0 wrote.
-inline std::vector<std::string> files_of(manifest const& all) {
+inline std::vector<std::string> checkpoint_file_names(manifest const& all) {
   std::vector<std::string> names(std::begin(checkpoint_files), std::end(checkpoint_files));
   for (auto const& [name, record] : all.files) {
-    if (rank_of_file(name) > 0) names.push_back(name);
+    if (parse_rank_of_file(name) > 0) names.push_back(name);
   }
   return names;
 }
 
 /// What the state's tensors of a rank other than 0 have before their names in a snapshot.
-inline std::string prefix_of_rank(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
+inline std::string rank_prefix(int rank) { return "ranks/" + std::to_string(rank) + "/"; }
 
 /// Adds the tensors of a file, under `prefix`.
 inline void read_tensors_into(tensor_map& to, file_system& files, std::filesystem::path const& directory,
                               std::string const& name, manifest const& all, std::string const& prefix) {
   for (auto& [tensor, values] : read_tensors(files, directory, name.c_str(), all)) {
     if (!to.emplace(prefix + tensor, std::move(values)).second)
-      refuse_checkpoint(directory / name, "holds " + shown_name(tensor) + ", which another file of the checkpoint holds too");
+      throw_damaged_checkpoint(directory / name,
+                               "holds " + shown_name(tensor) + ", which another file of the checkpoint holds too");
   }
 }
 
@@ -125,12 +127,12 @@ namespace keel::inline KEEL_MODE {
 /// The manifest of the checkpoint in `directory`. Throws checkpoint_error (E05) if it or one of the files is missing.
 inline manifest read_manifest(std::filesystem::path const& directory, file_system& files = real_files()) {
   auto const require = [&](char const* name) {
-    if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
+    if (!files.exists(directory / name)) detail::throw_damaged_checkpoint(directory / name, "is missing");
   };
   require("manifest.json");
   for (char const* const name : detail::checkpoint_files) require(name);
   manifest all = parse_manifest(files.read(directory / "manifest.json"), (directory / "manifest.json").string());
-  for (std::string const& name : detail::files_of(all)) require(name.c_str());
+  for (std::string const& name : detail::checkpoint_file_names(all)) require(name.c_str());
   return all;
 }
 
@@ -145,11 +147,11 @@ inline snapshot read_checkpoint(std::filesystem::path const& directory, file_sys
   content.optimizer = detail::read_tensors(files, directory, "optimizer.safetensors", all);
   content.tensors = detail::read_tensors(files, directory, "state.safetensors", all);
   for (auto const& [name, record] : all.files) {
-    int const rank = detail::rank_of_file(name);
+    int const rank = detail::parse_rank_of_file(name);
     if (rank < 1) continue;
     bool const is_of_optimizer = name.starts_with("optimizer");
     detail::read_tensors_into(is_of_optimizer ? content.optimizer : content.tensors, files, directory, name, all,
-                              is_of_optimizer ? std::string() : detail::prefix_of_rank(rank));
+                              is_of_optimizer ? std::string() : detail::rank_prefix(rank));
   }
   return content;
 }

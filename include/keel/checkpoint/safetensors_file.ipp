@@ -73,13 +73,13 @@ KEEL_BODY at::Tensor safetensors_file::read(safetensors_entry const& part) const
   if (count == 0) return tensor;
   file_system files;
   if (files.read_at(file_, path_, memory, count, data_begin_ + part.begin) != count)
-    detail::refuse_safetensors(file, "it became shorter while it was read");
+    detail::throw_damaged_safetensors(file, "it became shorter while it was read");
   detail::require_bools(part, memory, count, file);
   return tensor;
 }
 
 KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) const {
-  constexpr std::size_t most_shown = 5;
+  constexpr std::size_t max_shown = 5;
   constexpr std::size_t longest = 200;  // a name beyond it is hostile, and comparing takes the square of its length
   constexpr std::size_t most_compared = 20'000;
   std::size_t const near = std::max<std::size_t>(2, name.size() / 3);
@@ -95,9 +95,9 @@ KEEL_BODY void safetensors_file::throw_unknown_name(std::string const& name) con
   }
   std::ranges::sort(shown);
   bool const close = !shown.empty();
-  for (auto at = entry_of_.begin(); !close && at != entry_of_.end() && shown.size() < most_shown; ++at)
+  for (auto at = entry_of_.begin(); !close && at != entry_of_.end() && shown.size() < max_shown; ++at)
     shown.emplace_back(0, at->first);
-  shown.resize(std::min(shown.size(), most_shown));
+  shown.resize(std::min(shown.size(), max_shown));
   std::string words = path_.string() + " holds no tensor " + detail::shown_name(name) + ". ";
   words += close ? "Close to it are" : shown.empty() ? "It holds none" : "Its first are";
   for (char const* comma = " "; auto const& [apart, known] : shown) {

@@ -75,7 +75,7 @@ inline constexpr std::size_t safetensors_max_dimensions = 64;  // LibTorch's ite
 
 std::string shown_name(std::string_view name);
 
-[[noreturn]] void refuse_safetensors(std::string const& file, std::string const& reason);
+[[noreturn]] void throw_damaged_safetensors(std::string const& file, std::string const& reason);
 
 /// Bytes of a tensor, or nothing if they cannot be counted in 63 bits or are not whole. A dimension of 0 counts as 1 for the
 /// overflow check only, because LibTorch multiplies the other dimensions into strides.

@@ -17,7 +17,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY std::string shown_name(std::string_view name) { return "'" + printable(name, 100) + "'"; }
 
-KEEL_BODY void refuse_safetensors(std::string const& file, std::string const& reason) {
+KEEL_BODY void throw_damaged_safetensors(std::string const& file, std::string const& reason) {
   throw checkpoint_error("E05", file + " is damaged or not a safetensors file: " + reason + "; take an older checkpoint");
 }
 
@@ -149,7 +149,8 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
 
   bool parse_error(std::size_t position, std::string const&, nlohmann::detail::exception const&) override {
     // The parser's own words quote the file at any length.
-    refuse_safetensors(file_, "its header is not JSON in UTF-8 at byte " + std::to_string(safetensors_prefix + position));
+    throw_damaged_safetensors(file_,
+                              "its header is not JSON in UTF-8 at byte " + std::to_string(safetensors_prefix + position));
   }
 
  private:
@@ -158,7 +159,7 @@ class safetensors_events final : public nlohmann::json_sax<nlohmann::json> {
   bool top_is_metadata() const { return place_ == place::top && entry_.name == "__metadata__"; }
 
   [[noreturn]] void fail(std::string const& what) const {
-    refuse_safetensors(file_, "the header's entry " + shown_name(entry_.name) + " has " + what);
+    throw_damaged_safetensors(file_, "the header's entry " + shown_name(entry_.name) + " has " + what);
   }
 
   /// A value that only an unknown field may have.
@@ -212,11 +213,11 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::uint64_t read_safetensors_length(char const* prefix, std::uint64_t file_bytes, std::string const& file) {
   using namespace detail;
-  if (file_bytes < safetensors_prefix) refuse_safetensors(file, "it has fewer than 8 bytes");
+  if (file_bytes < safetensors_prefix) throw_damaged_safetensors(file, "it has fewer than 8 bytes");
   std::uint64_t length = 0;
   std::memcpy(&length, prefix, sizeof length);
-  if (length > safetensors_max_header) refuse_safetensors(file, "it claims a header of more than 100,000,000 bytes");
-  if (length > file_bytes - safetensors_prefix) refuse_safetensors(file, "its header ends past the end of the file");
+  if (length > safetensors_max_header) throw_damaged_safetensors(file, "it claims a header of more than 100,000,000 bytes");
+  if (length > file_bytes - safetensors_prefix) throw_damaged_safetensors(file, "its header ends past the end of the file");
   return length;
 }
 
@@ -228,9 +229,9 @@ KEEL_BODY safetensors_header parse_safetensors_header(std::string_view json, std
   constexpr std::string_view white_space = " \t\r\n";
   auto const first = json.find_first_not_of(white_space);
   auto const last = json.find_last_not_of(white_space);
-  if (first == json.npos || json[first] != '{') refuse_safetensors(file, "its header is not a JSON object");
-  if (json[last] != '}') refuse_safetensors(file, "its header does not end in } and white space");
-  if (json.find('\0') != std::string_view::npos) refuse_safetensors(file, "its header holds a NUL byte");
+  if (first == json.npos || json[first] != '{') throw_damaged_safetensors(file, "its header is not a JSON object");
+  if (json[last] != '}') throw_damaged_safetensors(file, "its header does not end in } and white space");
+  if (json.find('\0') != std::string_view::npos) throw_damaged_safetensors(file, "its header holds a NUL byte");
   json = json.substr(first, last + 1 - first);
   safetensors_events events(file);
   nlohmann::json::sax_parse(json.begin(), json.end(), &events);
@@ -239,16 +240,18 @@ KEEL_BODY safetensors_header parse_safetensors_header(std::string_view json, std
 
   std::ranges::sort(entries, {}, &safetensors_entry::name);
   auto const twice = std::ranges::adjacent_find(entries, {}, &safetensors_entry::name);
-  if (twice != entries.end()) refuse_safetensors(file, "its header has the name " + shown_name(twice->name) + " twice");
+  if (twice != entries.end()) throw_damaged_safetensors(file, "its header has the name " + shown_name(twice->name) + " twice");
   // An empty tensor stands before the one that begins at the same byte.
   std::ranges::sort(entries, {}, [](auto const& entry) { return std::tuple(entry.begin, entry.end); });
   std::uint64_t expected = 0;
   for (auto const& entry : entries) {
-    if (entry.begin != expected) refuse_safetensors(file, "there is a hole or an overlap before " + shown_name(entry.name));
+    if (entry.begin != expected)
+      throw_damaged_safetensors(file, "there is a hole or an overlap before " + shown_name(entry.name));
     expected = entry.end;
   }
   if (expected != data_bytes)
-    refuse_safetensors(file, "its tensors end at byte " + std::to_string(expected) + " of " + std::to_string(data_bytes));
+    throw_damaged_safetensors(file,
+                              "its tensors end at byte " + std::to_string(expected) + " of " + std::to_string(data_bytes));
   return header;
 }
 

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <exception>
 #include <keel/checkpoint/checksum.hpp>
-#include <keel/checkpoint/in_parallel.hpp>
+#include <keel/checkpoint/for_each_in_parallel.hpp>
 #include <keel/checkpoint/safetensors_header.hpp>
 #include <keel/checkpoint/safetensors_scalar_types.hpp>
 #include <keel/checkpoint/safetensors_writer.hpp>
@@ -43,10 +43,10 @@ std::vector<std::pair<std::string, std::string>> take_aliases(string_map& metada
     }
     auto name = key.substr(safetensors_alias.size());
     if (!holds(target))
-      refuse_safetensors(file,
-                         "it calls " + shown_name(name) + " an alias of " + shown_name(target) + ", which it does not hold");
+      throw_damaged_safetensors(
+          file, "it calls " + shown_name(name) + " an alias of " + shown_name(target) + ", which it does not hold");
     if (holds(name) || name == "__metadata__")
-      refuse_safetensors(file, "it holds " + shown_name(name) + " both as a tensor and as an alias");
+      throw_damaged_safetensors(file, "it holds " + shown_name(name) + " both as a tensor and as an alias");
     aliases.emplace_back(std::move(name), target);
     at = metadata.erase(at);
   }
@@ -83,7 +83,7 @@ inline at::Tensor memory_for(tensor_form const& form, safetensors_entry const& e
 
 inline void require_bools(safetensors_entry const& entry, char const* bytes, std::uint64_t count, std::string const& file) {
   if (safetensors_scalar_types[entry.dtype] == at::kBool && !holds_bools(bytes, count))
-    refuse_safetensors(file, "the bool tensor " + shown_name(entry.name) + " holds bytes other than 0 and 1");
+    throw_damaged_safetensors(file, "the bool tensor " + shown_name(entry.name) + " holds bytes other than 0 and 1");
 }
 
 /// `read_at(destination, count, offset)` delivers bytes of the data, on several threads at once; the header has proved that
@@ -104,7 +104,7 @@ safetensors_content read_safetensors_data(safetensors_header header, std::string
   }
   // The largest first, so that no thread is left alone with one at the end.
   std::ranges::stable_sort(parts, std::ranges::greater(), [](auto const& part) { return part.first->end - part.first->begin; });
-  in_parallel(parts.size(), bytes, [&](std::size_t index) {
+  for_each_in_parallel(parts.size(), bytes, [&](std::size_t index) {
     auto const [entry, memory] = parts[index];
     // A block is checked while it is still in the cache.
     constexpr std::uint64_t block = 256 << 10;

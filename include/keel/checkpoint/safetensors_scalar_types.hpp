@@ -91,7 +91,7 @@ inline tensor_form form_of(safetensors_entry const& entry, std::string const& fi
   if (bits % 8 != 0) form.shape = {static_cast<std::int64_t>(entry.end - entry.begin)};
   if (bits % 8 == 0 && bits > 8) form.shape.push_back(static_cast<std::int64_t>(bits / 8));
   if (form.shape.size() > safetensors_max_dimensions)
-    refuse_safetensors(file, "the bytes of " + shown_name(entry.name) + " would need more than 64 dimensions");
+    throw_damaged_safetensors(file, "the bytes of " + shown_name(entry.name) + " would need more than 64 dimensions");
   return form;
 }
 

@@ -42,7 +42,7 @@ class saver {
   checkpoint_cadence& cadence() { return cadence_; }
   /// A save that is due now would be dropped, because the one before it is still being written. It waits for a requested one,
   /// which takes nothing away that a rollback may need.
-  bool drops_now() const { return settings_.drop_when_busy && !requested_ && task_.is_begun() && !task_.is_done(); }
+  bool would_drop() const { return settings_.drop_when_busy && !requested_ && task_.is_begun() && !task_.is_done(); }
   /// Leaves it out.
   void drop(std::int64_t update) {
     cadence_.restart();
@@ -59,34 +59,34 @@ class saver {
   void save(std::int64_t update, snapshot const& live, retention const& keep, Prepare const& prepare) {
     start(update, keep, at_once::no);
     bool is_under_way = false;
-    bool const went_well = attempt([&] {
+    bool const is_successful = attempt([&] {
       prepare();
       // Lines that wait for a disk would be missing where the checkpoint counts them.
       metrics_.flush();
       is_under_way = settings_.asynchronous && begin_with_copy(live, [this, keep](snapshot const& held) { write(held, keep); });
       if (!is_under_way) write(live, keep);
     });
-    if (went_well && !is_under_way) succeeded_after_stall();
+    if (is_successful && !is_under_way) succeeded_after_stall();
   }
 
   /// Saves and returns when the checkpoint is durable. Throws whatever goes wrong.
   void save_now(std::int64_t update, snapshot const& live, retention const& keep) {
     start(update, keep, at_once::yes);
-    bool const went_well = attempt([&] {
+    bool const is_successful = attempt([&] {
       metrics_.flush();
       write(live, keep);
     });
-    if (went_well) succeeded_after_stall();
+    if (is_successful) succeeded_after_stall();
   }
 
   // A save of several ranks, of which this is the first, in steps. What goes wrong in any of them is as in save(), or where it is `at_once`
   // as in save_now(): nothing, or false, where it was reported, and the save is over.
   enum class at_once : bool { no, yes };
   template <class Prepare>
-  std::optional<opened_checkpoint> open(std::int64_t update, std::string const& run, std::string const& mark,
-                                        retention const& keep, at_once now, Prepare const& prepare) {
+  std::optional<pending_checkpoint> open(std::int64_t update, std::string const& run, std::string const& mark,
+                                         retention const& keep, at_once now, Prepare const& prepare) {
     start(update, keep, now);
-    std::optional<opened_checkpoint> opened;
+    std::optional<pending_checkpoint> opened;
     attempt([&] {
       prepare();
       metrics_.flush();
@@ -95,45 +95,46 @@ class saver {
     return opened;
   }
   /// This rank's files.
-  bool write_files(opened_checkpoint const& opened, snapshot const& content) {
+  bool write_files(pending_checkpoint const& opened, snapshot const& content) {
     return attempt([&] {
-      time_taken const timed(begun_.written, began_);
+      scoped_timer const timed(begun_.written, began_);
       metrics_.sync();
       store_.write(opened, content);
     });
   }
-  /// With those of the other ranks that write, `ranks` with this one; checkpoint_store::add_files_of_ranks says what `patience` is.
-  void seal(opened_checkpoint const& opened, retention const& keep, int ranks, std::function<milliseconds()> const& patience) {
-    bool const went_well = attempt([&] {
-      time_taken const timed(begun_.written, began_);
-      store_.add_files_of_ranks(opened, ranks, patience);
-      begun_.saved = store_.seal(opened, keep);
+  /// With those of the other ranks that write, `ranks` with this one; checkpoint_store::add_rank_files says what `patience` is.
+  void commit_checkpoint(pending_checkpoint const& opened, retention const& keep, int ranks,
+                         std::function<milliseconds()> const& patience) {
+    bool const is_successful = attempt([&] {
+      scoped_timer const timed(begun_.written, began_);
+      store_.add_rank_files(opened, ranks, patience);
+      begun_.saved = store_.commit_checkpoint(opened, keep);
     });
-    if (went_well) succeeded_after_stall();
+    if (is_successful) succeeded_after_stall();
   }
   /// Writes and seals beside training, from a copy; at once where memory has no room for one.
-  void begin(opened_checkpoint const& opened, snapshot const& live, retention const& keep, int ranks,
+  void begin(pending_checkpoint const& opened, snapshot const& live, retention const& keep, int ranks,
              std::function<milliseconds()> const& patience) {
     auto const all = [this, opened, keep, ranks, patience](snapshot const& content) {
-      time_taken const timed(begun_.written);
+      scoped_timer const timed(begun_.written);
       metrics_.sync();
       store_.write(opened, content);
-      store_.add_files_of_ranks(opened, ranks, patience);
-      begun_.saved = store_.seal(opened, keep);
+      store_.add_rank_files(opened, ranks, patience);
+      begun_.saved = store_.commit_checkpoint(opened, keep);
     };
     bool is_under_way = false;
-    bool const went_well = attempt([&] {
+    bool const is_successful = attempt([&] {
       is_under_way = begin_with_copy(live, all);
       if (!is_under_way) all(live);
     });
-    if (went_well && !is_under_way) succeeded_after_stall();
+    if (is_successful && !is_under_way) succeeded_after_stall();
   }
   /// Another rank could not write.
-  void fail(opened_checkpoint const& opened, std::string const& why) {
+  void fail(pending_checkpoint const& opened, std::string const& why) {
     store_.discard(opened);
     attempt([&] { throw file_error("E02", why); });
   }
-  void discard(opened_checkpoint const& opened) { store_.discard(opened); }
+  void discard(pending_checkpoint const& opened) { store_.discard(opened); }
 
   /// In a call of `report`: a save would begin inside of another.
   bool is_reporting() const { return reporting_; }
@@ -163,12 +164,12 @@ class saver {
   static double seconds_since(wall_clock::time_point then) { return std::chrono::duration<double>(now() - then).count(); }
 
   /// Writes down how long it lived, however it ends.
-  class time_taken {
+  class scoped_timer {
    public:
-    explicit time_taken(double& seconds, wall_clock::time_point began = now()) : seconds_(seconds), began_(began) {}
-    time_taken(time_taken const&) = delete;
-    time_taken& operator=(time_taken const&) = delete;
-    ~time_taken() { seconds_ = seconds_since(began_); }
+    explicit scoped_timer(double& seconds, wall_clock::time_point began = now()) : seconds_(seconds), began_(began) {}
+    scoped_timer(scoped_timer const&) = delete;
+    scoped_timer& operator=(scoped_timer const&) = delete;
+    ~scoped_timer() { seconds_ = seconds_since(began_); }
 
    private:
     double& seconds_;
@@ -223,7 +224,7 @@ class saver {
 
   /// On either thread; `begun_` belongs to it until it returns.
   void write(snapshot const& content, retention const& keep) {
-    time_taken const timed(begun_.written);
+    scoped_timer const timed(begun_.written);
     // Nor may they be lost with the power, where the checkpoint is not.
     metrics_.sync();
     begun_.saved = store_.save(begun_.update, content, keep);
@@ -240,7 +241,7 @@ class saver {
     reporting_ = false;
   }
   void succeeded() {
-    in_a_row_ = 0;
+    consecutive_ = 0;
     cadence_.measured(begun_.stall, begun_.written);
     report(begun_);
   }
@@ -248,7 +249,7 @@ class saver {
     begun_.failure = thrown.what();
     cadence_.measured(begun_.stall, begun_.written);
     report(begun_);
-    if (++in_a_row_ < settings_.failures) return;
+    if (++consecutive_ < settings_.failures) return;
     throw thrown;
   }
 
@@ -261,7 +262,7 @@ class saver {
   save_report begun_;
   wall_clock::time_point began_{};
   at_once at_once_ = at_once::no;
-  long long in_a_row_ = 0;
+  long long consecutive_ = 0;
   bool reporting_ = false;
   bool requested_ = false;  ///< the save that began last is a requested one
   background_task task_;    ///< last: it ends before what it works with

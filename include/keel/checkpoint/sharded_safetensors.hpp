@@ -12,13 +12,13 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Writes `tensors` into `directory` under the name `stem`, each file with at most `most_bytes` of data, or with one tensor.
+/// Writes `tensors` into `directory` under the name `stem`, each file with at most `max_bytes` of data, or with one tensor.
 /// An older set stays whole until all of the new one is on the disk, which has to hold both for a while; from then until the
 /// new index comes, last, there is none, so that no index ever leads into a mixture of both. Throws data_error (E05) for what
 /// cannot be saved, error (E12) for a size below 1, a name that is a path, or a directory in the place of the index, file_error
 /// (E02).
 void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem, tensor_map const& tensors,
-                              std::uint64_t most_bytes, string_map const& metadata = {}, file_system& files = real_files());
+                              std::uint64_t max_bytes, string_map const& metadata = {}, file_system& files = real_files());
 
 /// All tensors that the index names, and their aliases, from the files beside it. Throws checkpoint_error (E05) for an index or
 /// a file that is damaged or does not fit the other, out_of_memory_error (E09), file_error (E02).

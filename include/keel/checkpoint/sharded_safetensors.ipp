@@ -28,7 +28,7 @@ struct shard_plan {
 };
 
 /// Names of one tensor stay together, because an alias points into its own file.
-inline shard_plan plan_shards(tensor_map const& tensors, std::uint64_t most_bytes) {
+inline shard_plan plan_shards(tensor_map const& tensors, std::uint64_t max_bytes) {
   shard_plan plan;
   plan.shards.resize(1);
   std::map<safetensors_writer::identity, std::size_t> shard_of;
@@ -44,7 +44,7 @@ inline shard_plan plan_shards(tensor_map const& tensors, std::uint64_t most_byte
       }
     }
     std::uint64_t const bytes = has_memory ? tensor.nbytes() : 0;
-    if (held > 0 && held + bytes > most_bytes) {
+    if (held > 0 && held + bytes > max_bytes) {
       plan.shards.emplace_back();
       held = 0;
     }
@@ -94,10 +94,10 @@ inline std::string index_text(shard_plan const& plan, std::string const& stem) {
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, std::string const& stem,
-                                        tensor_map const& tensors, std::uint64_t most_bytes, string_map const& metadata,
+                                        tensor_map const& tensors, std::uint64_t max_bytes, string_map const& metadata,
                                         file_system& files) {
   using namespace detail;
-  if (most_bytes < 1)
+  if (max_bytes < 1)
     throw error("E12", "a file of at most 0 bytes holds no tensor. Give save_sharded_safetensors a size such as 5 GB.");
   if (stem.find('/') != stem.npos)
     throw error("E12", "the name " + shown_name(stem) +
@@ -106,7 +106,7 @@ KEEL_BODY void save_sharded_safetensors(std::filesystem::path const& directory, 
   auto const index_path = directory / (stem + ".safetensors.index.json");
   auto const old_index = older_index(files, index_path);
 
-  auto const plan = plan_shards(tensors, most_bytes);
+  auto const plan = plan_shards(tensors, max_bytes);
   bool const one_file = plan.shards.size() == 1;
   std::vector<safetensors_writer> writers;
   writers.reserve(plan.shards.size());

@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <exception>
-#include <keel/checkpoint/in_parallel.hpp>
+#include <keel/checkpoint/for_each_in_parallel.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/stream_copy.hpp>
 #include <keel/core/out_of_memory.hpp>
@@ -40,7 +40,7 @@ KEEL_BODY snapshot snapshot_buffers::copy(snapshot const& live) {
   copy(live.optimizer, held.optimizer);
   copy(live.tensors, held.tensors);
   buffers_.resize(used_);
-  detail::in_parallel(blocks_.size(), blocks_.size() * detail::snapshot_block_size, [&](std::size_t i) {
+  detail::for_each_in_parallel(blocks_.size(), blocks_.size() * detail::snapshot_block_size, [&](std::size_t i) {
     auto const [to, from, count] = blocks_[i];
     detail::stream_copy(to, from, count);
   });

@@ -5,7 +5,7 @@
 //     state.safetensors      random state and what else is a tensor
 //     state.json             recipe, counters, schedule, scaler, data cursor, optimizer options
 //     manifest.json          lengths and checksums of all other files and of their tensors, and who wrote them
-// Where several ranks write side by side, each but rank 0 adds two of its files (keel/checkpoint/files_of_rank.hpp).
+// Where several ranks write side by side, each but rank 0 adds two of its files (keel/checkpoint/rank_files.hpp).
 // A save writes into a temporary directory, syncs every file and the directory, renames it, and syncs the parent; only
 // then are older ones removed. So there are never fewer good checkpoints than before a save began, wherever it is killed.
 // Only checkpoints whose manifest proves that they are of this run are removed, and of these the files above only: what else is in
@@ -60,14 +60,14 @@ struct retention {
 
 /// What a save came to.
 struct saved_checkpoint {
-  std::filesystem::path path;  ///< the checkpoint's directory
-  std::uint64_t bytes = 0;     ///< of all its files
-  std::string not_removed;     ///< why an older one could not be removed; empty: all is as it should be
-  std::string not_synced;      ///< why a power cut may lose it; empty: it is durable
+  std::filesystem::path path;   ///< the checkpoint's directory
+  std::uint64_t bytes = 0;      ///< of all its files
+  std::string removal_failure;  ///< why an older one could not be removed; empty: all is as it should be
+  std::string sync_failure;     ///< why a power cut may lose it; empty: it is durable
 };
 
 /// A checkpoint that is being written.
-struct opened_checkpoint {
+struct pending_checkpoint {
   checkpoint_id id;                   ///< the checkpoint
   std::filesystem::path directory;    ///< until it is sealed
   std::shared_ptr<manifest> written;  ///< what is in it so far
@@ -92,19 +92,18 @@ class checkpoint_store {
   // The same in steps, between which other ranks write their files into the directory. Each step throws what save() does, and nothing of
   // the checkpoint stays then.
   /// `mark`: a name that no other save has, for a directory that other ranks write into.
-  opened_checkpoint open(std::int64_t update, std::string const& run, retention const& keep, std::string const& mark = {});
+  pending_checkpoint open(std::int64_t update, std::string const& run, retention const& keep, std::string const& mark = {});
   /// Writes this process's files.
-  void write(opened_checkpoint const& opened, snapshot const& content);
+  void write(pending_checkpoint const& opened, snapshot const& content);
   /// Ranks 1 to `ranks` - 1 have left there that they can write; what they left goes.
-  bool is_seen_by(opened_checkpoint const& opened, int ranks);
+  bool is_visible_to_ranks(pending_checkpoint const& opened, int ranks);
   /// With the files of ranks 1 to `ranks` - 1, for which it waits; file_error (E02) for one that does not show for `patience()` that it is
   /// there, from when those before it have written theirs.
-  void add_files_of_ranks(opened_checkpoint const& opened, int ranks,
-                          std::function<std::chrono::milliseconds()> const& patience);
+  void add_rank_files(pending_checkpoint const& opened, int ranks, std::function<std::chrono::milliseconds()> const& patience);
   /// Writes the manifest, and makes it a checkpoint: returns when it is durable.
-  saved_checkpoint seal(opened_checkpoint const& opened, retention const& keep);
+  saved_checkpoint commit_checkpoint(pending_checkpoint const& opened, retention const& keep);
   /// It does not become a checkpoint.
-  void discard(opened_checkpoint const& opened) { clean_up_quietly(opened.directory, name_of(opened.id)); }
+  void discard(pending_checkpoint const& opened) { clean_up_quietly(opened.directory, name_of(opened.id)); }
 
   /// All finished checkpoints, by update, a requested one after the scheduled one that it stands beside.
   std::vector<checkpoint_id> all();
@@ -175,7 +174,7 @@ class checkpoint_store {
 
   void clean_up_quietly(path const& directory, std::string const& name);
   template <class Step>
-  auto or_discard(opened_checkpoint const& opened, Step const& step);
+  auto discard_on_failure(pending_checkpoint const& opened, Step const& step);
 
   path directory_;
   file_system& files_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
-#include <keel/checkpoint/files_of_rank.hpp>
+#include <keel/checkpoint/rank_files.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/snapshot.hpp>
 #include <keel/checkpoint/store.hpp>
@@ -22,23 +22,23 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::string checkpoint_store::prepare() {
   files_.make_directories(directory_);
-  std::string not_synced = files_.sync_directory(directory_.parent_path());
+  std::string sync_failure = files_.sync_directory(directory_.parent_path());
   put_back();
   for (path const& entry : files_.list(directory_)) {
     std::string const name = name_in(entry.filename().string());
     if (!name.empty()) remove_files_of(entry, name);
   }
-  return not_synced;
+  return sync_failure;
 }
 
 KEEL_BODY saved_checkpoint checkpoint_store::save(std::int64_t update, snapshot const& content, retention const& keep) {
-  opened_checkpoint const opened = open(update, content.run, keep);
+  pending_checkpoint const opened = open(update, content.run, keep);
   write(opened, content);
-  return seal(opened, keep);
+  return commit_checkpoint(opened, keep);
 }
 
 template <class Step>
-auto checkpoint_store::or_discard(opened_checkpoint const& opened, Step const& step) {
+auto checkpoint_store::discard_on_failure(pending_checkpoint const& opened, Step const& step) {
   try {
     return step();
   } catch (...) {
@@ -48,11 +48,11 @@ auto checkpoint_store::or_discard(opened_checkpoint const& opened, Step const& s
   }
 }
 
-KEEL_BODY opened_checkpoint checkpoint_store::open(std::int64_t update, std::string const& run, retention const& keep,
-                                                   std::string const& mark) {
-  opened_checkpoint opened;
+KEEL_BODY pending_checkpoint checkpoint_store::open(std::int64_t update, std::string const& run, retention const& keep,
+                                                    std::string const& mark) {
+  pending_checkpoint opened;
   checkpoint_id& id = opened.id = update;
-  or_discard(opened, [&] {
+  discard_on_failure(opened, [&] {
     put_back();
     if (auto const there = look_at(id); there && !is_of_one_run(run, there->run)) move_aside("foreign-", id);
     bool const is_taken = files_.exists(path_of(id)) && !is_requested(id);
@@ -67,11 +67,11 @@ KEEL_BODY opened_checkpoint checkpoint_store::open(std::int64_t update, std::str
   return opened;
 }
 
-KEEL_BODY bool checkpoint_store::is_seen_by(opened_checkpoint const& opened, int ranks) {
+KEEL_BODY bool checkpoint_store::is_visible_to_ranks(pending_checkpoint const& opened, int ranks) {
   bool all = true;
   try {
     for (int rank = 1; rank < ranks; ++rank) {
-      path const left = detail::file_of_rank(opened.directory, rank, ".sees");
+      path const left = detail::rank_file_path(opened.directory, rank, ".sees");
       all = files_.exists(left) && all;
       files_.remove_file(left);
     }
@@ -82,20 +82,21 @@ KEEL_BODY bool checkpoint_store::is_seen_by(opened_checkpoint const& opened, int
   return all;
 }
 
-KEEL_BODY void checkpoint_store::write(opened_checkpoint const& opened, snapshot const& content) {
-  or_discard(opened, [&] { detail::write_files(files_, opened.directory, content, *opened.written); });
+KEEL_BODY void checkpoint_store::write(pending_checkpoint const& opened, snapshot const& content) {
+  discard_on_failure(opened, [&] { detail::write_files(files_, opened.directory, content, *opened.written); });
 }
 
-KEEL_BODY void checkpoint_store::add_files_of_ranks(opened_checkpoint const& opened, int ranks,
-                                                    std::function<std::chrono::milliseconds()> const& patience) {
-  or_discard(opened, [&] { opened.written->files.merge(detail::files_of_ranks(files_, opened.directory, ranks, patience)); });
+KEEL_BODY void checkpoint_store::add_rank_files(pending_checkpoint const& opened, int ranks,
+                                                std::function<std::chrono::milliseconds()> const& patience) {
+  discard_on_failure(
+      opened, [&] { opened.written->files.merge(detail::collect_rank_files(files_, opened.directory, ranks, patience)); });
 }
 
-KEEL_BODY saved_checkpoint checkpoint_store::seal(opened_checkpoint const& opened, retention const& keep) {
+KEEL_BODY saved_checkpoint checkpoint_store::commit_checkpoint(pending_checkpoint const& opened, retention const& keep) {
   checkpoint_id const id = opened.id;
   saved_checkpoint saved;
   saved.path = path_of(id);
-  or_discard(opened, [&] {
+  discard_on_failure(opened, [&] {
     saved.bytes = detail::write_manifest(files_, opened.directory, *opened.written);
     // A finished checkpoint of this name steps aside and is not removed; put_back finds it after a kill between the renames.
     path const replaced = directory_ / (std::string(replaced_prefix) + name_of(id));
@@ -103,13 +104,13 @@ KEEL_BODY saved_checkpoint checkpoint_store::seal(opened_checkpoint const& opene
     if (files_.exists(saved.path) && !look_at(id)) set_aside(id);
     if (files_.exists(saved.path)) files_.rename(saved.path, replaced);
     files_.rename(opened.directory, saved.path);
-    saved.not_synced = files_.sync_directory(directory_);
+    saved.sync_failure = files_.sync_directory(directory_);
   });
   try {
-    saved.not_removed = remove_old(id, keep);
+    saved.removal_failure = remove_old(id, keep);
   } catch (file_error const& thrown) {
     // The save itself is durable; that a disk fills with old ones is the caller's to say.
-    saved.not_removed = thrown.what();
+    saved.removal_failure = thrown.what();
   }
   return saved;
 }
@@ -168,7 +169,7 @@ KEEL_BODY void checkpoint_store::remove_abandoned(checkpoint_id const& newest) {
 }
 
 KEEL_BODY snapshot checkpoint_store::load(checkpoint_id const& id) {
-  detail::require_own_name(path_of(id), read_manifest(path_of(id), files_));
+  detail::require_matching_name(path_of(id), read_manifest(path_of(id), files_));
   return read_checkpoint(path_of(id), files_);
 }
 
@@ -295,7 +296,7 @@ KEEL_BODY std::string checkpoint_store::remove(std::vector<checkpoint_id> const&
 KEEL_BODY std::string checkpoint_store::remove_files_of(path const& directory, std::string const& name) {
   auto const is_own = [](std::string const& file) {
     auto const& names = detail::checkpoint_files;
-    return std::find(std::begin(names), std::end(names), file) != std::end(names) || detail::rank_of_file(file) > 0;
+    return std::find(std::begin(names), std::end(names), file) != std::end(names) || detail::parse_rank_of_file(file) > 0;
   };
   // The manifest last: it proves what the others are.
   return detail::remove_directory_of(files_, directory, name, is_own, "manifest.json");

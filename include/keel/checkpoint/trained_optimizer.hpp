@@ -10,7 +10,7 @@
 #include <string>
 
 namespace keel::detail::inline KEEL_MODE {
-class optimizer_shares;
+class optimizer_shards;
 }
 
 namespace keel::inline KEEL_MODE {
@@ -21,7 +21,7 @@ struct trained_optimizer {
   torch::optim::Optimizer* optimizer;
   parameter_list const* parameters;  ///< by their names in the checkpoint's model
   config value;
-  detail::optimizer_shares* shares = nullptr;  ///< of its state, where each of several ranks has some
+  detail::optimizer_shards* shards = nullptr;  ///< of its state, where each of several ranks has some
 
   /// What the names of its tensors begin with in a checkpoint.
   std::string prefix() const { return name.empty() ? "" : name + ":"; }

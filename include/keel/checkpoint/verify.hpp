@@ -11,7 +11,7 @@ namespace keel::inline KEEL_MODE {
 
 /// A sentence for each thing in which the checkpoint in `directory` is not what was saved; none: every byte is. Throws
 /// file_error (E02) where the disk does not let it be read.
-inline std::vector<std::string> damage_of(std::filesystem::path const& directory, file_system& files = real_files()) {
+inline std::vector<std::string> find_damage(std::filesystem::path const& directory, file_system& files = real_files()) {
   std::vector<std::string> found;
   auto const note = [&](auto const& look) {
     try {
@@ -23,14 +23,14 @@ inline std::vector<std::string> damage_of(std::filesystem::path const& directory
   manifest all;
   note([&] {
     auto const path = directory / "manifest.json";
-    if (!files.exists(path)) detail::refuse_checkpoint(path, "is missing");
+    if (!files.exists(path)) detail::throw_damaged_checkpoint(path, "is missing");
     all = parse_manifest(files.read(path), path.string());
   });
   if (!found.empty()) return found;
-  note([&] { detail::require_own_name(directory, all); });
-  for (std::string const& name : detail::files_of(all)) {
+  note([&] { detail::require_matching_name(directory, all); });
+  for (std::string const& name : detail::checkpoint_file_names(all)) {
     note([&] {
-      if (!files.exists(directory / name)) detail::refuse_checkpoint(directory / name, "is missing");
+      if (!files.exists(directory / name)) detail::throw_damaged_checkpoint(directory / name, "is missing");
       auto const& expected = detail::record_of(all, directory, name.c_str());
       if (expected.header_checksum.empty()) {
         detail::read_state(files, directory, all);

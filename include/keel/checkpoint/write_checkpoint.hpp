@@ -30,9 +30,9 @@ class checkpoint_file {
     sum_.add(bytes, count);
     record_.bytes += count;
     constexpr std::uint64_t much = 8 << 20;
-    if (record_.bytes - handed_over_ < much) return;
-    files_.begin_writing_back(file_, handed_over_, record_.bytes - handed_over_);
-    handed_over_ = record_.bytes;
+    if (record_.bytes - written_back_ < much) return;
+    files_.begin_writing_back(file_, written_back_, record_.bytes - written_back_);
+    written_back_ = record_.bytes;
   }
   /// All of it is durable.
   file_record finish() {
@@ -47,7 +47,7 @@ class checkpoint_file {
   std::filesystem::path path_;
   file_handle file_;
   checksum sum_;
-  std::uint64_t handed_over_ = 0;  ///< to the disk
+  std::uint64_t written_back_ = 0;  ///< to the disk
   file_record record_;
 };
 

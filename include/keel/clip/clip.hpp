@@ -122,7 +122,7 @@ constexpr bool has_other_order(clip::settings const& settings) {
 }
 
 /// True for a policy that bounds anything but the joint L2 norm: before it, the gradients are unscaled in memory.
-constexpr bool needs_whole_gradients(clip::settings const& settings) {
+constexpr bool needs_materialized_gradients(clip::settings const& settings) {
   return settings.kind == clip::kind::value || settings.kind == clip::kind::adaptive || settings.kind == clip::kind::custom ||
          has_other_order(settings);
 }

@@ -18,8 +18,8 @@ class agreed;
 
 /// What the ranks of a world come to: the largest of their values, or what `how` says. All of them must call it.
 template <world_like World, class Value, reduction Reduction = reduce::max>
-agreed<Value> agree(World const& world, Value const& mine, Reduction how = {}) {
-  return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, mine));
+agreed<Value> agree(World const& world, Value const& local, Reduction how = {}) {
+  return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, local));
 }
 
 }  // namespace keel::inline KEEL_MODE
@@ -28,8 +28,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Of a bool that each rank has: whether it is true on all, and whether on any. All of them must call what this returns.
 template <world_like World>
-auto all_and_any(World const& world) {
-  return [&world](bool mine) { return std::pair(world.combine(reduce::min{}, mine), world.combine(reduce::max{}, mine)); };
+auto make_all_any_reducer(World const& world) {
+  return [&world](bool local) { return std::pair(world.combine(reduce::min{}, local), world.combine(reduce::max{}, local)); };
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -60,7 +60,7 @@ class agreed {
   enum key { all_took_part };
   agreed(key, Value const& value) : value_(value) {}
   template <world_like World, class Any, reduction Reduction>
-  friend agreed<Any> agree(World const& world, Any const& mine, Reduction how);
+  friend agreed<Any> agree(World const& world, Any const& local, Reduction how);
   template <std::floating_point Number>
   friend std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number);
   Value value_;

@@ -23,16 +23,16 @@ namespace keel::detail::inline KEEL_MODE {
 
 void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean);
 /// Of several ranks, and of a contiguous tensor of float, double, int32, int64 or uint8: does not wait for the others. Null: it is done.
-std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum);
+std::unique_ptr<pending_collective> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum);
 /// Of several ranks: `all`, of [size(), ..], is what each of them has.
-std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine, at::Tensor& all);
+std::unique_ptr<pending_collective> begin_all_gather(world_of_ranks const& world, at::Tensor const& local, at::Tensor& all);
 /// The same of some numbers, always as many, with the least delay.
-std::unique_ptr<collective_under_way> begin_agreement(world_of_ranks const& world, at::Tensor const& mine, at::Tensor& all);
-at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine);
-at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
+std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local, at::Tensor& all);
+at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor const& local);
+at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
 void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from);
-at::Tensor exchange_parts(world_of_ranks const& world, at::Tensor const& parts);
-void meet(world_of_ranks const& world);
+at::Tensor all_to_all_parts(world_of_ranks const& world, at::Tensor const& parts);
+void run_barrier(world_of_ranks const& world);
 
 template <class Reduction>
 constexpr reduction_kind kind_of_reduction = std::same_as<Reduction, reduce::min>   ? reduction_kind::min
@@ -52,9 +52,9 @@ void all_reduce(World const& world, at::Tensor const& tensor, Reduction = {}) {
 
 /// [size, ..]: what each rank has, in their order.
 template <class World>
-at::Tensor all_gather(World const& world, at::Tensor const& mine) {
-  if constexpr (std::same_as<World, world_of_ranks>) return detail::gather_all(world, mine);
-  return mine.unsqueeze(0);
+at::Tensor all_gather(World const& world, at::Tensor const& local) {
+  if constexpr (std::same_as<World, world_of_ranks>) return detail::all_gather_tensor(world, local);
+  return local.unsqueeze(0);
 }
 
 /// Of a tensor whose first dimension size() divides: this rank's part of the ranks' sum or mean.
@@ -63,7 +63,7 @@ at::Tensor reduce_scatter(World const& world, at::Tensor const& whole, Reduction
   static_assert(std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>,
                 "reduce_scatter() takes keel::reduce::sum or keel::reduce::mean.");
   if constexpr (std::same_as<World, world_of_ranks>)
-    return detail::scatter_sum(world, whole, std::same_as<Reduction, reduce::mean>);
+    return detail::reduce_scatter_sum(world, whole, std::same_as<Reduction, reduce::mean>);
   return whole;
 }
 
@@ -76,14 +76,14 @@ void broadcast(World const& world, at::Tensor const& tensor, int from = 0) {
 /// Of a tensor whose first dimension size() divides, each part of which is for one rank: what the ranks have for this one, in their order.
 template <class World>
 at::Tensor all_to_all(World const& world, at::Tensor const& parts) {
-  if constexpr (std::same_as<World, world_of_ranks>) return detail::exchange_parts(world, parts);
+  if constexpr (std::same_as<World, world_of_ranks>) return detail::all_to_all_parts(world, parts);
   return parts;
 }
 
 /// Returns when all ranks have called it.
 template <class World>
 void barrier(World const& world) {
-  if constexpr (std::same_as<World, world_of_ranks>) detail::meet(world);
+  if constexpr (std::same_as<World, world_of_ranks>) detail::run_barrier(world);
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -8,7 +8,7 @@
 #include <ATen/ops/empty_like.h>
 
 #include <keel/collective/collectives.hpp>
-#include <keel/collective/fold.hpp>
+#include <keel/collective/reduce_into.hpp>
 #include <keel/core/error.hpp>
 #include <string>
 
@@ -17,7 +17,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Throws error (E12).
-inline void require_takeable(char const* what, at::Tensor const& tensor) {
+inline void require_dense_tensor(char const* what, at::Tensor const& tensor) {
   char const* const reason = !tensor.defined()                 ? "undefined"
                              : tensor.layout() != at::kStrided ? "sparse"
                              : tensor.is_complex()             ? "complex"
@@ -29,7 +29,7 @@ inline void require_takeable(char const* what, at::Tensor const& tensor) {
 }
 
 inline void require_parts(char const* what, at::Tensor const& tensor, int ranks) {
-  require_takeable(what, tensor);
+  require_dense_tensor(what, tensor);
   if (tensor.dim() > 0 && tensor.size(0) % ranks == 0) return;
   throw error("E12", std::string(what) + " cuts the first dimension into a part for each of the " + std::to_string(ranks) +
                          " ranks, and this tensor has " +
@@ -42,7 +42,7 @@ inline bool is_reducible(at::ScalarType dtype) {
 }
 
 /// For values that are compared or added in another dtype without loss.
-inline at::ScalarType wider(at::ScalarType dtype) {
+inline at::ScalarType accumulation_dtype(at::ScalarType dtype) {
   return at::isFloatingType(dtype) ? at::kFloat : dtype == at::kBool ? at::kByte : at::kInt;
 }
 
@@ -58,26 +58,26 @@ inline void divide(at::Tensor& sum, int ranks) {
 /// As bytes; every transport moves those.
 inline at::Tensor as_bytes(at::Tensor const& dense) { return dense.view(-1).view(at::kByte); }
 
-inline at::Tensor gather_dense(world_of_ranks const& world, transport& by, at::Tensor const& dense) {
+inline at::Tensor all_gather_dense(world_of_ranks const& world, transport& backend, at::Tensor const& dense) {
   std::vector<std::int64_t> shape{world.size()};
   shape.insert(shape.end(), dense.sizes().begin(), dense.sizes().end());
   at::Tensor all = at::empty(shape, dense.options().requires_grad(false));
   if (dense.numel() == 0) return all;
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  by.all_gather(as_bytes(dense), bytes);
+  backend.all_gather(as_bytes(dense), bytes);
   return all;
 }
 
 KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean) {
-  require_takeable("all_reduce", tensor);
-  transport* const by = world.begin("all_reduce", tensor.numel());
-  if (by == nullptr) return;
+  require_dense_tensor("all_reduce", tensor);
+  transport* const backend = world.begin("all_reduce", tensor.numel());
+  if (backend == nullptr) return;
   at::NoGradGuard const no_grad;
   at::Tensor dense = tensor.detach().contiguous();
   if (is_reducible(dense.scalar_type())) {
-    if (dense.numel() > 0) by->all_reduce(dense, how);
+    if (dense.numel() > 0) backend->all_reduce(dense, how);
   } else {
-    dense = folded(gather_dense(world, *by, dense).to(wider(dense.scalar_type())), how);
+    dense = reduce_rows(all_gather_dense(world, *backend, dense).to(accumulation_dtype(dense.scalar_type())), how);
   }
   world.completed();
   if (is_mean) divide(dense, world.size());
@@ -85,78 +85,79 @@ KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const
 }
 
 /// That of another transport, whose end the world learns.
-class noted_collective final : public collective_under_way {
+class tracked_collective final : public pending_collective {
  public:
-  noted_collective(std::unique_ptr<collective_under_way> of, world_of_ranks world)
-      : of_(std::move(of)), world_(std::move(world)), number_(world_.collectives()) {}
-  bool is_done() override { return of_->is_done(); }
+  tracked_collective(std::unique_ptr<pending_collective> of, world_of_ranks world)
+      : inner_(std::move(of)), world_(std::move(world)), number_(world_.collectives()) {}
+  bool is_done() override { return inner_->is_done(); }
   void wait() override {
-    of_->wait();
+    inner_->wait();
     world_.completed(number_);
   }
 
  private:
-  std::unique_ptr<collective_under_way> of_;
+  std::unique_ptr<pending_collective> inner_;
   world_of_ranks world_;
   std::int64_t number_;
 };
 /// Null, as `begun` is, where it is done.
-inline std::unique_ptr<collective_under_way> noted(world_of_ranks const& world, std::unique_ptr<collective_under_way> begun) {
-  if (begun != nullptr) return std::make_unique<noted_collective>(std::move(begun), world);
+inline std::unique_ptr<pending_collective> track_collective(world_of_ranks const& world,
+                                                            std::unique_ptr<pending_collective> begun) {
+  if (begun != nullptr) return std::make_unique<tracked_collective>(std::move(begun), world);
   world.completed();
   return nullptr;
 }
 
-KEEL_BODY std::unique_ptr<collective_under_way> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum) {
-  return noted(world, world.begin("all_reduce", sum.numel())->begin_all_reduce(sum, reduction_kind::sum));
+KEEL_BODY std::unique_ptr<pending_collective> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum) {
+  return track_collective(world, world.begin("all_reduce", sum.numel())->begin_all_reduce(sum, reduction_kind::sum));
 }
 
-KEEL_BODY std::unique_ptr<collective_under_way> begin_all_gather(world_of_ranks const& world, at::Tensor const& mine,
-                                                                 at::Tensor& all) {
+KEEL_BODY std::unique_ptr<pending_collective> begin_all_gather(world_of_ranks const& world, at::Tensor const& local,
+                                                               at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  return noted(world, world.begin("all_gather", mine.numel())->begin_all_gather(as_bytes(mine), bytes));
+  return track_collective(world, world.begin("all_gather", local.numel())->begin_all_gather(as_bytes(local), bytes));
 }
 
-KEEL_BODY std::unique_ptr<collective_under_way> begin_agreement(world_of_ranks const& world, at::Tensor const& mine,
-                                                                at::Tensor& all) {
+KEEL_BODY std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local,
+                                                              at::Tensor& all) {
   at::Tensor bytes = all.view(at::kByte).view({world.size(), -1});
-  return noted(world, world.begin("the agreement", mine.numel())->begin_agreement(as_bytes(mine), bytes));
+  return track_collective(world, world.begin("the agreement", local.numel())->begin_agreement(as_bytes(local), bytes));
 }
 
-KEEL_BODY at::Tensor gather_all(world_of_ranks const& world, at::Tensor const& mine) {
-  require_takeable("all_gather", mine);
-  transport* const by = world.begin("all_gather", mine.numel());
+KEEL_BODY at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor const& local) {
+  require_dense_tensor("all_gather", local);
+  transport* const backend = world.begin("all_gather", local.numel());
   at::NoGradGuard const no_grad;
-  if (by == nullptr) return mine.detach().unsqueeze(0);
-  at::Tensor all = gather_dense(world, *by, mine.detach().contiguous());
+  if (backend == nullptr) return local.detach().unsqueeze(0);
+  at::Tensor all = all_gather_dense(world, *backend, local.detach().contiguous());
   world.completed();
   return all;
 }
 
-KEEL_BODY at::Tensor exchange_parts(world_of_ranks const& world, at::Tensor const& parts) {
+KEEL_BODY at::Tensor all_to_all_parts(world_of_ranks const& world, at::Tensor const& parts) {
   require_parts("all_to_all", parts, world.size());
-  transport* const by = world.begin("all_to_all", parts.numel());
+  transport* const backend = world.begin("all_to_all", parts.numel());
   at::NoGradGuard const no_grad;
-  if (by == nullptr) return parts.detach();
+  if (backend == nullptr) return parts.detach();
   at::Tensor const dense = parts.detach().contiguous();
   at::Tensor received = at::empty_like(dense);
   if (dense.numel() > 0) {
     at::Tensor bytes = as_bytes(received);
-    by->all_to_all(as_bytes(dense), bytes);
+    backend->all_to_all(as_bytes(dense), bytes);
   }
   world.completed();
   return received;
 }
 
-KEEL_BODY at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean) {
+KEEL_BODY at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean) {
   require_parts("reduce_scatter", whole, world.size());
   at::NoGradGuard const no_grad;
   if (world.size() == 1) return whole.detach();
   // Gloo has none before LibTorch 2.6, and the order of its sum is its own: here each rank adds in the order of the ranks.
-  at::Tensor const parts = exchange_parts(world, whole);
+  at::Tensor const parts = all_to_all_parts(world, whole);
   bool const widens = !is_reducible(parts.scalar_type());
-  at::Tensor const all = (widens ? parts.to(wider(parts.scalar_type())) : parts).view({world.size(), -1});
-  at::Tensor sum = folded(all, reduction_kind::sum);
+  at::Tensor const all = (widens ? parts.to(accumulation_dtype(parts.scalar_type())) : parts).view({world.size(), -1});
+  at::Tensor sum = reduce_rows(all, reduction_kind::sum);
   if (is_mean) divide(sum, world.size());
   std::vector<std::int64_t> shape = whole.sizes().vec();
   shape[0] /= world.size();
@@ -164,22 +165,22 @@ KEEL_BODY at::Tensor scatter_sum(world_of_ranks const& world, at::Tensor const& 
 }
 
 KEEL_BODY void broadcast_in_place(world_of_ranks const& world, at::Tensor const& tensor, int from) {
-  require_takeable("broadcast", tensor);
+  require_dense_tensor("broadcast", tensor);
   if (from < 0 || from >= world.size())
     throw error("E12", "broadcast is from rank " + std::to_string(from) + ", and this world has the ranks 0 to " +
                            std::to_string(world.size() - 1) + ".");
-  transport* const by = world.begin("broadcast", tensor.numel());
-  if (by == nullptr || tensor.numel() == 0) return world.completed();
+  transport* const backend = world.begin("broadcast", tensor.numel());
+  if (backend == nullptr || tensor.numel() == 0) return world.completed();
   at::NoGradGuard const no_grad;
   at::Tensor const dense = tensor.detach().contiguous();
   at::Tensor bytes = as_bytes(dense);
-  by->broadcast(bytes, from);
+  backend->broadcast(bytes, from);
   world.completed();
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
-KEEL_BODY void meet(world_of_ranks const& world) {
-  if (transport* const by = world.begin("barrier", 0)) by->barrier();
+KEEL_BODY void run_barrier(world_of_ranks const& world) {
+  if (transport* const backend = world.begin("barrier", 0)) backend->barrier();
   world.completed();
 }
 

@@ -26,9 +26,9 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// Sends each tensor by where it is.
-class transport_by_device final : public transport {
+class device_transport final : public transport {
  public:
-  transport_by_device(world_of_ranks hosts, std::unique_ptr<transport> devices)
+  device_transport(world_of_ranks hosts, std::unique_ptr<transport> devices)
       : hosts_(std::move(hosts)), devices_(std::move(devices)) {}
 
   int rank() const override { return hosts_.rank(); }
@@ -36,58 +36,60 @@ class transport_by_device final : public transport {
   std::chrono::milliseconds timeout() const override { return hosts_.timeout(); }
 
   void all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    for_both([&] { by(tensor).all_reduce(tensor, how); });
+    call_or_abort_both([&] { backend(tensor).all_reduce(tensor, how); });
   }
-  std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
-    return for_both([&] { return with_end(by(tensor).begin_all_reduce(tensor, how)); });
+  std::unique_ptr<pending_collective> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
+    return call_or_abort_both([&] { return wrap_pending(backend(tensor).begin_all_reduce(tensor, how)); });
   }
-  void all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    for_both([&] { by(mine).all_gather(mine, all); });
+  void all_gather(at::Tensor const& local, at::Tensor& all) override {
+    call_or_abort_both([&] { backend(local).all_gather(local, all); });
   }
-  std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    return for_both([&] { return with_end(by(mine).begin_all_gather(mine, all)); });
+  std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) override {
+    return call_or_abort_both([&] { return wrap_pending(backend(local).begin_all_gather(local, all)); });
   }
-  std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    return for_both([&] { return with_end(by(mine).begin_agreement(mine, all)); });
+  std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) override {
+    return call_or_abort_both([&] { return wrap_pending(backend(local).begin_agreement(local, all)); });
   }
   void broadcast(at::Tensor& tensor, int from) override {
-    for_both([&] { by(tensor).broadcast(tensor, from); });
+    call_or_abort_both([&] { backend(tensor).broadcast(tensor, from); });
   }
   void all_to_all(at::Tensor const& from, at::Tensor& to) override {
-    for_both([&] { by(from).all_to_all(from, to); });
+    call_or_abort_both([&] { backend(from).all_to_all(from, to); });
   }
   void barrier() override {
-    for_both([&] { hosts().barrier(); });
+    call_or_abort_both([&] { hosts().barrier(); });
   }
   void abort(std::string const& why) noexcept override {
     hosts().abort(why);
     devices_->abort(why);
   }
-  void leave_last_words(std::string const& why) noexcept override { hosts().leave_last_words(why); }
-  std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) override { return hosts().exchange_signs(mine); }
-  bool leaves_signs() const override { return hosts().leaves_signs(); }
+  void post_abort_message(std::string const& why) noexcept override { hosts().post_abort_message(why); }
+  std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) override {
+    return hosts().exchange_heartbeats(local);
+  }
+  bool supports_heartbeats() const override { return hosts().supports_heartbeats(); }
   void limit(std::chrono::milliseconds longest) override {
     hosts().limit(longest);
     devices_->limit(longest);
   }
 
  private:
-  class under_way final : public collective_under_way {
+  class tracked_work final : public pending_collective {
    public:
-    under_way(transport_by_device& of, std::unique_ptr<collective_under_way> begun) : of_(of), begun_(std::move(begun)) {}
+    tracked_work(device_transport& of, std::unique_ptr<pending_collective> begun) : transport_(of), begun_(std::move(begun)) {}
     bool is_done() override { return begun_->is_done(); }
     void wait() override {
-      of_.for_both([this] { begun_->wait(); });
+      transport_.call_or_abort_both([this] { begun_->wait(); });
     }
 
    private:
-    transport_by_device& of_;
-    std::unique_ptr<collective_under_way> begun_;
+    device_transport& transport_;
+    std::unique_ptr<pending_collective> begun_;
   };
 
   /// What fails in one group ends the other: ranks may wait in either.
   template <class Call>
-  std::invoke_result_t<Call const&> for_both(Call const& call) {
+  std::invoke_result_t<Call const&> call_or_abort_both(Call const& call) {
     try {
       return call();
     } catch (std::exception const& thrown) {
@@ -95,12 +97,12 @@ class transport_by_device final : public transport {
       throw;
     }
   }
-  std::unique_ptr<collective_under_way> with_end(std::unique_ptr<collective_under_way> begun) {
+  std::unique_ptr<pending_collective> wrap_pending(std::unique_ptr<pending_collective> begun) {
     if (begun == nullptr) return nullptr;
-    return std::make_unique<under_way>(*this, std::move(begun));
+    return std::make_unique<tracked_work>(*this, std::move(begun));
   }
-  transport& hosts() const { return *hosts_.by(); }
-  transport& by(at::Tensor const& tensor) const { return tensor.is_cpu() ? hosts() : *devices_; }
+  transport& hosts() const { return *hosts_.backend(); }
+  transport& backend(at::Tensor const& tensor) const { return tensor.is_cpu() ? hosts() : *devices_; }
 
   world_of_ranks hosts_;
   std::unique_ptr<transport> devices_;
@@ -118,7 +120,7 @@ template <class MakeGroup>
 world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
   if (hosts.size() == 1) return hosts;
   c10::intrusive_ptr<c10d::Store> store;
-  if (auto const* const met = dynamic_cast<detail::meets_in_store const*>(hosts.by())) store = met->store();
+  if (auto const* const met = dynamic_cast<detail::store_provider const*>(hosts.backend())) store = met->store();
   if (store) store = c10::make_intrusive<c10d::PrefixStore>("devices", std::move(store));
   auto group = make_group(store, hosts.rank(), hosts.size());
   using group_type = typename decltype(group)::element_type;
@@ -127,7 +129,7 @@ world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {
                                  " has a group for its device in which it is rank " + std::to_string(group->getRank()) +
                                  " of " + std::to_string(group->getSize()) +
                                  ". Make the group with the rank and the size that make_group gets.");
-  return world_of_ranks(std::make_shared<detail::transport_by_device>(
+  return world_of_ranks(std::make_shared<detail::device_transport>(
       hosts, std::make_unique<detail::group_transport<group_type>>(std::move(group), hosts.timeout(), std::move(store),
                                                                    detail::group_transport<group_type>::place::on_device)));
 }

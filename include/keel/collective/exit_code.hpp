@@ -40,9 +40,9 @@ int exit_code_of(std::function<int()> const& body);
 
 namespace keel::detail::inline KEEL_MODE {
 /// Where the launcher that started this process looks for them, if there is one.
-void write_launcher_error(std::string const& words);
+void write_launcher_error(std::string const& message);
 /// On stderr and to the launcher, with the rank.
-void report_end(std::string words);
+void report_failed_exit(std::string message);
 }  // namespace keel::detail::inline KEEL_MODE
 
 #ifndef KEEL_COMPILED

@@ -39,7 +39,7 @@ KEEL_BODY int exit_code_of(std::exception const& thrown) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void write_launcher_error(std::string const& words) {
+KEEL_BODY void write_launcher_error(std::string const& message) {
   std::string path;
   try {
     path = launched().error_file;
@@ -51,20 +51,21 @@ KEEL_BODY void write_launcher_error(std::string const& words) {
   using namespace std::chrono;
   auto const seconds = duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
   nlohmann::json const error = {
-      {"message", {{"message", words}, {"extraInfo", {{"py_callstack", words}, {"timestamp", std::to_string(seconds)}}}}}};
+      {"message", {{"message", message}, {"extraInfo", {{"py_callstack", message}, {"timestamp", std::to_string(seconds)}}}}}};
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file << error.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-KEEL_BODY void report_end(std::string words) {
+KEEL_BODY void report_failed_exit(std::string message) {
   try {
     launch const started = launched();
-    if (started.size > 1) words = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + words;
+    if (started.size > 1)
+      message = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + message;
   } catch (error const&) {
     // A launcher whose variables contradict each other: that may be what is being said.
   }
-  write_launcher_error(words);
-  std::fprintf(stderr, "%s\n", words.c_str());
+  write_launcher_error(message);
+  std::fprintf(stderr, "%s\n", message.c_str());
 }
 
 }  // namespace keel::detail::inline KEEL_MODE
@@ -74,7 +75,7 @@ namespace keel::inline KEEL_MODE {
 KEEL_BODY int exit_code_of(std::function<outcome()> const& body) {
   return exit_code_of(std::function<int()>([&] {
     outcome const ended = body();
-    if (auto const* const by = ended.gave_up()) detail::report_end(by->detail);
+    if (auto const* const by = ended.gave_up()) detail::report_failed_exit(by->detail);
     return exit_code_of(ended);
   }));
 }
@@ -83,7 +84,7 @@ KEEL_BODY int exit_code_of(std::function<int()> const& body) {
   try {
     return body();
   } catch (std::exception const& thrown) {
-    detail::report_end(first_line(thrown));
+    detail::report_failed_exit(first_line(thrown));
     return exit_code_of(thrown);
   }
 }

@@ -8,8 +8,8 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <keel/collective/fold.hpp>
 #include <keel/collective/in_process.hpp>
+#include <keel/collective/reduce_into.hpp>
 #include <keel/core/error.hpp>
 #include <keel/libtorch/random.hpp>
 #include <keel/memory/counting_allocator.hpp>
@@ -60,7 +60,7 @@ class rank_threads {
 
   std::vector<std::exception_ptr> run(std::function<void(int)> const& body) {
     random_snapshot const before = random_snapshot::take(at::kCPU);
-    for (one_rank& rank : ranks_) rank.random = before;
+    for (rank_state& rank : ranks_) rank.random = before;
     int const threads = at::get_num_threads();
     std::vector<std::exception_ptr> threw(ranks_.size());
     std::vector<std::thread> all;
@@ -86,7 +86,7 @@ class rank_threads {
           end(rank, how);
         });
       }
-      give_turn(lock);
+      schedule_next_rank(lock);
     }
     for (std::thread& one : all) one.join();
     before.restore();
@@ -94,11 +94,11 @@ class rank_threads {
   }
 
   /// Waits until all ranks have called it. Throws world_error (E25) where that cannot be any more.
-  void call(int rank, rank_call mine) {
+  void call(int rank, rank_call local) {
     std::unique_lock lock(mutex_);
     // Generators and sums here are the test's, and not the program's.
     memory::detail::not_refused const of_test;
-    one_rank& self = at(rank);
+    rank_state& self = at(rank);
     // Code that runs while its thread unwinds asks in vain, as it would not run at all.
     if (self.is_killed) throw rank_killed();
     ++self.calls;
@@ -107,32 +107,32 @@ class rank_threads {
       self.is_killed = true;
       if (fault.what == rank_fault::kind::hang) {
         self.now = state::hanging;
-        give_turn(lock);
+        schedule_next_rank(lock);
         wait_for_turn(lock, rank);
       }
       throw rank_killed();
     }
     require_sound(rank);
-    if (waiting_ > 0 && !mine.is_same(open_)) {
+    if (waiting_ > 0 && !local.is_same(open_)) {
       is_mismatch_ = true;
-      fail("rank " + std::to_string(rank) + " calls " + mine.words() + " as its collective number " +
+      fail("rank " + std::to_string(rank) + " calls " + local.words() + " as its collective number " +
            std::to_string(self.calls) + ", and rank " + std::to_string(first_) + " has called " + open_.words());
       require_sound(rank);
     }
     if (waiting_ == 0) {
-      open_ = mine;
+      open_ = local;
       first_ = rank;
     }
-    self.call = std::move(mine);
+    self.call = std::move(local);
     ++waiting_;
     if (waiting_ == size()) {
       perform();
       waiting_ = 0;
-      for (one_rank& one : ranks_) one.now = state::ready;
+      for (rank_state& one : ranks_) one.now = state::ready;
     } else {
       self.now = state::waiting;
     }
-    give_turn(lock);
+    schedule_next_rank(lock);
     wait_for_turn(lock, rank);
     if (self.failed) require_sound(rank);
   }
@@ -144,7 +144,7 @@ class rank_threads {
 
  private:
   enum class state : unsigned char { ready, waiting, hanging, ended };
-  struct one_rank {
+  struct rank_state {
     state now = state::ready;
     bool failed = false;  ///< its collective will not come
     bool is_killed = false;
@@ -155,7 +155,7 @@ class rank_threads {
     std::condition_variable turn;
   };
 
-  one_rank& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  rank_state& at(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
 
   void begin(int rank) {
     std::unique_lock lock(mutex_);
@@ -165,7 +165,7 @@ class rank_threads {
     std::unique_lock lock(mutex_);
     at(rank).now = state::ended;
     at(rank).ending = how;
-    give_turn(lock);
+    schedule_next_rank(lock);
   }
 
   void require_sound(int rank) {
@@ -176,7 +176,7 @@ class rank_threads {
   /// From here on no collective of this world comes to its end.
   void fail(std::string const& why) {
     broken_ = why;
-    for (one_rank& one : ranks_) {
+    for (rank_state& one : ranks_) {
       if (one.now != state::waiting) continue;
       one.now = state::ready;
       one.failed = true;
@@ -185,16 +185,16 @@ class rank_threads {
   }
 
   /// The next one of those that can run.
-  void give_turn(std::unique_lock<std::mutex>&) {
+  void schedule_next_rank(std::unique_lock<std::mutex>&) {
     if (running_ >= 0) at(running_).random = random_snapshot::take(at::kCPU);
     running_ = -1;
-    std::vector<int> ready = those(state::ready);
+    std::vector<int> ready = ranks_in_state(state::ready);
     if (ready.empty() && waiting_ > 0) {
       fail("it waits in " + open_.words() + ", and " + missing());
-      ready = those(state::ready);
+      ready = ranks_in_state(state::ready);
     }
     // What hangs is let go when all others have ended.
-    if (ready.empty()) ready = those(state::hanging);
+    if (ready.empty()) ready = ranks_in_state(state::hanging);
     if (ready.empty()) return;
     running_ = ready[std::uniform_int_distribution<std::size_t>(0, ready.size() - 1)(draw_)];
     at(running_).random.restore();
@@ -203,7 +203,7 @@ class rank_threads {
   void wait_for_turn(std::unique_lock<std::mutex>& lock, int rank) {
     at(rank).turn.wait(lock, [&] { return running_ == rank; });
   }
-  std::vector<int> those(state now) {
+  std::vector<int> ranks_in_state(state now) {
     std::vector<int> found;
     for (int rank = 0; rank < size(); ++rank) {
       if (at(rank).now == now) found.push_back(rank);
@@ -213,7 +213,7 @@ class rank_threads {
   std::string missing() {
     std::string words;
     for (int rank = 0; rank < size(); ++rank) {
-      one_rank const& one = at(rank);
+      rank_state const& one = at(rank);
       if (one.now != state::hanging && one.now != state::ended) continue;
       words += (words.empty() ? "rank " : ", rank ") + std::to_string(rank) + " " +
                (one.now == state::hanging ? "does not come" : one.ending);
@@ -228,18 +228,18 @@ class rank_threads {
       case rank_call::kind::barrier:
         break;
       case rank_call::kind::broadcast:
-        for (one_rank& one : ranks_) {
+        for (rank_state& one : ranks_) {
           if (&one != &at(open_.root)) one.call.to.copy_(at(open_.root).call.to);
         }
         break;
       case rank_call::kind::all_reduce: {
         at::Tensor sum = ranks_.front().call.to.clone();
-        for (std::size_t i = 1; i < ranks_.size(); ++i) fold(sum, ranks_[i].call.to, open_.how);
-        for (one_rank& one : ranks_) one.call.to.copy_(sum);
+        for (std::size_t i = 1; i < ranks_.size(); ++i) reduce_into(sum, ranks_[i].call.to, open_.how);
+        for (rank_state& one : ranks_) one.call.to.copy_(sum);
         break;
       }
       case rank_call::kind::all_gather:
-        for (one_rank& to : ranks_) {
+        for (rank_state& to : ranks_) {
           for (std::int64_t i = 0; i < count; ++i)
             to.call.to[i].copy_(at(static_cast<int>(i)).call.from.view_as(to.call.to[i]));
         }
@@ -252,13 +252,13 @@ class rank_threads {
         }
         break;
     }
-    for (one_rank& one : ranks_) one.call.from = one.call.to = at::Tensor();
+    for (rank_state& one : ranks_) one.call.from = one.call.to = at::Tensor();
   }
 
   in_process_options options_;
   std::mutex mutex_;
   std::mt19937_64 draw_;
-  std::vector<one_rank> ranks_;
+  std::vector<rank_state> ranks_;
   int running_ = -1;
   int waiting_ = 0;  ///< ranks in the open collective
   int first_ = 0;    ///< of them
@@ -282,10 +282,12 @@ class thread_transport final : public transport {
                       .from = {},
                       .to = tensor});
   }
-  void all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    all_.call(
-        rank_,
-        {.what = rank_call::kind::all_gather, .elements = mine.numel(), .dtype = mine.scalar_type(), .from = mine, .to = all});
+  void all_gather(at::Tensor const& local, at::Tensor& all) override {
+    all_.call(rank_, {.what = rank_call::kind::all_gather,
+                      .elements = local.numel(),
+                      .dtype = local.scalar_type(),
+                      .from = local,
+                      .to = all});
   }
   void broadcast(at::Tensor& tensor, int from) override {
     all_.call(rank_, {.what = rank_call::kind::broadcast,

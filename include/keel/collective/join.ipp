@@ -39,7 +39,7 @@
 #include <cstdlib>
 #include <exception>
 #include <functional>
-#include <keel/collective/answered.hpp>
+#include <keel/collective/call_with_timeout.hpp>
 #include <keel/collective/join.hpp>
 #include <keel/collective/process_group.hpp>
 #include <keel/collective/served_address.hpp>
@@ -58,13 +58,13 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// What all ranks must have alike, in words.
-inline std::string same_for_all(launch const& how) {
+inline std::string world_signature(launch const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
 /// This rank ends because another one differs. Rank 0 may serve the store: it stays until the others have read there what differs, two
 /// seconds at most.
-inline void leave_last(c10d::Store& store, launch const& how) {
+inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
   auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
   try {
     if (how.rank != 0) return store.set(key(how.rank), std::vector<std::uint8_t>{1});
@@ -79,18 +79,18 @@ inline void leave_last(c10d::Store& store, launch const& how) {
 }
 
 /// Says on stderr what a rank waits for: after five seconds, and then each minute.
-class waiting_notice {
+class wait_logger {
  public:
-  explicit waiting_notice(launch const& how) : how_(how) {}
+  explicit wait_logger(launch const& how) : how_(how) {}
   template <class Describe>
   void poll(Describe const& describe) {
     auto const now = clock::now();
     if (now < next_) return;
     next_ = now + std::chrono::minutes(1);
     auto const seconds = std::chrono::duration_cast<std::chrono::seconds>(now - began_).count();
-    std::string const words = describe();
+    std::string const message = describe();
     std::fprintf(stderr, "keel: rank %d of %d has waited %lld s at %s:%d %s\n", how_.rank, how_.size,
-                 static_cast<long long>(seconds), how_.address.c_str(), how_.port, words.c_str());
+                 static_cast<long long>(seconds), how_.address.c_str(), how_.port, message.c_str());
   }
 
  private:
@@ -101,7 +101,7 @@ class waiting_notice {
 };
 
 /// The ranks that are at the store, or those that are not, as "1, 2". Those below `first` are known to be; of a store that is gone no other.
-inline std::string ranks_at(c10d::Store& store, launch const& how, int first, bool are_here) {
+inline std::string list_ranks(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
     bool is_here = rank < first || rank == how.rank;
@@ -116,17 +116,17 @@ inline std::string ranks_at(c10d::Store& store, launch const& how, int first, bo
 }
 
 /// Until every rank has said that it is here. Throws world_error (E24).
-inline void meet(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
+inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
-  std::string const mine = same_for_all(how);
+  std::string const local = world_signature(how);
   if (store.add("count/" + std::to_string(how.rank), 1) > 1)
     throw world_error("E24", "two processes are rank " + std::to_string(how.rank) + " of this world, which meets at " +
                                  how.address + ":" + std::to_string(how.port) +
                                  ". Start each rank once, or give the second run another MASTER_PORT.");
-  store.set(key(how.rank), std::vector<std::uint8_t>(mine.begin(), mine.end()));
+  store.set(key(how.rank), std::vector<std::uint8_t>(local.begin(), local.end()));
   auto const began = std::chrono::steady_clock::now();
   auto const last = began + timeout;
-  waiting_notice notice(how);
+  wait_logger notice(how);
   for (int rank = 0; rank < how.size; ++rank) {
     std::vector<std::uint8_t> bytes;
     try {
@@ -134,7 +134,8 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
       while (!store.check({key(rank)})) {
         if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
         notice.poll([&] {
-          return "for the ranks " + ranks_at(store, how, rank, false) + "; here are " + ranks_at(store, how, rank, true) + ".";
+          return "for the ranks " + list_ranks(store, how, rank, false) + "; here are " + list_ranks(store, how, rank, true) +
+                 ".";
         });
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
       }
@@ -145,19 +146,19 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
                      std::to_string(
                          std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count()) +
                      " s at " + how.address + ":" + std::to_string(how.port) + " for the ranks " +
-                     ranks_at(store, how, rank, false) +
+                     list_ranks(store, how, rank, false) +
                      ", which did not come. Look at what they said, and start all of them again.");
     }
-    std::string const theirs(bytes.begin(), bytes.end());
-    if (theirs != mine) {
-      leave_last(store, how);
-      throw world_error("E24", "rank " + std::to_string(how.rank) + " is of " + mine + ", and rank " + std::to_string(rank) +
-                                   " of " + theirs + ". Start the same program for all ranks.");
+    std::string const remote(bytes.begin(), bytes.end());
+    if (remote != local) {
+      wait_until_mismatch_is_read(store, how);
+      throw world_error("E24", "rank " + std::to_string(how.rank) + " is of " + local + ", and rank " + std::to_string(rank) +
+                                   " of " + remote + ". Start the same program for all ranks.");
     }
   }
 }
 
-[[noreturn]] inline void fail_without_answer(launch const& how, std::chrono::milliseconds timeout) {
+[[noreturn]] inline void throw_store_timeout(launch const& how, std::chrono::milliseconds timeout) {
   throw world_error(
       "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " has had no answer at " + how.address +
                  ":" + std::to_string(how.port) + " for " + std::to_string(timeout.count() / 1000) +
@@ -167,25 +168,25 @@ inline void meet(c10d::Store& store, launch const& how, std::chrono::millisecond
 
 /// What `ask` comes to. Throws world_error (E24) where the store does not answer within the timeout.
 template <class Answer>
-Answer of_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
+Answer call_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
   // What ends by the timeout of the store says better what it waited for.
-  std::optional<Answer> found = answered<Answer>(timeout + std::chrono::seconds(1), ask);
+  std::optional<Answer> found = call_with_timeout<Answer>(timeout + std::chrono::seconds(1), ask);
   if (found) return *std::move(found);
-  fail_without_answer(how, timeout);
+  throw_store_timeout(how, timeout);
 }
 
 /// Threads that begin in its lifetime are not ended by SIGPIPE. Gloo writes to a rank that was killed as to any other, and without this the
 /// ranks that are left would die of it, without a word. What this thread itself was sent in the meantime is dropped.
-class no_broken_pipes {
+class sigpipe_blocker {
  public:
-  no_broken_pipes() {
+  sigpipe_blocker() {
     sigemptyset(&pipe_);
     sigaddset(&pipe_, SIGPIPE);
     ::pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
   }
-  no_broken_pipes(no_broken_pipes const&) = delete;
-  no_broken_pipes& operator=(no_broken_pipes const&) = delete;
-  ~no_broken_pipes() {
+  sigpipe_blocker(sigpipe_blocker const&) = delete;
+  sigpipe_blocker& operator=(sigpipe_blocker const&) = delete;
+  ~sigpipe_blocker() {
     timespec const at_once{};
     bool const is_first = sigismember(&before_, SIGPIPE) == 0;
     while (is_first && ::sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) continue;
@@ -246,7 +247,7 @@ class attempt_store : public c10d::PrefixStore {
     return !has_failed();
   }
   bool has_failed() { return check({failed_key}); }
-  void leave_behind() { is_over_ = true; }
+  void cancel_attempt() { is_over_ = true; }
 
  private:
   static constexpr char const* failed_key = "failed";
@@ -257,9 +258,9 @@ class attempt_store : public c10d::PrefixStore {
 inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
                               std::chrono::milliseconds timeout) {
   // LibTorch 1.13 uses this timeout for all that the group does later.
-  auto const how_to_talk = c10d::ProcessGroupGloo::Options::create(timeout);
-  how_to_talk->devices.push_back(device_for(how));
-  auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, how_to_talk);
+  auto const gloo_options = c10d::ProcessGroupGloo::Options::create(timeout);
+  gloo_options->devices.push_back(device_for(how));
+  auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, gloo_options);
   // A connection that a stranger has taken shows in the first collective.
   group->barrier()->wait();
   return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store));
@@ -267,12 +268,12 @@ inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, laun
 
 /// All ranks have said that they are here. A stranger that connects to a listener of Gloo's, such as a scan of ports, takes a rank's place
 /// there: then all ranks try again with new listeners, three times in all. Throws std::runtime_error within the timeout.
-inline world_of_ranks connect_together(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
-                                       std::chrono::milliseconds timeout) {
+inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
+                                        std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
   auto const now = [] { return std::chrono::steady_clock::now(); };
   auto const last = now() + timeout - milliseconds(200);
-  std::string words = "another rank cannot";
+  std::string message = "another rank cannot";
   constexpr int attempts = 3;
   for (int attempt = 1;; ++attempt) {
     // A rank whose place is taken would wait for the whole timeout.
@@ -281,15 +282,15 @@ inline world_of_ranks connect_together(c10::intrusive_ptr<c10d::Store> const& st
     auto const own = c10::make_intrusive<attempt_store>(attempt, store, timeout);
     std::optional<world_of_ranks> world;
     try {
-      world = answered<world_of_ranks>(
+      world = call_with_timeout<world_of_ranks>(
           std::max(limit, milliseconds(1)), [own, how, timeout] { return connect(own, how, timeout); },
           [own] { return own->has_failed(); });
     } catch (std::exception const& thrown) {
-      words = thrown.what();
+      message = thrown.what();
     }
-    if (!world) own->leave_behind();
+    if (!world) own->cancel_attempt();
     if (own->are_all_connected(how, world.has_value(), last)) return *std::move(world);
-    if (attempt == attempts) throw std::runtime_error(words);
+    if (attempt == attempts) throw std::runtime_error(message);
   }
 }
 
@@ -304,25 +305,25 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
         "E24", how.by + " started " + std::to_string(how.size) +
                    " ranks and does not say where they meet. Set MASTER_ADDR to the machine of rank 0, and MASTER_PORT to a "
                    "free port there.");
-  detail::no_broken_pipes const in_new_threads;
+  detail::sigpipe_blocker const in_new_threads;
   auto const place = how.address + ":" + std::to_string(how.port);
   using any_store = c10::intrusive_ptr<c10d::Store>;
   any_store store;
   try {
-    store = detail::of_store<any_store>(how, options.timeout, [how, options]() -> any_store {
+    store = detail::call_store<any_store>(how, options.timeout, [how, options]() -> any_store {
       c10d::TCPStoreOptions at;
       at.port = static_cast<std::uint16_t>(how.port);
-      at.isServer = how.rank == 0 && !how.store_is_there;
+      at.isServer = how.rank == 0 && !how.has_external_store;
       at.numWorkers = how.size;
       at.waitWorkers = false;
       at.timeout = options.timeout;
       if (!at.isServer) {
-        detail::waiting_notice notice(how);
+        detail::wait_logger notice(how);
         auto const on_retry = [&notice] {
           notice.poll([] { return "for rank 0, or the launcher, which does not listen there yet."; });
         };
-        if (!detail::is_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout, on_retry))
-          detail::fail_without_answer(how, options.timeout);
+        if (!detail::wait_until_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout, on_retry))
+          detail::throw_store_timeout(how, options.timeout);
       }
       // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
       [](auto& later) {
@@ -335,25 +336,25 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   } catch (world_error const&) {
     throw;
   } catch (std::exception const& thrown) {
-    std::string const words = thrown.what();
+    std::string const message = thrown.what();
     throw world_error(
         "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " cannot meet the others at " + place +
-                   " (" + words.substr(0, words.find('\n')) +
+                   " (" + message.substr(0, message.find('\n')) +
                    "). Set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there, the same for all ranks.");
   }
-  detail::of_store<bool>(how, options.timeout, [store, how, options] {
-    detail::meet(*store, how, options.timeout);
+  detail::call_store<bool>(how, options.timeout, [store, how, options] {
+    detail::wait_for_all_ranks(*store, how, options.timeout);
     return true;
   });
   try {
-    return detail::of_store<world_of_ranks>(
-        how, options.timeout, [store, how, options] { return detail::connect_together(store, how, options.timeout); });
+    return detail::call_store<world_of_ranks>(
+        how, options.timeout, [store, how, options] { return detail::connect_all_ranks(store, how, options.timeout); });
   } catch (world_error const&) {
     throw;
   } catch (std::exception const& thrown) {
-    std::string const words = thrown.what();
+    std::string const message = thrown.what();
     throw world_error("E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) +
-                                 " cannot connect to the others (" + words.substr(0, words.find('\n')) +
+                                 " cannot connect to the others (" + message.substr(0, message.find('\n')) +
                                  "). Where a machine has several networks, GLOO_SOCKET_IFNAME names the interface to use.");
   }
 }

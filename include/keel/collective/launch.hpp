@@ -25,7 +25,7 @@ struct launch {
   int port = 29500;                    ///< there
   std::string run_id = {};             ///< torchrun's
   int restart = 0;                     ///< how often torchrun has started the ranks again
-  bool store_is_there = false;         ///< torchrun serves the store: rank 0 is a client too
+  bool has_external_store = false;     ///< torchrun serves the store: rank 0 is a client too
   std::string by = "no launcher";      ///< for sentences
   std::string error_file = {};         ///< where torchrun reads what a rank died of; empty: nowhere
 

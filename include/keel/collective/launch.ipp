@@ -13,9 +13,9 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-class launch_variables {
+class environment_reader {
  public:
-  explicit launch_variables(std::function<char const*(char const*)> const& value_of) : value_of_(value_of) {}
+  explicit environment_reader(std::function<char const*(char const*)> const& value_of) : value_of_(value_of) {}
 
   bool has(char const* name) const { return value_of_(name) != nullptr; }
   std::string text(char const* name) const {
@@ -45,7 +45,7 @@ class launch_variables {
 };
 
 /// One launcher's words for the same things.
-struct launch_words {
+struct launcher_variable_names {
   char const* by;
   char const* rank;
   char const* size;
@@ -53,7 +53,7 @@ struct launch_words {
   char const* local_size;
 };
 
-inline constexpr launch_words words_of_launchers[] = {
+inline constexpr launcher_variable_names launcher_variables[] = {
     {"the environment", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"mpiexec", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
@@ -65,13 +65,13 @@ inline constexpr launch_words words_of_launchers[] = {
 namespace keel::inline KEEL_MODE {
 
 KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_of) {
-  detail::launch_variables const from(value_of);
+  detail::environment_reader const from(value_of);
   launch found;
-  detail::launch_words const* first = nullptr;
+  detail::launcher_variable_names const* first = nullptr;
   bool const is_torchrun = from.has("TORCHELASTIC_RUN_ID");
-  auto const& environment = detail::words_of_launchers[0];
-  auto const& srun = detail::words_of_launchers[3];
-  for (detail::launch_words const& words : detail::words_of_launchers) {
+  auto const& environment = detail::launcher_variables[0];
+  auto const& srun = detail::launcher_variables[3];
+  for (detail::launcher_variable_names const& words : detail::launcher_variables) {
     if (!from.has(words.size)) {
       // RANK alone is what a program may have for itself, as SLURM_PROCID is of every batch script.
       if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
@@ -115,7 +115,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
   if (is_torchrun) {
     found.run_id = from.text("TORCHELASTIC_RUN_ID");
     found.restart = from.number_if_any("TORCHELASTIC_RESTART_COUNT", 0).value_or(0);
-    found.store_is_there = from.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+    found.has_external_store = from.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
     found.error_file = from.text("TORCHELASTIC_ERROR_FILE");
   }
   return found;

@@ -29,46 +29,48 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// A collective that a rank has called.
-struct called_collective {
+struct issued_collective {
   std::int64_t number = 0;  ///< from 1
   char const* what = "";
   std::int64_t elements = 0;  ///< of this rank's tensor; 0 where there is none
 };
 /// The newest few that a rank has called.
-using called_collectives = std::array<called_collective, 16>;
+using issued_collectives = std::array<issued_collective, 16>;
 
 /// Why a collective failed: of the rank, what it did, what the group said of it, and what another rank has left in the store.
-struct failed_collective {
-  bool is_elsewhere = false;  ///< another rank has called another collective in its turn
-  std::string words = {};
+struct collective_failure {
+  bool is_different_collective = false;  ///< another rank has called another collective in its turn
+  std::string message = {};
 
-  char const* id() const { return is_elsewhere ? "E26" : "E25"; }
+  char const* id() const { return is_different_collective ? "E26" : "E25"; }
 };
-failed_collective failure_of(int rank, int size, called_collective const& failed, called_collectives const& called,
-                             std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store);
+collective_failure diagnose_failure(int rank, int size, issued_collective const& failed, issued_collectives const& called,
+                                    std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store);
 /// True where a rank has said that a collective failed for it; false where the store does not answer at once.
-bool has_failed_for_any(c10::intrusive_ptr<c10d::Store> const& store, std::shared_ptr<std::atomic<bool>> const& is_asking);
+bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
+                         std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 /// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
-void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
+void store_failure_message(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
 
-/// What transport::exchange_signs returns, by the store; `is_asking`: a question that the store has not answered yet.
-std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
-                                                  std::int64_t mine, std::shared_ptr<std::atomic<bool>> const& is_asking);
+/// What transport::exchange_heartbeats returns, by the store; `is_query_pending`: a question that the store has not answered yet.
+std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(c10::intrusive_ptr<c10d::Store> const& store, int rank,
+                                                                int size, std::int64_t local,
+                                                                std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 
 /// Of ranks that met in a store, or null.
-class meets_in_store {
+class store_provider {
  public:
-  virtual ~meets_in_store() = default;
-  meets_in_store(meets_in_store const&) = delete;
-  meets_in_store& operator=(meets_in_store const&) = delete;
+  virtual ~store_provider() = default;
+  store_provider(store_provider const&) = delete;
+  store_provider& operator=(store_provider const&) = delete;
   virtual c10::intrusive_ptr<c10d::Store> store() const = 0;
 
  protected:
-  meets_in_store() = default;
+  store_provider() = default;
 };
 
 template <class Group>
-class group_transport final : public transport, public meets_in_store {
+class group_transport final : public transport, public store_provider {
  public:
   enum class place : unsigned char { anywhere, on_device };
 
@@ -88,7 +90,7 @@ class group_transport final : public transport, public meets_in_store {
   std::chrono::milliseconds timeout() const override { return timeout_; }
 
   void all_reduce(at::Tensor& tensor, reduction_kind how) override { begin_all_reduce(tensor, how)->wait(); }
-  std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
+  std::unique_ptr<pending_collective> begin_all_reduce(at::Tensor& tensor, reduction_kind how) override {
     return begin("all_reduce", tensor.numel(), [&](Group& group) {
       std::vector<at::Tensor> tensors{tensor};
       c10d::AllreduceOptions options;
@@ -99,12 +101,12 @@ class group_transport final : public transport, public meets_in_store {
       return group.allreduce(tensors, options);
     });
   }
-  void all_gather(at::Tensor const& mine, at::Tensor& all) override { begin_all_gather(mine, all)->wait(); }
-  std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) override {
-    return begin_all_gather("all_gather", mine, all);
+  void all_gather(at::Tensor const& local, at::Tensor& all) override { begin_all_gather(local, all)->wait(); }
+  std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) override {
+    return begin_all_gather("all_gather", local, all);
   }
-  std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) override {
-    return begin_all_gather(agreement, mine, all);
+  std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) override {
+    return begin_all_gather(agreement, local, all);
   }
   void broadcast(at::Tensor& tensor, int from) override {
     begin("broadcast", tensor.numel(), [&](Group& group) {
@@ -131,17 +133,17 @@ class group_transport final : public transport, public meets_in_store {
       return group.barrier(options);
     })->wait();
   }
-  void leave_last_words(std::string const& why) noexcept override {
+  void post_abort_message(std::string const& why) noexcept override {
     try {
-      leave_words(store_, rank_, why);
+      store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
       // The store is gone, and with it who would read them.
     }
   }
-  std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) override {
-    return signs_in(store_, rank_, size_, mine, is_asking_);
+  std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) override {
+    return exchange_heartbeats_in(store_, rank_, size_, local, is_heartbeat_query_pending_);
   }
-  bool leaves_signs() const override { return store_.defined(); }
+  bool supports_heartbeats() const override { return store_.defined(); }
   void limit(std::chrono::milliseconds longest) override {
     is_limited_ = is_limited_ || longest < timeout_;
     timeout_ = std::min(timeout_, longest);
@@ -149,14 +151,14 @@ class group_transport final : public transport, public meets_in_store {
   void abort(std::string const& why) noexcept override {
     try {
       // Whom another rank's end has brought here does not say that it was the first.
-      if (!broken_.words.empty()) return;
-      broken_.words = "rank " + std::to_string(rank_) + " has given up: " + why;
-      leave_words(store_, rank_, why);
+      if (!broken_.message.empty()) return;
+      broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
+      store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
       // The store may be gone with the rank that served it: the others learn of this end by the closed connection.
     }
     // Closes the connections, so that who waits for this rank does not wait for the whole timeout.
-    let_go();
+    release_group();
   }
 
  private:
@@ -171,59 +173,59 @@ class group_transport final : public transport, public meets_in_store {
   }
   static constexpr char const* agreement = "the agreement";
 
-  class under_way final : public collective_under_way {
+  class tracked_work final : public pending_collective {
    public:
-    explicit under_way(group_transport& of) : of_(of), called_(of.called_.front()) {}
+    explicit tracked_work(group_transport& of) : transport_(of), issued_(of.issued_.front()) {}
     void take(work begun) { work_ = std::move(begun); }
     bool is_done() override { return work_->isCompleted() && work_->isSuccess(); }
     void wait() override {
-      of_.require_sound();
+      transport_.require_sound();
       try {
-        of_.wait_for(work_);
+        transport_.wait_for(work_);
       } catch (std::exception const& thrown) {
-        of_.fail(called_, thrown);
+        transport_.fail(issued_, thrown);
       }
     }
 
    private:
-    group_transport& of_;
-    called_collective called_;
+    group_transport& transport_;
+    issued_collective issued_;
     work work_;
   };
 
-  std::unique_ptr<collective_under_way> begin_all_gather(char const* what, at::Tensor const& mine, at::Tensor& all) {
-    return begin(what, mine.numel(), [&](Group& group) {
+  std::unique_ptr<pending_collective> begin_all_gather(char const* what, at::Tensor const& local, at::Tensor& all) {
+    return begin(what, local.numel(), [&](Group& group) {
       // NCCL gathers into a list by way of another tensor of this size.
       if (is_on_device_) {
-        at::Tensor whole = all.view({-1}), part = mine.view({-1});
+        at::Tensor whole = all.view({-1}), part = local.view({-1});
         return group._allgather_base(whole, part, c10d::AllgatherOptions());
       }
-      std::vector<at::Tensor> inputs{mine};
+      std::vector<at::Tensor> inputs{local};
       std::vector<std::vector<at::Tensor>> outputs(1);
-      for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(mine));
+      for (int rank = 0; rank < size_; ++rank) outputs.front().push_back(all[rank].view_as(local));
       c10d::AllgatherOptions options;
       options.timeout = timeout_;
       return group.allgather(outputs, inputs, options);
     });
   }
   template <class Begin>
-  std::unique_ptr<collective_under_way> begin(char const* what, std::int64_t elements, Begin const& begin_in) {
+  std::unique_ptr<pending_collective> begin(char const* what, std::int64_t elements, Begin const& begin_in) {
     call(what, elements);
-    auto begun = std::make_unique<under_way>(*this);
+    auto begun = std::make_unique<tracked_work>(*this);
     std::erase_if(begun_, is_completed);
     try {
       at::NoGradGuard const no_grad;
       begun_.push_back(begin_in(*group_));
       begun->take(begun_.back());
     } catch (std::exception const& thrown) {
-      fail(called_.front(), thrown);
+      fail(issued_.front(), thrown);
     }
     return begun;
   }
   void call(char const* what, std::int64_t elements) {
     require_sound();
-    std::shift_right(called_.begin(), called_.end(), 1);
-    called_.front() = {++number_, what, elements};
+    std::shift_right(issued_.begin(), issued_.end(), 1);
+    issued_.front() = {++number_, what, elements};
   }
   /// A rank whose neighbours are alive and wait as it does learns from the store that another one is gone.
   void wait_for(work const& one) {
@@ -246,7 +248,7 @@ class group_transport final : public transport, public meets_in_store {
       }
       // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
       if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it took too long");
-      if (store_ && has_failed_for_any(store_, is_asking_whether_any_failed_) && !one->isCompleted())
+      if (store_ && has_any_rank_failed(store_, is_failure_query_pending_) && !one->isCompleted())
         throw std::runtime_error("it failed for another rank");
     }
   }
@@ -261,18 +263,18 @@ class group_transport final : public transport, public meets_in_store {
     return false;
   }
   void require_sound() const {
-    if (!broken_.words.empty() || !group_)
+    if (!broken_.message.empty() || !group_)
       throw world_error(broken_.id(),
-                        "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.words + ".");
+                        "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.message + ".");
   }
   /// A group that has failed once is closed for good; the others are to know at once.
-  [[noreturn]] void fail(called_collective const& failed, std::exception const& thrown) {
-    let_go();
-    broken_ = failure_of(rank_, size_, failed, called_, thrown, store_);
-    throw world_error(broken_.id(), broken_.words);
+  [[noreturn]] void fail(issued_collective const& failed, std::exception const& thrown) {
+    release_group();
+    broken_ = diagnose_failure(rank_, size_, failed, issued_, thrown, store_);
+    throw world_error(broken_.id(), broken_.message);
   }
   /// A group that still waits would make its end wait too: it stays until the process ends.
-  void let_go() noexcept {
+  void release_group() noexcept {
     if (!std::all_of(begun_.begin(), begun_.end(), is_completed)) static_cast<void>(group_.release());
     begun_.clear();
     group_.reset();
@@ -286,11 +288,11 @@ class group_transport final : public transport, public meets_in_store {
   bool is_gloo_;
   bool is_limited_ = false;  ///< to less than the group's own
   std::int64_t number_ = 0;
-  called_collectives called_{};  ///< the newest first
+  issued_collectives issued_{};  ///< the newest first
   std::vector<work> begun_;      ///< those that may still be under way
-  failed_collective broken_;
-  std::shared_ptr<std::atomic<bool>> is_asking_ = std::make_shared<std::atomic<bool>>(false);
-  std::shared_ptr<std::atomic<bool>> is_asking_whether_any_failed_ = std::make_shared<std::atomic<bool>>(false);
+  collective_failure broken_;
+  std::shared_ptr<std::atomic<bool>> is_heartbeat_query_pending_ = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<std::atomic<bool>> is_failure_query_pending_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

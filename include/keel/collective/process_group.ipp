@@ -7,7 +7,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <keel/collective/answered.hpp>
+#include <keel/collective/call_with_timeout.hpp>
 #include <keel/collective/process_group.hpp>
 #include <memory>
 #include <optional>
@@ -18,18 +18,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-inline constexpr char const* words_key = "keel/given_up";
+inline constexpr char const* abort_message_key = "keel/given_up";
 inline constexpr char const* any_failed_key = "keel/any_failed";
 /// What a rank came to, and that it has read what the others did.
 inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
-inline std::string sign_key(int rank) { return "keel/lives/" + std::to_string(rank); }
+inline std::string heartbeat_key(int rank) { return "keel/lives/" + std::to_string(rank); }
 inline std::string read_key(int rank) { return "keel/read/" + std::to_string(rank); }
 
-inline void put(c10d::Store& store, std::string const& key, std::string const& words) {
-  store.set(key, std::vector<std::uint8_t>(words.begin(), words.end()));
+inline void put(c10d::Store& store, std::string const& key, std::string const& message) {
+  store.set(key, std::vector<std::uint8_t>(message.begin(), message.end()));
 }
 /// Empty where nothing is there.
-inline std::string found_at(c10d::Store& store, std::string const& key) {
+inline std::string read_key_or_empty(c10d::Store& store, std::string const& key) {
   if (!store.check({key})) return "";
   auto const bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
@@ -40,108 +40,109 @@ void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_don
   while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
 
-KEEL_BODY std::optional<std::vector<std::int64_t>> signs_in(c10::intrusive_ptr<c10d::Store> const& store, int rank, int size,
-                                                            std::int64_t mine,
-                                                            std::shared_ptr<std::atomic<bool>> const& is_asking) {
+KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
+    c10::intrusive_ptr<c10d::Store> const& store, int rank, int size, std::int64_t local,
+    std::shared_ptr<std::atomic<bool>> const& is_query_pending) {
   if (!store) return std::vector<std::int64_t>();
   // A store that does not answer would take a thread for each question.
-  if (is_asking->exchange(true)) return std::nullopt;
-  auto const ask = [store, rank, size, mine, is_asking] {
-    auto const ends = c10::make_scope_exit([&] { is_asking->store(false); });
-    put(*store, sign_key(rank), std::to_string(mine));
-    std::vector<std::string> all(static_cast<std::size_t>(size), std::to_string(transport::not_asked_for));
+  if (is_query_pending->exchange(true)) return std::nullopt;
+  auto const ask = [store, rank, size, local, is_query_pending] {
+    auto const ends = c10::make_scope_exit([&] { is_query_pending->store(false); });
+    put(*store, heartbeat_key(rank), std::to_string(local));
+    std::vector<std::string> all(static_cast<std::size_t>(size), std::to_string(transport::heartbeat_not_polled));
     // A rank looks at some behind it: of hundreds each would otherwise ask for hundreds.
     for (int behind = 1; behind <= std::min(4, size - 1); ++behind) {
       int const one = (rank + behind) % size;
-      std::string const found = found_at(*store, sign_key(one));
+      std::string const found = read_key_or_empty(*store, heartbeat_key(one));
       all[static_cast<std::size_t>(one)] = found.empty() ? "-1" : found;
     }
-    std::string words;
-    for (std::string const& one : all) words += one + " ";
-    return words;
+    std::string message;
+    for (std::string const& one : all) message += one + " ";
+    return message;
   };
   try {
-    auto const words = answered<std::string>(std::chrono::seconds(1), ask);
-    if (!words) return std::nullopt;
-    std::istringstream numbers(*words);
+    auto const message = call_with_timeout<std::string>(std::chrono::seconds(1), ask);
+    if (!message) return std::nullopt;
+    std::istringstream numbers(*message);
     std::vector<std::int64_t> found;
     for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
     return found;
   } catch (std::exception const&) {
     // The store is gone, which the caller takes for a store that does not answer, or there was no thread for the question.
-    is_asking->store(false);
+    is_query_pending->store(false);
     return std::nullopt;
   }
 }
 
-KEEL_BODY bool has_failed_for_any(c10::intrusive_ptr<c10d::Store> const& store,
-                                  std::shared_ptr<std::atomic<bool>> const& is_asking) {
-  if (is_asking->exchange(true)) return false;
+KEEL_BODY bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
+                                   std::shared_ptr<std::atomic<bool>> const& is_query_pending) {
+  if (is_query_pending->exchange(true)) return false;
   try {
-    auto const found = answered<bool>(std::chrono::milliseconds(200), [store, is_asking] {
-      auto const ends = c10::make_scope_exit([&] { is_asking->store(false); });
+    auto const found = call_with_timeout<bool>(std::chrono::milliseconds(200), [store, is_query_pending] {
+      auto const ends = c10::make_scope_exit([&] { is_query_pending->store(false); });
       return store->check({any_failed_key});
     });
     return found.value_or(false);
   } catch (std::exception const&) {
     // The store is gone with the rank that served it, which a collective learns by itself; or there was no thread for the question.
-    is_asking->store(false);
+    is_query_pending->store(false);
     return false;
   }
 }
 
-KEEL_BODY void leave_words(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {
+KEEL_BODY void store_failure_message(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why) {
   if (!store) return;
-  std::string const words = "rank " + std::to_string(rank) + " has given up: " + why;
-  static_cast<void>(answered<std::string>(std::chrono::seconds(1), [store, rank, words] {
-    store->compareSet(words_key, std::vector<std::uint8_t>(), std::vector<std::uint8_t>(words.begin(), words.end()));
+  std::string const message = "rank " + std::to_string(rank) + " has given up: " + why;
+  static_cast<void>(call_with_timeout<std::string>(std::chrono::seconds(1), [store, rank, message] {
+    store->compareSet(abort_message_key, std::vector<std::uint8_t>(),
+                      std::vector<std::uint8_t>(message.begin(), message.end()));
     put(*store, failed_key(rank), "its end");
     put(*store, any_failed_key, "yes");
     put(*store, read_key(rank), "yes");
-    return words;
+    return message;
   }));
 }
 
-inline std::string text_of(called_collective const& one) {
+inline std::string describe_call(issued_collective const& one) {
   return std::string(one.what) + ", its collective number " + std::to_string(one.number) +
          (one.elements > 0 ? ", of " + std::to_string(one.elements) + (one.elements == 1 ? " element" : " elements") : "");
 }
 /// What a rank leaves: where it failed, and then the newest that it has called, a line each.
-inline std::string lines_of(called_collective const& failed, called_collectives const& called) {
-  std::string lines = text_of(failed);
-  for (called_collective const& one : called) {
-    if (one.number > 0) lines += "\n" + std::to_string(one.number) + " " + text_of(one);
+inline std::string describe_issued(issued_collective const& failed, issued_collectives const& called) {
+  std::string lines = describe_call(failed);
+  for (issued_collective const& one : called) {
+    if (one.number > 0) lines += "\n" + std::to_string(one.number) + " " + describe_call(one);
   }
   return lines;
 }
-inline std::string first_line_of(std::string const& lines) { return lines.substr(0, lines.find('\n')); }
-/// What another rank has called in the place of a collective of `mine`; empty where each of both called it, or is not known to have.
-inline std::string called_otherwise(std::string const& theirs, called_collectives const& mine) {
-  for (called_collective const& one : mine) {
+inline std::string first_line_in(std::string const& lines) { return lines.substr(0, lines.find('\n')); }
+/// What another rank has called in the place of a collective of `local`; empty where each of both called it, or is not known to have.
+inline std::string find_divergent_call(std::string const& remote, issued_collectives const& local) {
+  for (issued_collective const& one : local) {
     std::string const turn = "\n" + std::to_string(one.number) + " ";
-    std::size_t const at = one.number > 0 ? theirs.find(turn) : std::string::npos;
+    std::size_t const at = one.number > 0 ? remote.find(turn) : std::string::npos;
     if (at == std::string::npos) continue;
-    std::string const there = first_line_of(theirs.substr(at + turn.size()));
-    if (there != text_of(one)) return there;
+    std::string const there = first_line_in(remote.substr(at + turn.size()));
+    if (there != describe_call(one)) return there;
   }
   return "";
 }
 
 /// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
-/// that it failed for them too, or one that has called another. `mine`: what this one has called.
-inline failed_collective reason_in(c10d::Store& store, int rank, int size, called_collectives const& mine) {
+/// that it failed for them too, or one that has called another. `local`: what this one has called.
+inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int size, issued_collectives const& local) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
-  std::string words, missing;
+  std::string message, missing;
   auto const last = std::chrono::steady_clock::now() + std::chrono::seconds(1);
   wait_until(last, [&] {
-    if (words.empty()) words = found_at(store, words_key);
+    if (message.empty()) message = read_key_or_empty(store, abort_message_key);
     missing.clear();
     for (int one = 0; one < size; ++one) {
-      std::string& theirs = said[static_cast<std::size_t>(one)];
-      if (theirs.empty()) theirs = found_at(store, failed_key(one));
-      if (theirs.empty()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(one);
+      std::string& remote = said[static_cast<std::size_t>(one)];
+      if (remote.empty()) remote = read_key_or_empty(store, failed_key(one));
+      if (remote.empty()) missing += (missing.empty() ? "rank " : ", rank ") + std::to_string(one);
     }
-    return missing.empty() || (rank != 0 && !words.empty());
+    return missing.empty() || (rank != 0 && !message.empty());
   });
   put(store, read_key(rank), "yes");
   // Rank 0 may serve the store: it does not leave before the others have read there what they need.
@@ -149,45 +150,46 @@ inline failed_collective reason_in(c10d::Store& store, int rank, int size, calle
     if (!said[static_cast<std::size_t>(one)].empty())
       wait_until(last + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
   }
-  if (!words.empty()) return {false, words};
+  if (!message.empty()) return {false, message};
   if (!missing.empty())
     return {false, missing + (missing.find(',') == std::string::npos ? " is" : " are") + " gone or hanging"};
   for (int one = 0; one < size; ++one) {
-    std::string const otherwise = called_otherwise(said[static_cast<std::size_t>(one)], mine);
+    std::string const otherwise = find_divergent_call(said[static_cast<std::size_t>(one)], local);
     if (!otherwise.empty()) return {true, "rank " + std::to_string(one) + " is at " + otherwise};
   }
   return {false, "all ranks are there, and the network between them, or one that was too late, is the reason"};
 }
 
-KEEL_BODY failed_collective failure_of(int rank, int size, called_collective const& failed, called_collectives const& called,
-                                       std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store) {
+KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collective const& failed,
+                                              issued_collectives const& called, std::exception const& thrown,
+                                              c10::intrusive_ptr<c10d::Store> const& store) {
   std::string reason = thrown.what();
   reason = reason.substr(0, reason.find('\n'));
   // Where in LibTorch's or Gloo's source is nothing for a user: "[../gloo/transport/tcp/pair.cc:589] ".
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
-  failed_collective found{false, "a rank is gone, too late, or calls something else"};
+  collective_failure found{false, "a rank is gone, too late, or calls something else"};
   try {
     if (store) {
-      auto const leave = [store, rank, lines = lines_of(failed, called)] {
+      auto const leave = [store, rank, lines = describe_issued(failed, called)] {
         put(*store, failed_key(rank), lines);
         put(*store, any_failed_key, "yes");
         return store->check({failed_key(rank)});
       };
-      auto const ask = [store, rank, size, called] { return reason_in(*store, rank, size, called); };
+      auto const ask = [store, rank, size, called] { return diagnose_from_store(*store, rank, size, called); };
       // A rank that ends does so a second behind the timeout at most, unless others answer.
-      std::optional<failed_collective> answer;
-      if (answered<bool>(std::chrono::milliseconds(800), leave)) {
+      std::optional<collective_failure> answer;
+      if (call_with_timeout<bool>(std::chrono::milliseconds(800), leave)) {
         // Two seconds of waiting are in it, and a busy machine.
-        answer = answered<failed_collective>(std::chrono::seconds(4), ask);
+        answer = call_with_timeout<collective_failure>(std::chrono::seconds(4), ask);
       }
-      found = answer.value_or(failed_collective{
+      found = answer.value_or(collective_failure{
           false, "the store does not answer, which rank 0 serves where no launcher does: rank 0 is gone or hanging"});
     }
   } catch (std::exception const&) {
-    found.words = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
+    found.message = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
-  found.words = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + text_of(failed) + ": " +
-                found.words + " (" + reason + "). Look at what that rank said last, and start all of them again.";
+  found.message = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + describe_call(failed) +
+                  ": " + found.message + " (" + reason + "). Look at what that rank said last, and start all of them again.";
   return found;
 }
 

@@ -24,7 +24,7 @@ struct recent_collective {
 class recent_collectives {
  public:
   /// They are made behind so many updates from here on.
-  void behind_update(std::int64_t updates);
+  void set_current_update(std::int64_t updates);
   void began(std::int64_t sequence, char const* operation, std::int64_t elements);
   void completed(std::int64_t sequence);
   /// The oldest first.
@@ -40,7 +40,7 @@ class recent_collectives {
 };
 
 /// "it is in collective 345, all_reduce of 1200 elements behind update 12", or that the last one has ended; empty without one.
-std::string words_of_last(std::vector<recent_collective> const& all);
+std::string describe_current_collective(std::vector<recent_collective> const& all);
 
 }  // namespace keel::detail::inline KEEL_MODE
 

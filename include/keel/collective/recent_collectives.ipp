@@ -10,7 +10,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void recent_collectives::behind_update(std::int64_t updates) {
+KEEL_BODY void recent_collectives::set_current_update(std::int64_t updates) {
   std::lock_guard<std::mutex> const lock(mutex_);
   updates_ = updates;
 }
@@ -35,7 +35,7 @@ KEEL_BODY std::vector<recent_collective> recent_collectives::all() const {
   return found;
 }
 
-KEEL_BODY std::string words_of_last(std::vector<recent_collective> const& all) {
+KEEL_BODY std::string describe_current_collective(std::vector<recent_collective> const& all) {
   if (all.empty()) return "";
   auto const open = std::find_if(all.begin(), all.end(), [](auto const& one) { return !one.is_completed; });
   recent_collective const& one = open == all.end() ? all.back() : *open;

@@ -19,7 +19,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// The process behind the connection looks at what comes: it closes what has been closed here.
-inline bool is_at_work(open_socket const& connection, socket_deadline last) {
+inline bool is_responding(unique_socket const& connection, socket_deadline last) {
   ::shutdown(connection.get(), SHUT_WR);
   std::byte first{};
   while (is_ready(connection.get(), POLLIN, last)) {
@@ -31,18 +31,18 @@ inline bool is_at_work(open_socket const& connection, socket_deadline last) {
 }
 
 /// A name may be known a little later, as those of containers that start together are.
-inline constexpr std::chrono::seconds longest_without_name{60};
+inline constexpr std::chrono::seconds name_resolution_timeout{60};
 
-struct freed_addresses {
+struct addrinfo_deleter {
   void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
 };
 
 /// Waits for a process to listen at the address, and to answer. False: one listens, and does not answer in time. Throws std::runtime_error
 /// with the system's words where the address is wrong, or no process listens there by then. `on_retry` is called before each further try.
 template <class OnRetry>
-bool is_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
+bool wait_until_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
-  auto const last_of_name = std::min(last, now() + longest_without_name);
+  auto const last_of_name = std::min(last, now() + name_resolution_timeout);
   // Of several addresses each gets its turn, and a longer one after a round in which one was silent.
   for (auto turn = std::chrono::milliseconds(1000);;) {
     addrinfo wanted{};
@@ -50,7 +50,7 @@ bool is_served(std::string const& host, int port, socket_deadline last, OnRetry 
     addrinfo* found = nullptr;
     int const unknown = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found);
     if (unknown != 0 && now() >= last_of_name) throw std::runtime_error(::gai_strerror(unknown));
-    std::unique_ptr<addrinfo, freed_addresses> const all(found);
+    std::unique_ptr<addrinfo, addrinfo_deleter> const all(found);
     bool is_silent = false, may_listen_later = unknown != 0;
     int why = 0;
     for (addrinfo const* one = found; one != nullptr; one = one->ai_next) {
@@ -60,8 +60,8 @@ bool is_served(std::string const& host, int port, socket_deadline last, OnRetry 
       bool const is_only_one = found->ai_next == nullptr;
       auto const soon = is_only_one ? last : std::min<socket_deadline>(last, now() + turn);
       int failed = ECONNRESET;
-      if (open_socket const made = connect_to(at, soon, failed); made.get() >= 0) {
-        if (is_at_work(made, soon)) return true;
+      if (unique_socket const made = connect_to(at, soon, failed); made.get() >= 0) {
+        if (is_responding(made, soon)) return true;
         is_silent = is_silent || now() >= soon;
         failed = ECONNRESET;
       }

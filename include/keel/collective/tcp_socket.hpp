@@ -14,24 +14,24 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-class open_socket {
+class unique_socket {
  public:
-  open_socket() = default;
-  explicit open_socket(int of) : of_(of) {}
-  open_socket(open_socket&& other) noexcept : of_(std::exchange(other.of_, -1)) {}
-  open_socket& operator=(open_socket&& other) noexcept {
-    std::swap(of_, other.of_);
+  unique_socket() = default;
+  explicit unique_socket(int of) : fd_(of) {}
+  unique_socket(unique_socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  unique_socket& operator=(unique_socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
     return *this;
   }
-  open_socket(open_socket const&) = delete;
-  open_socket& operator=(open_socket const&) = delete;
-  ~open_socket() {
-    if (of_ >= 0) ::close(of_);
+  unique_socket(unique_socket const&) = delete;
+  unique_socket& operator=(unique_socket const&) = delete;
+  ~unique_socket() {
+    if (fd_ >= 0) ::close(fd_);
   }
-  int get() const { return of_; }
+  int get() const { return fd_; }
 
  private:
-  int of_ = -1;
+  int fd_ = -1;
 };
 
 /// Until when to wait.
@@ -60,8 +60,8 @@ struct socket_address {
 };
 
 /// None where it does not come about by then; `failed` is the system's number for why.
-inline open_socket connect_to(socket_address& at, socket_deadline last, int& failed) {
-  open_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+inline unique_socket connect_to(socket_address& at, socket_deadline last, int& failed) {
+  unique_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (made.get() >= 0 && ::connect(made.get(), at.get(), at.length) == 0) return made;
   failed = errno;
   if (made.get() < 0 || failed != EINPROGRESS) return {};

@@ -23,18 +23,18 @@ enum class reduction_kind : unsigned char { sum, min, max };
 namespace keel::detail::inline KEEL_MODE {
 
 /// A collective that goes on beside this rank's own work. One that is never waited for goes on until its end.
-class collective_under_way {
+class pending_collective {
  public:
-  virtual ~collective_under_way() = default;
-  collective_under_way(collective_under_way const&) = delete;
-  collective_under_way& operator=(collective_under_way const&) = delete;
+  virtual ~pending_collective() = default;
+  pending_collective(pending_collective const&) = delete;
+  pending_collective& operator=(pending_collective const&) = delete;
   /// It has come to its end, and did not fail.
   virtual bool is_done() = 0;
   /// Returns at its end; throws as the collective would have. Once.
   virtual void wait() = 0;
 
  protected:
-  collective_under_way() = default;
+  pending_collective() = default;
 };
 
 /// All ranks make the same calls in the same order. Tensors are dense and contiguous, of the same shape and dtype on all ranks. What
@@ -53,19 +53,19 @@ class transport {
   /// In place; float, double, int32, int64 or uint8. Every rank has the same bits then.
   virtual void all_reduce(at::Tensor& tensor, reduction_kind how) = 0;
   /// The same, which does not wait for the others where it can be avoided; null: it is done. The tensor is not touched before its end.
-  virtual std::unique_ptr<collective_under_way> begin_all_reduce(at::Tensor& tensor, reduction_kind how) {
+  virtual std::unique_ptr<pending_collective> begin_all_reduce(at::Tensor& tensor, reduction_kind how) {
     all_reduce(tensor, how);
     return nullptr;
   }
   /// `all` has a first dimension of size(), of what each rank has.
-  virtual void all_gather(at::Tensor const& mine, at::Tensor& all) = 0;
-  virtual std::unique_ptr<collective_under_way> begin_all_gather(at::Tensor const& mine, at::Tensor& all) {
-    all_gather(mine, all);
+  virtual void all_gather(at::Tensor const& local, at::Tensor& all) = 0;
+  virtual std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) {
+    all_gather(local, all);
     return nullptr;
   }
   /// An all-gather of some numbers, always as many, with the least delay.
-  virtual std::unique_ptr<collective_under_way> begin_agreement(at::Tensor const& mine, at::Tensor& all) {
-    return begin_all_gather(mine, all);
+  virtual std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) {
+    return begin_all_gather(local, all);
   }
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
   /// Both have a first dimension that size() divides: the r-th part of `from` becomes the rank()-th of rank r's `to`.
@@ -74,13 +74,15 @@ class transport {
   /// Nothing more will come from this rank: the others' collectives throw with these words. Throws nothing.
   virtual void abort(std::string const& why) noexcept = 0;
   /// The same from another thread, in the last moment of a process whose own one hangs: leaves the words, and nothing else.
-  virtual void leave_last_words(std::string const& /*why*/) noexcept {}
+  virtual void post_abort_message(std::string const& /*why*/) noexcept {}
   /// From another thread: leaves this number for the others, and returns theirs, in the order of the ranks; -1: it has left none;
-  /// not_asked_for: enough others look at that rank. Empty: ranks of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
-  static constexpr std::int64_t not_asked_for = -3;
-  virtual std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t /*mine*/) { return std::vector<std::int64_t>(); }
+  /// heartbeat_not_polled: enough others look at that rank. Empty: ranks of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
+  static constexpr std::int64_t heartbeat_not_polled = -3;
+  virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
+    return std::vector<std::int64_t>();
+  }
   /// There is a place to leave them, or no need of one.
-  virtual bool leaves_signs() const { return true; }
+  virtual bool supports_heartbeats() const { return true; }
   /// No collective waits longer than this for the others.
   virtual void limit(std::chrono::milliseconds /*longest*/) {}
 

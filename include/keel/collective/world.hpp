@@ -41,8 +41,8 @@ struct world_of_one {
   static constexpr int rank() { return 0; }
   /// Returns the value itself.
   template <reduction Reduction, class Value>
-  static constexpr Value combine(Reduction, Value const& mine) {
-    return mine;
+  static constexpr Value combine(Reduction, Value const& local) {
+    return local;
   }
 };
 

@@ -31,43 +31,45 @@ class world_of_ranks {
   /// This process alone.
   world_of_ranks() = default;
   /// Of a transport that the program has written.
-  explicit world_of_ranks(std::shared_ptr<detail::transport> by);
+  explicit world_of_ranks(std::shared_ptr<detail::transport> backend);
 
   /// Of this process, from 0.
-  int rank() const { return of_ == nullptr ? 0 : of_->by->rank(); }
+  int rank() const { return state_ == nullptr ? 0 : state_->backend->rank(); }
   /// Processes of the world.
-  int size() const { return of_ == nullptr ? 1 : of_->by->size(); }
+  int size() const { return state_ == nullptr ? 1 : state_->backend->size(); }
   /// How long a collective waits for the other ranks.
-  std::chrono::milliseconds timeout() const { return of_ == nullptr ? std::chrono::milliseconds(0) : of_->by->timeout(); }
+  std::chrono::milliseconds timeout() const {
+    return state_ == nullptr ? std::chrono::milliseconds(0) : state_->backend->timeout();
+  }
   /// Collectives so far.
-  std::int64_t collectives() const { return of_ == nullptr ? 0 : of_->count; }
+  std::int64_t collectives() const { return state_ == nullptr ? 0 : state_->count; }
   /// Of what each of them was, in order: the same on all ranks that did the same.
-  std::uint64_t fingerprint() const { return of_ == nullptr ? 0 : of_->fingerprint; }
+  std::uint64_t fingerprint() const { return state_ == nullptr ? 0 : state_->fingerprint; }
 
   /// The ranks' values as one: a bool, an integer or a floating-point number. A sum and a mean are of doubles, in the order of the ranks,
   /// and the others exact; a NaN of one rank is everyone's. All ranks call it.
   template <reduction Reduction, class Value>
     requires std::is_arithmetic_v<Value>
-  Value combine(Reduction, Value const& mine) const;
+  Value combine(Reduction, Value const& local) const;
 
   /// The others' collectives throw world_error (E25) with these words, and this rank's do; for one that ends in the middle.
   void abort(std::string const& why) const noexcept {
-    if (of_ != nullptr) of_->by->abort(why);
+    if (state_ != nullptr) state_->backend->abort(why);
   }
 
   /// From another thread, in the last moment of a process whose own one hangs: the others' collectives throw these words.
-  void leave_last_words(std::string const& why) const noexcept {
-    if (of_ != nullptr) of_->by->leave_last_words(why);
+  void post_abort_message(std::string const& why) const noexcept {
+    if (state_ != nullptr) state_->backend->post_abort_message(why);
   }
   /// From another thread: what detail::transport says of it.
-  std::optional<std::vector<std::int64_t>> exchange_signs(std::int64_t mine) const {
-    return of_ == nullptr ? std::vector<std::int64_t>() : of_->by->exchange_signs(mine);
+  std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) const {
+    return state_ == nullptr ? std::vector<std::int64_t>() : state_->backend->exchange_heartbeats(local);
   }
-  /// There is a place for exchange_signs, or no need of one.
-  bool leaves_signs() const { return of_ == nullptr || of_->by->leaves_signs(); }
+  /// There is a place for exchange_heartbeats, or no need of one.
+  bool supports_heartbeats() const { return state_ == nullptr || state_->backend->supports_heartbeats(); }
   /// No collective waits longer than this for the others, nor than it would have.
   void limit(std::chrono::milliseconds longest) const {
-    if (of_ != nullptr) of_->by->limit(longest);
+    if (state_ != nullptr) state_->backend->limit(longest);
   }
 
   /// What `run` takes counts as waiting for other ranks.
@@ -77,57 +79,57 @@ class world_of_ranks {
       world_of_ranks const& of;
       std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
       ~counted() {
-        if (of.of_ != nullptr) of.of_->waited += std::chrono::steady_clock::now() - began;
+        if (of.state_ != nullptr) of.state_->waited += std::chrono::steady_clock::now() - began;
       }
     } const ends{*this};
     return run();
   }
   /// So far.
   std::chrono::steady_clock::duration waited() const {
-    return of_ == nullptr ? std::chrono::steady_clock::duration() : of_->waited;
+    return state_ == nullptr ? std::chrono::steady_clock::duration() : state_->waited;
   }
 
   /// What carries its collectives; null for a process alone.
-  detail::transport* by() const { return of_ == nullptr ? nullptr : of_->by.get(); }
+  detail::transport* backend() const { return state_ == nullptr ? nullptr : state_->backend.get(); }
   /// Null for a process alone. Counts a collective, `what`, a literal, of so many elements.
   detail::transport* begin(char const* what, std::int64_t elements) const;
   /// The collective of this number, or the last, has come to its end.
   void completed(std::int64_t collective) const {
-    if (of_ != nullptr) of_->last.completed(collective);
+    if (state_ != nullptr) state_->last.completed(collective);
   }
   /// The last collective has come to its end.
   void completed() const { completed(collectives()); }
   /// The next collectives are behind so many updates.
-  void behind_update(std::int64_t updates) const {
-    if (of_ != nullptr) of_->last.behind_update(updates);
+  void set_current_update(std::int64_t updates) const {
+    if (state_ != nullptr) state_->last.set_current_update(updates);
   }
   /// Also from another thread: the last ones, the oldest first.
   std::vector<detail::recent_collective> last_collectives() const {
-    return of_ == nullptr ? std::vector<detail::recent_collective>() : of_->last.all();
+    return state_ == nullptr ? std::vector<detail::recent_collective>() : state_->last.all();
   }
 
  private:
   struct shared {
-    std::shared_ptr<detail::transport> by;
+    std::shared_ptr<detail::transport> backend;
     std::int64_t count = 0;
     std::uint64_t fingerprint = 0;
     std::chrono::steady_clock::duration waited{};
     detail::recent_collectives last;
   };
   /// Of all ranks, in their order.
-  std::vector<double> gather(double mine) const;
-  std::vector<std::int64_t> gather(std::int64_t mine) const;
+  std::vector<double> gather(double local) const;
+  std::vector<std::int64_t> gather(std::int64_t local) const;
 
-  std::shared_ptr<shared> of_;
+  std::shared_ptr<shared> state_;
 };
 
 template <reduction Reduction, class Value>
   requires std::is_arithmetic_v<Value>
-Value world_of_ranks::combine(Reduction, Value const& mine) const {
-  if (of_ == nullptr) return mine;
+Value world_of_ranks::combine(Reduction, Value const& local) const {
+  if (state_ == nullptr) return local;
   constexpr bool adds = std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>;
   // NaN compares with nothing, so that one rank's would be lost.
-  auto const folded = [](auto const& all) {
+  auto const find_extremum = [](auto const& all) {
     auto result = all.front();
     for (auto const one : all) {
       if (result != result || one != one) {
@@ -141,14 +143,14 @@ Value world_of_ranks::combine(Reduction, Value const& mine) const {
     return result;
   };
   if constexpr (std::is_integral_v<Value> && !std::same_as<Reduction, reduce::mean>) {
-    auto const all = gather(static_cast<std::int64_t>(mine));
-    if constexpr (!adds) return static_cast<Value>(folded(all));
+    auto const all = gather(static_cast<std::int64_t>(local));
+    if constexpr (!adds) return static_cast<Value>(find_extremum(all));
     std::int64_t sum = 0;
     for (std::int64_t const one : all) sum += one;
     return static_cast<Value>(sum);
   } else {
-    auto const all = gather(static_cast<double>(mine));
-    if constexpr (!adds) return static_cast<Value>(folded(all));
+    auto const all = gather(static_cast<double>(local));
+    if constexpr (!adds) return static_cast<Value>(find_extremum(all));
     double sum = 0.0;
     for (double const one : all) sum += one;
     return static_cast<Value>(std::same_as<Reduction, reduce::mean> ? sum / static_cast<double>(all.size()) : sum);

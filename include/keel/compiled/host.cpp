@@ -5,7 +5,7 @@
 #include <keel/core/file_system.ipp>
 #include <keel/json/load_numbers.ipp>
 #include <keel/metrics/console_log.ipp>
-#include <keel/metrics/figure_text.ipp>
+#include <keel/metrics/number_format.ipp>
 #include <keel/metrics/sink_thread.ipp>
 #include <keel/nonfinite/nonfinite_guard.ipp>
 #include <keel/nonfinite/nonfinite_origin.ipp>

@@ -60,7 +60,7 @@ struct run_facts {
   bool bfloat16_kernels = true;                         ///< the device computes in bf16
   keel::device::kind device = keel::device::kind::any;  ///< that the parameters are on, if it is one of these
   bool is_part = false;                                 ///< of a run of several models, whose length counts iterations
-  bool is_length_open = false;                          ///< the batches of fit decide it
+  bool is_length_pending = false;                       ///< the batches of fit decide it
   friend constexpr bool operator==(run_facts const&, run_facts const&) = default;
 };
 
@@ -93,7 +93,7 @@ struct config {
 
   /// True if the recipe has more than one policy for this slot.
   template <class Slot>
-  constexpr bool gives_twice() const;
+  constexpr bool has_duplicate_slot() const;
 
   friend constexpr bool operator==(config const&, config const&) = default;
 };
@@ -156,7 +156,7 @@ template <class Slot>
 inline constexpr int index_of = detail::index_in<Slot>(static_cast<detail::all_slots const*>(nullptr));
 
 template <class Slot>
-constexpr bool config::gives_twice() const {
+constexpr bool config::has_duplicate_slot() const {
   return (repeated >> index_of<Slot> & 1U) != 0;
 }
 

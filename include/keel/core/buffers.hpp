@@ -35,9 +35,9 @@ class buffer_snapshot {
 
   /// The first buffer with an element that is NaN or infinity and was finite at the last take(), such as statistics that a finite batch
   /// made infinite; empty: none has one. Minus infinity, of which masks are made, does not count.
-  std::string first_spoiled() const;
+  std::string first_nonfinite_buffer() const;
   /// The same where the host does not wait: a bool scalar on `device`, true where one has.
-  at::Tensor is_any_spoiled(at::Device device) const;
+  at::Tensor any_nonfinite_on_device(at::Device device) const;
 
   /// Once after each take(); allocates nothing.
   void restore();

@@ -26,7 +26,7 @@ KEEL_BODY bool are_plain_bytes(at::Tensor const& live, at::Tensor const& copy) {
   return is_plain && live.numel() > 0 && live.nbytes() <= small && live.is_contiguous() && copy.is_contiguous();
 }
 /// Where a NaN or infinity is that was not there before. Of minus infinity masks are made.
-KEEL_BODY at::Tensor spoiled_elements(at::Tensor const& now, at::Tensor const& before) {
+KEEL_BODY at::Tensor nonfinite_elements(at::Tensor const& now, at::Tensor const& before) {
   double const infinity = std::numeric_limits<double>::infinity();
   return now.ne(now).logical_or_(now.eq(infinity)).logical_and_(at::isfinite(before));
 }
@@ -59,7 +59,7 @@ KEEL_BODY void buffer_snapshot::restore_unless(at::Tensor const& kept) {
   for (std::size_t i = 0; i < copies_.size(); ++i) live_[i].copy_(at::where(kept.to(live_[i].device()), live_[i], copies_[i]));
 }
 
-KEEL_BODY std::string buffer_snapshot::first_spoiled() const {
+KEEL_BODY std::string buffer_snapshot::first_nonfinite_buffer() const {
   at::NoGradGuard no_grad;
   // Where the host waits for a device, once.
   std::vector<at::Device> looked_at;
@@ -67,7 +67,7 @@ KEEL_BODY std::string buffer_snapshot::first_spoiled() const {
   for (at::Tensor const& live : live_) {
     if (live.is_cpu() || std::find(looked_at.begin(), looked_at.end(), live.device()) != looked_at.end()) continue;
     looked_at.push_back(live.device());
-    is_spoiled_there = is_any_spoiled(live.device()).item<bool>() || is_spoiled_there;
+    is_spoiled_there = any_nonfinite_on_device(live.device()).item<bool>() || is_spoiled_there;
   }
   for (std::size_t i = 0; i < copies_.size(); ++i) {
     at::Tensor const& live = live_[i];
@@ -77,12 +77,12 @@ KEEL_BODY std::string buffer_snapshot::first_spoiled() const {
       bool const is_same = std::memcmp(bytes, copies_[i].data_ptr(), live.nbytes()) == 0;
       if (is_same || detail::is_finite(bytes, live.nbytes(), live.scalar_type())) continue;
     }
-    if (detail::spoiled_elements(live, copies_[i]).any().item<bool>()) return names_[i];
+    if (detail::nonfinite_elements(live, copies_[i]).any().item<bool>()) return names_[i];
   }
   return "";
 }
 
-KEEL_BODY at::Tensor buffer_snapshot::is_any_spoiled(at::Device device) const {
+KEEL_BODY at::Tensor buffer_snapshot::any_nonfinite_on_device(at::Device device) const {
   at::NoGradGuard no_grad;
   // All of a type at once: a model has hundreds of them.
   at::Tensor spoiled = at::zeros({}, at::TensorOptions(device).dtype(at::kBool));
@@ -93,7 +93,7 @@ KEEL_BODY at::Tensor buffer_snapshot::is_any_spoiled(at::Device device) const {
       live.push_back(live_[i].detach().reshape({-1}));
       before.push_back(copies_[i].reshape({-1}));
     }
-    if (!live.empty()) spoiled.logical_or_(detail::spoiled_elements(at::cat(live), at::cat(before)).any());
+    if (!live.empty()) spoiled.logical_or_(detail::nonfinite_elements(at::cat(live), at::cat(before)).any());
   }
   return spoiled;
 }

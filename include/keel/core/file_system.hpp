@@ -79,7 +79,7 @@ class file_system {
 
   /// Larger texts than this are not read at once; a record of a run may be longer than other files.
   static constexpr std::uint64_t longest_text = std::uint64_t{1} << 28;
-  static constexpr std::uint64_t longest_record = std::uint64_t{1} << 34;
+  static constexpr std::uint64_t max_record_bytes = std::uint64_t{1} << 34;
 
   /// Empty; an older file of this name is cut.
   virtual file_handle create(path const& name);

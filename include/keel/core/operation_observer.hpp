@@ -41,10 +41,10 @@ namespace keel::detail::inline KEEL_MODE {
 
 // LibTorch's callbacks are plain functions without an argument of their user, and a backward pass takes them along to its threads, but
 // no variable of the thread. So each place has a function.
-inline constexpr std::size_t most_observers = 8;
+inline constexpr std::size_t max_observers = 8;
 
-inline std::array<std::atomic<operation_observer*>, most_observers>& observers() {
-  static std::array<std::atomic<operation_observer*>, most_observers> all{};
+inline std::array<std::atomic<operation_observer*>, max_observers>& observers() {
+  static std::array<std::atomic<operation_observer*>, max_observers> all{};
   return all;
 }
 
@@ -70,8 +70,8 @@ void operation_ended(at::RecordFunction const& operation, at::ObserverContext* c
 
 template <std::size_t... Place>
 at::RecordFunctionCallback callback_of(std::size_t place, std::index_sequence<Place...>) {
-  constexpr std::array<at::RecordFunctionCallback::StartCallback, most_observers> starts{&operation_began<Place>...};
-  constexpr std::array<at::RecordFunctionCallback::EndCallback, most_observers> ends{&operation_ended<Place>...};
+  constexpr std::array<at::RecordFunctionCallback::StartCallback, max_observers> starts{&operation_began<Place>...};
+  constexpr std::array<at::RecordFunctionCallback::EndCallback, max_observers> ends{&operation_ended<Place>...};
   return at::RecordFunctionCallback(starts[place], ends[place]);
 }
 
@@ -104,16 +104,16 @@ inline detail::operation_inputs inputs_of(at::RecordFunction const& operation) {
 class operation_observer::scope {
  public:
   explicit scope(operation_observer& observer, request const& wanted = {}) {
-    while (place_ < detail::most_observers) {
+    while (place_ < detail::max_observers) {
       operation_observer* free = nullptr;
       if (detail::observers()[place_].compare_exchange_strong(free, &observer)) break;
       ++place_;
     }
-    if (place_ == detail::most_observers)
+    if (place_ == detail::max_observers)
       throw error("E12",
                   "this process already runs eight profiles or counts of operations, which is the most that it can. End one of "
                   "them first.");
-    auto callback = detail::callback_of(place_, std::make_index_sequence<detail::most_observers>());
+    auto callback = detail::callback_of(place_, std::make_index_sequence<detail::max_observers>());
     callback.needsInputs(wanted.inputs).needsOutputs(wanted.outputs).scopes({at::RecordScope::FUNCTION});
     if (wanted.backward_functions) callback.scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION});
     handle_ = at::addThreadLocalCallback(callback);

@@ -74,10 +74,10 @@ parameter_list collect_parameters(torch::nn::Module& model, torch::optim::Optimi
 
 /// Trains those of `which` that the list does not have yet: they require grad, and are a group of the optimizer with this rate and the
 /// other options of the first. False where the list has all of them. Throws as collect_parameters, with everything as it was.
-bool train_more(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
-                std::vector<at::Tensor> const& which, double rate);
+bool add_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
+                       std::vector<at::Tensor> const& which, double rate);
 /// The optimizer's last group is frozen and goes, with its state. Returns how many parameters it had.
-std::size_t train_less(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list);
+std::size_t remove_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list);
 
 /// Throws error (E11) where the optimizer's groups are not those of the list any more: what was added would never be cleared,
 /// checked or saved.

@@ -80,8 +80,8 @@ KEEL_BODY parameter_list collect_parameters(torch::nn::Module& model, torch::opt
   return list;
 }
 
-KEEL_BODY bool train_more(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
-                          std::vector<at::Tensor> const& which, double rate) {
+KEEL_BODY bool add_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list,
+                                 std::vector<at::Tensor> const& which, double rate) {
   std::vector<at::Tensor> added;
   for (at::Tensor const& one : which) {
     bool const known =
@@ -103,7 +103,7 @@ KEEL_BODY bool train_more(torch::nn::Module& model, torch::optim::Optimizer& opt
   return true;
 }
 
-KEEL_BODY std::size_t train_less(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list) {
+KEEL_BODY std::size_t remove_trained_group(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list& list) {
   auto const tensors = optimizer.param_groups().back().params();
   for (at::Tensor const& tensor : tensors) {
     tensor.requires_grad_(false);

@@ -31,8 +31,8 @@ inline std::optional<std::filesystem::path> replaceable_file(std::filesystem::pa
   auto const status = fs::status(name, code);
   if (fs::exists(status) && !fs::is_regular_file(status)) return std::nullopt;
   // Where the links go in a circle, opening the file says so.
-  constexpr int most_links = 40;
-  for (int links = 0; links < most_links; ++links) {
+  constexpr int max_links = 40;
+  for (int links = 0; links < max_links; ++links) {
     if (!fs::is_symlink(fs::symlink_status(name, code))) return name;
     // A link in /proc leads to an open file, which other programs write to as well; its text does not last as a path.
     auto const directory = name.parent_path();

@@ -49,7 +49,7 @@ class permutation {
     return index;
   }
   /// Drawn by Fisher and Yates.
-  static constexpr bool is_listed(std::uint64_t size) { return size > 4 && size <= most_listed; }
+  static constexpr bool is_listed(std::uint64_t size) { return size > 4 && size <= max_listed; }
   /// A well-mixed function of all bits: the finisher of SplitMix64 (Steele, Lea, Flood 2014).
   static constexpr std::uint64_t mixed(std::uint64_t x) {
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
@@ -58,7 +58,7 @@ class permutation {
   }
 
  private:
-  static constexpr std::uint64_t most_listed = 64;
+  static constexpr std::uint64_t max_listed = 64;
 
   void list(std::uint64_t key) {
     for (std::uint64_t i = 0; i < size_; ++i) list_[i] = static_cast<std::uint8_t>(i);
@@ -80,9 +80,9 @@ class permutation {
   }
 
   std::uint64_t size_;
-  unsigned half_ = 0;                    ///< bits of each half
-  std::uint64_t rounds_[12] = {};        ///< keys
-  std::uint8_t list_[most_listed] = {};  ///< the order itself, where it is listed
+  unsigned half_ = 0;                   ///< bits of each half
+  std::uint64_t rounds_[12] = {};       ///< keys
+  std::uint8_t list_[max_listed] = {};  ///< the order itself, where it is listed
 };
 
 /// What the order of the data depends on.

@@ -223,7 +223,7 @@ breakdown estimate(Model& model, Batch const& batch, LossOf&& loss_of, estimate_
   at::DeviceType device = at::kCPU;
   std::int64_t const declared = configured.world.declared ? configured.world.ranks : 1;
   std::int64_t const all_ranks =
-      shard::is_of_ranks(configured.shard) ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
+      shard::is_distributed(configured.shard) ? std::max<std::int64_t>(options.ranks > 0 ? options.ranks : declared, 1) : 1;
   std::int64_t const ranks = configured.shard.stage >= 1 ? all_ranks : 1;
   for (at::Tensor const& one : module.parameters()) {
     device = one.device().type();

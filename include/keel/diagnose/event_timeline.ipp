@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <keel/diagnose/event_timeline.hpp>
 #include <keel/diagnose/page_text.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
@@ -17,11 +17,11 @@ KEEL_BODY std::string event_timeline(std::string_view title, std::vector<timelin
   constexpr double left = 130.0;
   constexpr double right = 790.0;
   constexpr int height = 16;
-  constexpr std::size_t most_rows = 40;
+  constexpr std::size_t max_rows = 40;
   std::vector<std::string> names;
   std::int64_t last = std::max<std::int64_t>(last_update, 1);
   for (timeline_event const& one : events) {
-    if (names.size() < most_rows && std::find(names.begin(), names.end(), one.name) == names.end()) names.push_back(one.name);
+    if (names.size() < max_rows && std::find(names.begin(), names.end(), one.name) == names.end()) names.push_back(one.name);
     last = std::max(last, one.update);
   }
   int const bottom = static_cast<int>(names.size()) * height;

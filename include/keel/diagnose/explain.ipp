@@ -17,7 +17,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// In lower case; a plural or another ending does not part two words.
-KEEL_BODY std::vector<std::string> words_of(std::string_view text) {
+KEEL_BODY std::vector<std::string> split_words(std::string_view text) {
   std::vector<std::string> found;
   std::string word;
   auto const end = [&] {
@@ -102,14 +102,14 @@ KEEL_BODY std::vector<explanation> explain(std::string_view words, std::size_t m
   };
   std::vector<candidate> all;
   auto const add = [&](explanation one, double weight) {
-    auto const seen = detail::words_of(one.seen);
-    auto const rest = detail::words_of(one.cause + " " + one.fix + " " + one.keel);
+    auto const seen = detail::split_words(one.seen);
+    auto const rest = detail::split_words(one.cause + " " + one.fix + " " + one.keel);
     all.push_back({std::move(one), {seen.begin(), seen.end()}, {rest.begin(), rest.end()}, weight});
   };
   // A symptom is asked for more often than the sentence of a rule, which stands where it is broken.
   for (guide_entry const& entry : guide()) add(detail::of_entry(entry), 1.0);
   for (auto const& [of, one] : rules) add(one, 0.6);
-  auto const asked = detail::words_of(words);
+  auto const asked = detail::split_words(words);
   for (std::string const& word : std::set<std::string>(asked.begin(), asked.end())) {
     double occurs = 0.0;
     for (candidate const& one : all) occurs += static_cast<double>(one.in_seen.count(word) + one.in_rest.count(word));

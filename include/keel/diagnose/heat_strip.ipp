@@ -55,14 +55,14 @@ KEEL_BODY bool natural_less(std::string_view one, std::string_view other) {
 }
 
 KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> const& rows, heat_scale const& scale) {
-  constexpr std::size_t most_rows = 64;
-  constexpr std::int64_t most_columns = 80;
+  constexpr std::size_t max_rows = 64;
+  constexpr std::int64_t max_columns = 80;
   constexpr int left = 110;
   constexpr int width = 400;
   constexpr int height = 12;
   auto const [first, last, low, high] = scale;
   if (rows.empty() || last < first) return {};
-  std::int64_t const columns = std::min(most_columns, last - first + 1);
+  std::int64_t const columns = std::min(max_columns, last - first + 1);
   auto const column_of = [&, begin = first, length = last - first + 1](std::int64_t update) {
     return (update - begin) * columns / length;
   };
@@ -76,7 +76,7 @@ KEEL_BODY std::string heat_strip(std::string_view title, std::vector<heat_row> c
     return left +
            static_cast<int>(static_cast<double>(width - left) * static_cast<double>(column) / static_cast<double>(columns));
   };
-  std::size_t const shown = std::min(most_rows, rows.size());
+  std::size_t const shown = std::min(max_rows, rows.size());
   int const bottom = static_cast<int>(shown) * height;
   std::string figure = "<figure><figcaption>" + escaped(title) + "</figcaption><svg viewBox=\"0 0 " + std::to_string(width) +
                        " " + std::to_string(bottom + 18) + "\" role=\"img\"><title>" + escaped(title) + "</title>";

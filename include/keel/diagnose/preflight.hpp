@@ -96,7 +96,7 @@ template <class Subject, class Batch, class LossOf>
 class preflight_program_of final : public preflight_program {
   using recipe_type = typename Subject::recipe;
   using environment = typename Subject::environment;
-  using step_type = step_of<recipe_type, environment, at_trainer>;
+  using step_type = typed_step<recipe_type, environment, trainer_entry>;
   static constexpr bool lists_tensors = writable_batch<Batch> && std::copy_constructible<Batch>;
 
  public:
@@ -137,14 +137,14 @@ class preflight_program_of final : public preflight_program {
 
   weighted_loss loss(tried_batch const& batch) override {
     random_snapshot const now = random_snapshot::take(parameters().device);
-    std::vector<field_copies> const registered = subject_.registered.take_all();
+    std::vector<field_copies> const registered = subject_.registered.capture_all();
     buffers_.take();
     struct at_end {
       preflight_program_of& of;
       random_snapshot const& now;
       std::vector<field_copies> const& registered;
       ~at_end() {
-        of.subject_.registered.put_back_all(registered);
+        of.subject_.registered.restore_all(registered);
         of.buffers_.restore();
         now.restore();
       }
@@ -214,7 +214,7 @@ class preflight_program_of final : public preflight_program {
           loss_(program.loss_of_),
           step_(program.model(), program.optimizer(), program.subject_.step.recipe_numbers(), program.subject_.length,
                 observer_, world_of_ranks()) {
-      step_.ladder().begin_like(program.subject_.step.ladder());
+      step_.ladder().copy_position(program.subject_.step.ladder());
       step_.restore_on_skip(program.subject_.registered);
       for (auto& group : program.optimizer().param_groups()) rates_.push_back(group.options().get_lr());
     }

@@ -52,7 +52,8 @@ KEEL_BODY void save_rehearsal(preflight_program& program, std::vector<state_part
 
 KEEL_BODY void load_rehearsal(preflight_program& program, std::vector<state_part> const& parts, std::string const& directory) {
   apply_snapshot(read_checkpoint(directory), program.recipe(), program.model(),
-                 {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts, directory, {.own_run = true});
+                 {{"", &program.optimizer(), &program.parameters(), program.recipe()}}, parts, directory,
+                 {.is_same_run = true});
 }
 
 KEEL_BODY preflight_result preflight_of_program(preflight_program& program, preflight_options const& options) {

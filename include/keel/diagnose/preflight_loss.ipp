@@ -7,7 +7,7 @@
 #include <cmath>
 #include <keel/diagnose/preflight_loss.hpp>
 #include <keel/lora/lora.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <numbers>
 #include <string>
 

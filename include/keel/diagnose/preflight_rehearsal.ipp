@@ -18,7 +18,7 @@
 #include <keel/diagnose/preflight_passes.hpp>
 #include <keel/diagnose/preflight_rehearsal.hpp>
 #include <keel/memory/counting_allocator.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <limits>
 #include <memory>
 #include <optional>

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight_sequence.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <map>
 #include <optional>
 #include <string>
@@ -246,7 +246,7 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
     return;
   }
   constexpr std::int64_t enough_rows = 1024;
-  constexpr std::int64_t most_columns = 4096;
+  constexpr std::int64_t max_columns = 4096;
   std::vector<std::vector<at::Tensor>> inputs(*labels);
   std::vector<at::Tensor> targets;
   std::int64_t rows = 0;
@@ -278,7 +278,7 @@ KEEL_BODY void check_targets_in_inputs(tried_passes const& passes, preflight_tab
   std::int64_t looked_at = 0;
   for (std::size_t k = 0; k < *labels; ++k) {
     if (!passes.is_input[k]) continue;
-    at::Tensor const input = at::cat(inputs[k]).slice(1, 0, most_columns).to(at::kDouble);
+    at::Tensor const input = at::cat(inputs[k]).slice(1, 0, max_columns).to(at::kDouble);
     // A task with a single number in is what it is.
     if (input.size(1) < 2) continue;
     looked_at += input.size(1);

@@ -11,7 +11,7 @@
 #include <keel/diagnose/preflight_training.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/lora/lora.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <keel/policy/schedule.hpp>
 #include <numeric>
 #include <random>

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/diagnose/preflight_wiring.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <set>
 #include <string>
 #include <type_traits>
@@ -175,17 +175,19 @@ KEEL_BODY void check_other_leaves(preflight_program& program, preflight_table& t
   // their address.
   std::vector<at::Tensor> const first = leaves_of(program.loss({0}).mean);
   std::vector<at::Tensor> const second = leaves_of(program.loss({program.batches() - 1}).mean);
-  std::vector<std::string> strangers;
+  std::vector<std::string> unknown_tensors;
   for (at::Tensor const& one : first) {
     bool const is_again =
         std::any_of(second.begin(), second.end(), [&](at::Tensor const& other) { return other.is_same(one); });
-    if (is_again && known.count(one.unsafeGetTensorImpl()) == 0) strangers.push_back(c10::str("one of shape ", one.sizes()));
+    if (is_again && known.count(one.unsafeGetTensorImpl()) == 0)
+      unknown_tensors.push_back(c10::str("one of shape ", one.sizes()));
   }
-  if (!strangers.empty()) {
+  if (!unknown_tensors.empty()) {
     table.failed(check,
-                 "the loss depends on " + std::to_string(strangers.size()) + " tensor" + (strangers.size() == 1 ? "" : "s") +
+                 "the loss depends on " + std::to_string(unknown_tensors.size()) + " tensor" +
+                     (unknown_tensors.size() == 1 ? "" : "s") +
                      " with requires_grad that the model does not register, so nothing trains " +
-                     (strangers.size() == 1 ? "it: " : "them: ") + first_names(strangers),
+                     (unknown_tensors.size() == 1 ? "it: " : "them: ") + first_names(unknown_tensors),
                  "register_parameter and register_module, also of what stands in a std::vector; or requires_grad_(false)");
     return;
   }

@@ -1,6 +1,6 @@
 // What each rank of a run of several leaves of its collectives, ranks/RANK.jsonl in the run directory, one JSON object a line, each with
 // `event` and `time` (seconds since 1970). keel writes the last ones where a run ends with an error or hangs
-// (keel/collective/left_record.hpp); a program that records more may write all of these:
+// (keel/collective/write_rank_record.hpp); a program that records more may write all of these:
 //     joining             world                  before the ranks meet
 //     joined                                     after
 //     collective          sequence, operation, elements, dtype, of, update     entered; counted from 1 on each rank

@@ -63,7 +63,7 @@ KEEL_BODY std::vector<rank_record> read_rank_records(std::filesystem::path const
     if (!is_rank) continue;
     rank_record record;
     record.rank = std::stoll(stem);
-    std::string const content = files.read(one->path(), file_system::longest_record);
+    std::string const content = files.read(one->path(), file_system::max_record_bytes);
     for (std::size_t begin = 0; begin < content.size();) {
       std::size_t const end_of_line = std::min(content.find('\n', begin), content.size());
       try {

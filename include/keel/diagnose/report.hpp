@@ -8,8 +8,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// HTML of one run, or of several over each other. Records of more than `most_data` bytes are left out of the page, which says so.
-std::string report_page(std::vector<run_history> const& runs, std::size_t most_data = 8 << 20);
+/// HTML of one run, or of several over each other. Records of more than `max_data` bytes are left out of the page, which says so.
+std::string report_page(std::vector<run_history> const& runs, std::size_t max_data = 8 << 20);
 
 /// How a run stands, in one sentence.
 std::string verdict_of(run_history const& run);

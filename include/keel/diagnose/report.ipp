@@ -75,7 +75,7 @@ KEEL_BODY std::string counted(std::int64_t count, std::string_view one, std::str
 }
 
 /// The details of an event as words.
-KEEL_BODY std::string words_of(run_event const& event) {
+KEEL_BODY std::string event_message(run_event const& event) {
   for (char const* const key : {"why", "message", "words"}) {
     auto const found = event.details.find(key);
     if (found != event.details.end() && found->is_string()) return found->get<std::string>();
@@ -128,7 +128,7 @@ KEEL_BODY std::vector<plot_mark> marks_of(run_history const& run) {
     auto const to = event.details.find("to");
     bool const goes_back = event.name == "rolled_back" && to != event.details.end();
     std::int64_t const update = goes_back ? integer_in(event.details, "to") : event.update;
-    marks.push_back({update, event.name + " at update " + std::to_string(event.update) + ": " + words_of(event), style});
+    marks.push_back({update, event.name + " at update " + std::to_string(event.update) + ": " + event_message(event), style});
   }
   return marks;
 }
@@ -434,14 +434,14 @@ KEEL_BODY std::string events_of(run_history const& run) {
     ++shown;
     if (event.name == "checkpoint" || event.name == "evaluated") continue;
     rows += "<tr><td class=\"number\">" + std::to_string(event.update) + "</td><td>" + utc(event.time) + "</td><td>" +
-            escaped(event.name) + "</td><td>" + escaped(words_of(event)) + "</td></tr>";
+            escaped(event.name) + "</td><td>" + escaped(event_message(event)) + "</td></tr>";
   }
   if (shown < run.events.size())
     rows += "<tr><td></td><td></td><td></td><td>Of each kind the newest " + std::to_string(most_of_a_kind) +
             "; all of them are in events.jsonl.</td></tr>";
   std::vector<timeline_event> happened;
   for (run_event const* const one : chosen_events(run, most_of_a_kind))
-    happened.push_back({one->name, one->update, words_of(*one), style_of_event(one->name)});
+    happened.push_back({one->name, one->update, event_message(*one), style_of_event(one->name)});
   return event_timeline("what happened when", happened, run.updates) +
          "<div class=\"scroll\"><table><tr><th class=\"number\">update</th><th>UTC</th><th>event</th><th></th></tr>" + rows +
          "</table></div>";
@@ -472,11 +472,11 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   } else if (ending->name == "stopped") {
     bool const can_resume = detail::count_of(run, "checkpoint") > 0;
     words = "Stopped after update " + std::to_string(run.updates) + (can_resume ? ", and can be resumed: " : ": ") +
-            detail::words_of(*ending) + ".";
+            detail::event_message(*ending) + ".";
   } else if (ending->name == "gave_up") {
-    words = "Gave up at update " + std::to_string(ending->update) + ": " + detail::words_of(*ending) + ".";
+    words = "Gave up at update " + std::to_string(ending->update) + ": " + detail::event_message(*ending) + ".";
   } else {
-    words = "Failed at update " + std::to_string(ending->update) + ": " + detail::words_of(*ending);
+    words = "Failed at update " + std::to_string(ending->update) + ": " + detail::event_message(*ending);
   }
   auto const add = [&](std::int64_t count, char const* one, char const* many) {
     if (count > 0) words += " " + detail::counted(count, one, many) + ".";
@@ -493,7 +493,7 @@ KEEL_BODY std::string verdict_of(run_history const& run) {
   return detail::without_control_codes(std::move(words));
 }
 
-KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::size_t most_data) {
+KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::size_t max_data) {
   std::string names;
   for (auto const& run : runs) names += (names.empty() ? "" : ", ") + escaped(run.name);
   std::string page =
@@ -528,7 +528,7 @@ KEEL_BODY std::string report_page(std::vector<run_history> const& runs, std::siz
               escaped(run.recipe.dump(2, ' ', false, nlohmann::json::error_handler_t::replace)) + "</pre></details>";
     }
     page += "<details><summary>Record" + of + " (metrics.jsonl)</summary><pre>" +
-            (run.bytes <= most_data && run.metrics.size() == run.bytes
+            (run.bytes <= max_data && run.metrics.size() == run.bytes
                  ? escaped(run.metrics)
                  : "The record has " + std::to_string(run.bytes) +
                        " bytes, which are too many for a page: see metrics.jsonl in the run directory.") +

@@ -130,15 +130,15 @@ KEEL_BODY std::string without_control_codes(std::string text) {
 
 /// The newest ones: each takes as much of a page as the rest of a run.
 KEEL_BODY std::vector<run_profile> read_profiles(file_system& files, std::filesystem::path const& folder) {
-  constexpr std::size_t most_profiles = 4;
-  constexpr std::uintmax_t most_bytes = 64 << 20;
+  constexpr std::size_t max_profiles = 4;
+  constexpr std::uintmax_t max_bytes = 64 << 20;
   std::vector<std::filesystem::path> all;
   std::error_code failed;
   for (std::filesystem::directory_iterator one(folder, failed), end; !failed && one != end; one.increment(failed)) {
     if (files.kind(one->path() / "trace.json") == file_kind::file) all.push_back(one->path());
   }
   std::sort(all.begin(), all.end());
-  if (all.size() > most_profiles) all.erase(all.begin(), all.end() - most_profiles);
+  if (all.size() > max_profiles) all.erase(all.begin(), all.end() - max_profiles);
   std::vector<run_profile> found;
   for (auto const& path : all) {
     run_profile profile;
@@ -146,7 +146,7 @@ KEEL_BODY std::vector<run_profile> read_profiles(file_system& files, std::filesy
     // What a link leads to is not of this run, and does not belong on its page.
     if (files.kind(path / "summary.md") == file_kind::file) profile.summary = files.read(path / "summary.md");
     std::uintmax_t const bytes = std::filesystem::file_size(path / "trace.json", failed);
-    if (!failed && bytes <= most_bytes) {
+    if (!failed && bytes <= max_bytes) {
       try {
         profile.figure = trace_figure(profile.name, parse_json(files.read(path / "trace.json")));
       } catch (json_text_error const&) {
@@ -175,12 +175,13 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
   auto const whole = std::filesystem::absolute(run_directory).lexically_normal();
   found.name = (whole.has_filename() ? whole : whole.parent_path()).filename().string();
   constexpr std::size_t most_kept = 8 << 20;
-  std::string metrics = has_metrics ? files.read(run_directory / "metrics.jsonl", file_system::longest_record) : std::string();
+  std::string metrics =
+      has_metrics ? files.read(run_directory / "metrics.jsonl", file_system::max_record_bytes) : std::string();
   found.bytes = metrics.size();
   found.unreadable = detail::for_each_object(metrics, [&](nlohmann::json const& line) { detail::add_line(found, line); });
   if (metrics.size() <= most_kept) found.metrics = std::move(metrics);
   if (files.exists(run_directory / "events.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl", file_system::longest_record),
+    found.unreadable += detail::for_each_object(files.read(run_directory / "events.jsonl", file_system::max_record_bytes),
                                                 [&](nlohmann::json line) {
                                                   run_event event;
                                                   if (line.contains("event") && line["event"].is_string())
@@ -195,7 +196,7 @@ KEEL_BODY run_history read_run_history(std::filesystem::path const& run_director
                                                 });
   }
   if (files.exists(run_directory / "layers.jsonl")) {
-    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl", file_system::longest_record),
+    found.unreadable += detail::for_each_object(files.read(run_directory / "layers.jsonl", file_system::max_record_bytes),
                                                 [&](nlohmann::json const& line) { detail::add_layers(found, line); });
   }
   found.profiles = detail::read_profiles(files, run_directory / "profiles");

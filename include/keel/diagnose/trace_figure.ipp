@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <keel/diagnose/page_text.hpp>
 #include <keel/diagnose/trace_figure.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -32,7 +32,7 @@ struct trace_track {
   std::vector<traced_range> ranges;
 };
 
-inline constexpr std::size_t most_depth = 8;
+inline constexpr std::size_t max_depth = 8;
 
 /// What a page can show of a trace that any program may have written.
 KEEL_BODY std::vector<trace_track> tracks_of(nlohmann::json const& trace) {
@@ -103,7 +103,7 @@ KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const&
   constexpr int height = 13;
   constexpr double thinnest = 0.5;
   constexpr double least_for_words = 60.0;
-  constexpr std::size_t most_shown = 20'000;
+  constexpr std::size_t max_shown = 20'000;
   auto const tracks = detail::tracks_of(trace);
   double first = std::numeric_limits<double>::infinity();
   double last = -first;
@@ -123,14 +123,14 @@ KEEL_BODY std::string trace_figure(std::string_view title, nlohmann::json const&
     drawn += "<text x=\"0\" y=\"" + std::to_string(top + height - 3) + "\">" + escaped(track.name) + "</text>";
     top += height;
     std::vector<double> open;  // ends of the ranges around the next one
-    std::array<double, detail::most_depth> drawn_to;
+    std::array<double, detail::max_depth> drawn_to;
     drawn_to.fill(-1.0);
     std::size_t lanes = 0;
     for (auto const& range : track.ranges) {
       while (!open.empty() && open.back() <= range.begin) open.pop_back();
       std::size_t const depth = open.size();
       open.push_back(range.end);
-      if (depth >= detail::most_depth || shown == most_shown) continue;
+      if (depth >= detail::max_depth || shown == max_shown) continue;
       double const left = x(range.begin);
       double const right = std::max(x(range.end), left + thinnest);
       if (right <= drawn_to[depth] + thinnest) continue;

@@ -16,7 +16,7 @@
 #include <keel/diagnose/triage_ranks.hpp>
 #include <keel/diagnose/triage_resume.hpp>
 #include <keel/diagnose/triage_speed.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <utility>
 
 #include <keel/libtorch/detail/body_begin.inc>

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_learning.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <set>
 #include <string>
 #include <tuple>

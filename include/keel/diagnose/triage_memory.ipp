@@ -6,7 +6,7 @@
 #include <functional>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_memory.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <string>
 
 #include <keel/libtorch/detail/body_begin.inc>

@@ -7,7 +7,7 @@
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/run_history.hpp>
 #include <keel/diagnose/triage_ranks.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <set>
 #include <string>
 
@@ -22,7 +22,7 @@ KEEL_BODY entered_collective const* open_collective(rank_record const& rank) {
   return nullptr;
 }
 
-KEEL_BODY std::string words_of(entered_collective const& one) {
+KEEL_BODY std::string describe_collective(entered_collective const& one) {
   return one.operation + (one.of.empty() ? "" : " of " + one.of) + " (" + std::to_string(one.elements) + " " +
          (one.dtype.empty() ? "elements" : one.dtype) + ")";
 }
@@ -129,8 +129,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
       mismatches = true;
       // Where all ranks have ended, their own words say better why.
       add(trouble::collective_mismatch, waiting != nullptr ? 0.95 : 0.7,
-          {"collective " + std::to_string(sequence) + " is " + words_of(mine) + " on " + name(ranks.front()) + " and " +
-           words_of(one) + " on " + name(other)});
+          {"collective " + std::to_string(sequence) + " is " + describe_collective(mine) + " on " + name(ranks.front()) +
+           " and " + describe_collective(one) + " on " + name(other)});
       break;
     }
     if (mismatches) break;
@@ -138,7 +138,8 @@ KEEL_BODY std::vector<triage_finding> triage_of_ranks(std::vector<rank_record> c
 
   if (waiting == nullptr) return found;
   entered_collective const& open = *open_collective(*waiting);
-  std::string const waits = name(*waiting) + " waits in collective " + std::to_string(open.sequence) + ", " + words_of(open);
+  std::string const waits =
+      name(*waiting) + " waits in collective " + std::to_string(open.sequence) + ", " + describe_collective(open);
   for (rank_record const& one : ranks) {
     if (&one == waiting) continue;
     // Dead inside the collective that it entered too.

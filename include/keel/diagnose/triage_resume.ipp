@@ -5,7 +5,7 @@
 #include <cmath>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_resume.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <map>
 #include <string>
 

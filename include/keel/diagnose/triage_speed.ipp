@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <keel/diagnose/curve_values.hpp>
 #include <keel/diagnose/triage_speed.hpp>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <string>
 
 #include <keel/libtorch/detail/body_begin.inc>
@@ -108,7 +108,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
   double const data = std::max(share("data"), now_and_then("data"));
   double const saving_and_evaluating = share("saving") + share("evaluating");
   double const passes = share("forward") + share("backward") + share("update");
-  double const hooks_now_and_then = [&] {
+  double const periodic_hook_share = [&] {
     auto const whole = values_of(totals);
     std::vector<double> rest = whole;
     for (char const* const phase :
@@ -125,7 +125,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     }
     return long_ones >= std::max<std::size_t>(4, rest.size() / 50) && of_all > 0.0 ? of_rest / of_all : 0.0;
   }();
-  double const none = std::max({0.0, 1.0 - data - passes - saving_and_evaluating, hooks_now_and_then});
+  double const none = std::max({0.0, 1.0 - data - passes - saving_and_evaluating, periodic_hook_share});
   double const padding = usual("padding");
   run_event const* const slowdown = last_event(history, "slowdown");
   std::string const slower_in = slowdown == nullptr ? std::string() : text_of(*slowdown, "phase");
@@ -165,7 +165,7 @@ KEEL_BODY std::vector<triage_finding> triage_of_speed(run_history const& history
     add(trouble::host_waits, 0.6,
         {formatted("the forward pass takes %.3g ms and the backward pass %.3g ms: what needs no gradient, or a wait", forward,
                    backward)});
-  if (none > 0.4 && (total > 5.0 || hooks_now_and_then > 0.4))
+  if (none > 0.4 && (total > 5.0 || periodic_hook_share > 0.4))
     add(trouble::host_waits, 0.7, {formatted("%.0f %% of an update's %.3g ms belongs to no phase", 100.0 * none, total)});
   // A deep model calls its operations often too, but not one that small for this share of its time.
   if (profile.is_known && profile.calls > 250.0 && profile.share > 0.2)

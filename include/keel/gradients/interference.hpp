@@ -31,7 +31,7 @@ class open_update_watch {
   /// After a micro-batch. `sampled`: more of them are to come, and the program runs in between.
   void take(bool sampled);
   /// Hooks of the update before this one, which a device decided late, may have changed the parameters.
-  void take_parameters() {
+  void capture_parameters() {
     for (std::size_t i = 0; i < gradients_.size(); ++i) values_[i] = tensor_mark(parameters_.tensors[i], sampled_);
   }
   /// No update is open.

@@ -18,14 +18,14 @@ namespace keel::inline KEEL_MODE {
 class json_lines {
  public:
   /// Bytes that may wait for a disk before that ends the run.
-  static constexpr std::size_t most_waiting = 16 << 20;
+  static constexpr std::size_t max_waiting = 16 << 20;
 
   json_lines(std::filesystem::path name, file_system& files) : files_(files), file_(std::move(name), files) {}
 
   /// Cuts the file to its first `lines`, which takes away what an abandoned future wrote, and a line torn by a kill.
   void resume_at(std::int64_t lines) {
     if (!files_.exists(name())) return;
-    std::string const content = files_.read(name(), file_system::longest_record);
+    std::string const content = files_.read(name(), file_system::max_record_bytes);
     std::size_t end = 0;
     for (; lines > 0; --lines) {
       std::size_t const line_end = content.find('\n', end);
@@ -54,7 +54,7 @@ class json_lines {
   /// Lines that the file has; a truncated last one does not count.
   std::int64_t lines() {
     if (!files_.exists(name())) return 0;
-    std::string const content = files_.read(name(), file_system::longest_record);
+    std::string const content = files_.read(name(), file_system::max_record_bytes);
     return static_cast<std::int64_t>(std::count(content.begin(), content.end(), '\n'));
   }
 
@@ -67,7 +67,7 @@ class json_lines {
     } catch (file_error const& thrown) {
       // Said by whoever asks for the trouble, and tried again with the next line.
       trouble_ = thrown.what();
-      if (file_.waiting() > most_waiting) throw;
+      if (file_.waiting() > max_waiting) throw;
     }
   }
   /// Why lines are waiting; empty: none are.

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <keel/metrics/figure_text.hpp>
+#include <keel/metrics/number_format.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <optional>
 #include <string>

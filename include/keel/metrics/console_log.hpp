@@ -21,7 +21,7 @@ class console_log : public metric_sink {
   void scalars(std::int64_t, std::span<named_value const>) override {}
   void text(std::int64_t, std::string_view /*name*/, std::string_view line) override {
     // What a disk does not take for long is lost: the record has it, too.
-    if (file_.waiting() > most_waiting) file_.drop();
+    if (file_.waiting() > max_waiting) file_.drop();
     file_.add(std::string(line) + "\n");
     file_.flush();
   }
@@ -31,7 +31,7 @@ class console_log : public metric_sink {
   static std::string dated(std::string_view line);
 
  private:
-  static constexpr std::size_t most_waiting = 1 << 20;
+  static constexpr std::size_t max_waiting = 1 << 20;
   appended_file file_;
 };
 

@@ -391,8 +391,8 @@ KEEL_BODY void layer_watch::after_update(std::int64_t update) {
     for (at::Tensor& one : numbers) one = one.to(place);
     pending_.push_back({update, activation_names_, distribution_names_, elements_, device_reading(at::cat(numbers))});
     // Behind one that a device never finishes others must not pile up.
-    constexpr std::size_t most_pending = 8;
-    if (pending_.size() > most_pending) pending_.erase(pending_.begin());
+    constexpr std::size_t max_pending = 8;
+    if (pending_.size() > max_pending) pending_.erase(pending_.begin());
   });
   drop();
 }

@@ -21,7 +21,7 @@ class sink_thread {
   using job = std::function<void(metric_sink&)>;
 
   /// The thread is made with the first job.
-  sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t most_jobs = 1024);
+  sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t max_queued_jobs = 1024);
   sink_thread(sink_thread const&) = delete;
   sink_thread& operator=(sink_thread const&) = delete;
   /// Drains; a sink that hangs keeps its thread until it returns.

@@ -16,7 +16,7 @@ namespace keel::inline KEEL_MODE {
 struct sink_thread::shared {
   std::string name;
   std::shared_ptr<metric_sink> sink;
-  std::size_t most_jobs = 0;
+  std::size_t max_queued_jobs = 0;
 
   std::mutex mutex;
   std::condition_variable wake;
@@ -40,14 +40,14 @@ struct sink_thread::shared {
 
   // A thread that is woken for every update takes time from training on a machine with few cores.
   static constexpr std::size_t batch = 64;
-  bool has_work() const { return is_closing || is_urgent || jobs.size() >= std::min(batch, (most_jobs + 1) / 2); }
+  bool has_work() const { return is_closing || is_urgent || jobs.size() >= std::min(batch, (max_queued_jobs + 1) / 2); }
 };
 
-KEEL_BODY sink_thread::sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t most_jobs)
+KEEL_BODY sink_thread::sink_thread(std::string name, std::shared_ptr<metric_sink> sink, std::size_t max_queued_jobs)
     : shared_(std::make_shared<shared>()) {
   shared_->name = std::move(name);
   shared_->sink = std::move(sink);
-  shared_->most_jobs = most_jobs;
+  shared_->max_queued_jobs = max_queued_jobs;
 }
 
 KEEL_BODY sink_thread::~sink_thread() {
@@ -73,7 +73,7 @@ KEEL_BODY void sink_thread::post(job one, bool may_drop) {
       return;
     }
     auto& jobs = shared_->jobs;
-    if (jobs.size() >= shared_->most_jobs) {
+    if (jobs.size() >= shared_->max_queued_jobs) {
       say(*shared_, shared_->was_full, "the sink " + shared_->name + " is slower than the run, and misses values");
       // What must not be dropped takes the place of the oldest that may be.
       auto const oldest = std::find_if(jobs.begin(), jobs.end(), [](auto const& each) { return each.may_drop; });

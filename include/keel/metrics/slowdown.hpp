@@ -18,7 +18,7 @@ struct slowdown {
 };
 
 /// One sentence.
-std::string words_of(slowdown const& found);
+std::string describe(slowdown const& found);
 
 /// Compares the median update of the last `length` with the fastest median of as many before. Both are by token, so that longer
 /// batches do not count as a slowdown.

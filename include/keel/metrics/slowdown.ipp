@@ -9,7 +9,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY std::string words_of(slowdown const& found) {
+KEEL_BODY std::string describe(slowdown const& found) {
   std::string const where = !found.phase                        ? "outside of all phases, as in a hook"
                             : *found.phase == run_phase::data   ? "waiting for data"
                             : *found.phase == run_phase::update ? "in the optimizer step"

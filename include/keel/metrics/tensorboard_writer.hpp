@@ -52,8 +52,8 @@ class tensorboard_writer {
 
  private:
   using clock = std::chrono::steady_clock;
-  static constexpr std::size_t most_buffered = 64 << 10;
-  static constexpr std::size_t most_waiting = 16 << 20;
+  static constexpr std::size_t max_buffered = 64 << 10;
+  static constexpr std::size_t max_waiting = 16 << 20;
   static constexpr std::chrono::seconds longest_buffered{5};
 
   void add(std::string const& record);

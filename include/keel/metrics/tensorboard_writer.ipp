@@ -95,12 +95,12 @@ KEEL_BODY void tensorboard_writer::flush() {
 }
 
 KEEL_BODY void tensorboard_writer::add(std::string const& record) {
-  if (file_.waiting() + record.size() > most_waiting) flush();
+  if (file_.waiting() + record.size() > max_waiting) flush();
   file_.add(record);
 }
 
 KEEL_BODY void tensorboard_writer::flush_if_due() {
-  if (file_.waiting() >= most_buffered || clock::now() - flushed_ >= longest_buffered) flush();
+  if (file_.waiting() >= max_buffered || clock::now() - flushed_ >= longest_buffered) flush();
 }
 
 }  // namespace keel::inline KEEL_MODE

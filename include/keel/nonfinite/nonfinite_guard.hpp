@@ -17,7 +17,7 @@ class nonfinite_guard {
   explicit nonfinite_guard(Policy const&) : nonfinite_guard(detail::closed_settings<Policy>()) {}
   explicit nonfinite_guard(nonfinite::settings const& settings) : settings_(settings) {}
 
-  void accepted() { in_a_row_ = 0; }
+  void accepted() { consecutive_ = 0; }
 
   /// One more update is skipped. Throws nonfinite_error (E08) if the policy does not bear it; where it rolls back, returns
   /// what happened instead. `origin`: where it began, in words, or empty. `update` counts from 1.
@@ -25,12 +25,12 @@ class nonfinite_guard {
 
   template <class Archive>
   void visit(Archive& archive) {
-    archive("in_a_row", in_a_row_);
+    archive("in_a_row", consecutive_);
   }
 
  private:
   nonfinite::settings settings_;
-  std::int64_t in_a_row_ = 0;
+  std::int64_t consecutive_ = 0;
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -14,9 +14,9 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::string const& where, std::int64_t update,
                                                               std::string const& origin) {
-  ++in_a_row_;
+  ++consecutive_;
   bool const first_ends = settings_.kind == nonfinite::kind::raise;
-  if (!first_ends && in_a_row_ < settings_.limit) return std::nullopt;
+  if (!first_ends && consecutive_ < settings_.limit) return std::nullopt;
   std::string what = to_string(why);
   if (!where.empty()) what += " in " + where;
   what += " at update " + std::to_string(update);
@@ -26,9 +26,9 @@ KEEL_BODY std::optional<std::string> nonfinite_guard::skipped(reason why, std::s
                               ". The parameters are as they were before it. Look at that batch, or let the run go on with "
                               "keel::nonfinite::skip<10>.");
   }
-  if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(in_a_row_) + " in a row";
+  if (settings_.kind == nonfinite::kind::rollback) return what + ", " + std::to_string(consecutive_) + " in a row";
   throw nonfinite_error("E08",
-                        what + ", " + std::to_string(in_a_row_) + " in a row, which is this recipe's limit" +
+                        what + ", " + std::to_string(consecutive_) + " in a row, which is this recipe's limit" +
                             (origin.empty() ? "" : "; of the last " + origin) +
                             ". The parameters are those of the last good update. "
                             "Lower the learning rate, or look at the data from here on.",

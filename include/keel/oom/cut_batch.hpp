@@ -159,11 +159,11 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// How a batch type is shortened: as it says itself, or as its batch_traits say, or as what it is made of.
 template <class Batch>
-constexpr bool says_shortened = requires(Batch const& batch, std::int64_t tokens) {
+constexpr bool defines_shortened = requires(Batch const& batch, std::int64_t tokens) {
   { batch.shortened(tokens) } -> std::convertible_to<Batch>;
 };
 template <class Batch>
-constexpr bool traits_say_shortened = requires(Batch const& batch, std::int64_t tokens) {
+constexpr bool traits_define_shortened = requires(Batch const& batch, std::int64_t tokens) {
   { batch_traits<Batch>::shortened(batch, tokens) } -> std::convertible_to<Batch>;
 };
 template <class Batch>
@@ -183,15 +183,15 @@ namespace keel::inline KEEL_MODE {
 /// A batch that oom::shorten_sequence can shorten.
 template <class Batch>
 concept shortenable_batch =
-    detail::says_shortened<Batch> || detail::traits_say_shortened<Batch> || detail::is_made_of_tensors<Batch>;
+    detail::defines_shortened<Batch> || detail::traits_define_shortened<Batch> || detail::is_made_of_tensors<Batch>;
 
 /// Each row's first tokens. Of tensors that belong together the first has the token ids, and whatever is as long as they are
 /// is cut with them. Throws data_error (E06) for a batch without token ids.
 template <shortenable_batch Batch>
 Batch shortened(Batch const& batch, std::int64_t tokens) {
-  if constexpr (detail::says_shortened<Batch>) {
+  if constexpr (detail::defines_shortened<Batch>) {
     return batch.shortened(tokens);
-  } else if constexpr (detail::traits_say_shortened<Batch>) {
+  } else if constexpr (detail::traits_define_shortened<Batch>) {
     return batch_traits<Batch>::shortened(batch, tokens);
   } else if constexpr (std::same_as<Batch, at::Tensor>) {
     return detail::first_tokens(batch, detail::length_of(batch), tokens);

@@ -53,9 +53,9 @@ class ladder_position {
       auto const& rung = ladder_.rungs[index];
       if (rung.kind == oom::rung_kind::give_up) break;
       if (rung.disturbance == oom::disturbance::semantic && updates > 0) continue;
-      if (!frees_something(rung, max_pieces) || !can_take(index)) continue;
+      if (!would_free_memory(rung, max_pieces) || !can_take(index)) continue;
       push(rung);
-      calm_ = 0;
+      updates_since_change_ = 0;
       // Given back too early, and here it is again.
       if (released_ == static_cast<std::int64_t>(rung.kind)) patience_ = std::min<std::int64_t>(2 * patience_, 1 << 20);
       released_ = -1;
@@ -73,7 +73,7 @@ class ladder_position {
   void visit(Archive& archive) {
     archive("taken", taken_);
     archive("arguments", arguments_);
-    archive("calm", calm_);
+    archive("calm", updates_since_change_);
     archive("patience", patience_);
     archive("given_back", released_);
     // A damaged checkpoint must not become rungs that there are not.
@@ -88,8 +88,8 @@ class ladder_position {
       arguments_.erase(arguments_.begin() + static_cast<std::ptrdiff_t>(i));
     }
     patience_ = std::clamp<std::int64_t>(patience_, 1, 1 << 20);
-    if (calm_ < 0 || calm_ > std::int64_t{1} << 62)
-      throw checkpoint_error("E05", "the checkpoint counts " + std::to_string(calm_) +
+    if (updates_since_change_ < 0 || updates_since_change_ > std::int64_t{1} << 62)
+      throw checkpoint_error("E05", "the checkpoint counts " + std::to_string(updates_since_change_) +
                                         " updates since the ladder's last change. Take an older checkpoint, and look at the "
                                         "disk.");
     fold();
@@ -99,7 +99,7 @@ class ladder_position {
   /// The rung that was taken last, because halving may come again, or the one after it.
   int first_candidate() const;
 
-  bool frees_something(oom::rung_settings const& rung, std::int64_t max_pieces) const;
+  bool would_free_memory(oom::rung_settings const& rung, std::int64_t max_pieces) const;
 
   static std::int64_t argument_of(oom::rung_settings const& rung) {
     if (rung.kind == oom::rung_kind::enable_recompute) return static_cast<std::int64_t>(rung.recompute);
@@ -112,11 +112,11 @@ class ladder_position {
   oom::settings ladder_;
   memory_settings begin_;
   memory_settings relief_;
-  std::vector<std::int64_t> taken_;      ///< kinds of rungs, in their order
-  std::vector<std::int64_t> arguments_;  ///< the mode or length of each
-  std::int64_t calm_ = 0;                ///< updates without trouble since the last change
-  std::int64_t patience_ = 1;            ///< doubles where a rung that was released is taken again
-  std::int64_t released_ = -1;           ///< the kind of the rung that was released last
+  std::vector<std::int64_t> taken_;        ///< kinds of rungs, in their order
+  std::vector<std::int64_t> arguments_;    ///< the mode or length of each
+  std::int64_t updates_since_change_ = 0;  ///< updates without trouble since the last change
+  std::int64_t patience_ = 1;              ///< doubles where a rung that was released is taken again
+  std::int64_t released_ = -1;             ///< the kind of the rung that was released last
 };
 
 /// As it is typed, for people.

@@ -13,8 +13,8 @@ KEEL_BODY std::optional<oom::rung_kind> ladder_position::updated() {
   bool const stays =
       last == oom::rung_kind::quantize_base || last == oom::rung_kind::shorten_sequence || last == oom::rung_kind::custom;
   // A product of the two may not fit.
-  if (stays || ++calm_ / patience_ < ladder_.release_after) return std::nullopt;
-  calm_ = 0;
+  if (stays || ++updates_since_change_ / patience_ < ladder_.release_after) return std::nullopt;
+  updates_since_change_ = 0;
   released_ = taken_.back();
   taken_.pop_back();
   arguments_.pop_back();
@@ -35,7 +35,7 @@ KEEL_BODY int ladder_position::first_candidate() const {
   return 0;
 }
 
-KEEL_BODY bool ladder_position::frees_something(oom::rung_settings const& rung, std::int64_t max_pieces) const {
+KEEL_BODY bool ladder_position::would_free_memory(oom::rung_settings const& rung, std::int64_t max_pieces) const {
   switch (rung.kind) {
     case oom::rung_kind::halve_micro_batch:
       return relief_.pieces < max_pieces;

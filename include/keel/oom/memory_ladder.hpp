@@ -33,7 +33,7 @@ namespace keel::inline KEEL_MODE {
 
 /// A custom rung.
 template <class Rung>
-concept own_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
+concept custom_rung = oom::rung<Rung> && requires(torch::nn::Module& model) {
   { Rung::take(model) } -> std::convertible_to<bool>;
 };
 
@@ -43,12 +43,12 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// The custom rungs, by their place on the ladder.
 template <class Policy>
-struct own_rungs {
+struct custom_rungs {
   static constexpr void require_callable() {}
   static bool take(int, torch::nn::Module&) { return false; }
 };
 template <class... Entries>
-struct own_rungs<oom::ladder<Entries...>> {
+struct custom_rungs<oom::ladder<Entries...>> {
   /// Does not compile (U35) where one of them cannot be taken.
   static constexpr void require_callable() { (require<Entries>(), ...); }
   /// False if the rung of this place is none of them, or frees nothing.
@@ -70,12 +70,12 @@ struct own_rungs<oom::ladder<Entries...>> {
   }
   template <class Entry>
   static constexpr void require() {
-    if constexpr (is_own<Entry>() && !own_rung<Entry>) reject_call<rule::U35, Entry>();
+    if constexpr (is_own<Entry>() && !custom_rung<Entry>) reject_call<rule::U35, Entry>();
   }
   template <class Entry>
   static void take_if(int& place, int index, torch::nn::Module& model, bool& taken) {
     if constexpr (oom::rung<Entry>) {
-      if constexpr (is_own<Entry>() && own_rung<Entry>) {
+      if constexpr (is_own<Entry>() && custom_rung<Entry>) {
         if (place == index) taken = Entry::take(model);
       }
       ++place;
@@ -88,16 +88,16 @@ struct own_rungs<oom::ladder<Entries...>> {
 namespace keel::inline KEEL_MODE {
 
 /// Takes the custom rung of this place; false where it is none, or frees nothing.
-using take_own_rung = bool (*)(int index, torch::nn::Module& model);
+using take_custom_rung = bool (*)(int index, torch::nn::Module& model);
 
 class memory_ladder {
  public:
-  /// `engine`: the optimizer, if it is one of keel's. `take_own`: of the recipe's policy. Throws recipe_error where a rung can never be
+  /// `engine`: the optimizer, if it is one of keel's. `take_custom`: of the recipe's policy. Throws recipe_error where a rung can never be
   /// taken: O20, U33.
   memory_ladder(config const& recipe, torch::nn::Module& model, update_engine* engine, at::DeviceType device,
-                take_own_rung take_own)
+                take_custom_rung take_custom)
       : ladder_(recipe.oom),
-        take_own_(take_own),
+        take_custom_(take_custom),
         position_(recipe),
         model_(model),
         engine_(engine),
@@ -114,7 +114,7 @@ class memory_ladder {
   void offload_to(std::filesystem::path directory) { directory_ = std::move(directory); }
 
   /// Stands where another one stands, for a dry run: nothing that changes the experiment is taken from here on.
-  void begin_like(memory_ladder const& other) {
+  void copy_position(memory_ladder const& other) {
     position_ = other.position_;
     directory_ = other.directory_;
     is_dry_run_ = true;
@@ -224,14 +224,14 @@ class memory_ladder {
       case oom::rung_kind::quantize_base:
         return quantize_base(model_) > 0;
       case oom::rung_kind::custom:
-        return take_own_(index, model_);
+        return take_custom_(index, model_);
       default:
         return true;
     }
   }
 
   oom::settings ladder_;
-  take_own_rung take_own_;
+  take_custom_rung take_custom_;
   ladder_position position_;
   torch::nn::Module& model_;
   update_engine* engine_;

@@ -63,9 +63,9 @@ class adam_engine : public Base, public update_engine {
 
   void update_with(double factor) override;
 
-  void update_where(at::Tensor const& happens, at::Tensor const& factor) override;
+  void update_where(at::Tensor const& should_apply, at::Tensor const& factor) override;
 
-  void take_back() override;
+  void undo_update() override;
 
   void move_state_to(std::shared_ptr<state_storage> home) override;
 

@@ -92,9 +92,9 @@ void adam_engine<Base>::update_with(double factor) {
 }
 
 template <class Base>
-void adam_engine<Base>::update_where(at::Tensor const& happens, at::Tensor const& factor) {
+void adam_engine<Base>::update_where(at::Tensor const& should_apply, at::Tensor const& factor) {
   at::NoGradGuard no_grad;
-  conditional const when(happens, factor);
+  conditional const when(should_apply, factor);
   counted_.clear();
   std::map<std::pair<options_type const*, std::int64_t>, std::vector<entry>> fused;
   for (entry const& one : entries_) {
@@ -112,7 +112,7 @@ void adam_engine<Base>::update_where(at::Tensor const& happens, at::Tensor const
 }
 
 template <class Base>
-void adam_engine<Base>::take_back() {
+void adam_engine<Base>::undo_update() {
   for (state_type* const state : counted_) state->step(state->step() - 1);
   counted_.clear();
 }

@@ -17,8 +17,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 class conditional {
  public:
-  /// `happens`: a bool scalar; `factor`: a double scalar on the same device.
-  conditional(at::Tensor happens, at::Tensor factor) : happens_(std::move(happens)), factor_(std::move(factor)) {}
+  /// `should_apply`: a bool scalar; `factor`: a double scalar on the same device.
+  conditional(at::Tensor should_apply, at::Tensor factor) : happens_(std::move(should_apply)), factor_(std::move(factor)) {}
 
   /// The gradient times the factor, in the type of `like`; zero where the update does not happen.
   at::Tensor gradient(at::Tensor const& raw, at::ScalarType type) const {
@@ -31,7 +31,7 @@ class conditional {
   at::Tensor choose(double where_it_happens, double elsewhere) const {
     return at::where(happens_, at::full_like(factor_, where_it_happens), at::full_like(factor_, elsewhere));
   }
-  at::Tensor const& happens() const { return happens_; }
+  at::Tensor const& should_apply() const { return happens_; }
   at::Tensor const& factor() const { return factor_; }
 
  private:

@@ -26,13 +26,13 @@ class update_engine {
   /// gradients themselves stay as they are.
   virtual void update_with(double factor) = 0;
 
-  /// The same with both unknown to the host: it takes place where `happens`, a bool scalar on the parameters' device, is true,
+  /// The same with both unknown to the host: it takes place where `should_apply`, a bool scalar on the parameters' device, is true,
   /// and `factor` is a double scalar there. Nothing waits for the device. Gradients that it took place with may have been
   /// multiplied in memory, so no two of them may share theirs.
-  virtual void update_where(at::Tensor const& happens, at::Tensor const& factor) = 0;
+  virtual void update_where(at::Tensor const& should_apply, at::Tensor const& factor) = 0;
 
   /// The last update_where did not happen: the host's counters are put back.
-  virtual void take_back() = 0;
+  virtual void undo_update() = 0;
 
   /// Where moments and fp32 copies live from the next prepare() on; null: beside their parameters, where this call brings them.
   virtual void move_state_to(std::shared_ptr<state_storage> home) = 0;

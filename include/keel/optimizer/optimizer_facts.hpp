@@ -21,7 +21,7 @@ struct facts_of<torch::optim::LBFGS> {
 namespace keel::inline KEEL_MODE {
 
 /// The facts of an optimizer whose type is only known now.
-inline optimizer::settings seen_facts(torch::optim::Optimizer& optimizer) {
+inline optimizer::settings inspect_optimizer(torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) return facts<slot::optimizer, torch::optim::LBFGS>();
   return {};
 }

@@ -35,9 +35,9 @@ class sgd : public torch::optim::SGD, public update_engine {
 
   void update_with(double factor) override;
 
-  void update_where(at::Tensor const& happens, at::Tensor const& factor) override;
+  void update_where(at::Tensor const& should_apply, at::Tensor const& factor) override;
 
-  void take_back() override;
+  void undo_update() override;
 
   void move_state_to(std::shared_ptr<state_storage> home) override;
 

@@ -93,9 +93,9 @@ KEEL_BODY void sgd::update_with(double factor) {
   jobs_.clear();
 }
 
-KEEL_BODY void sgd::update_where(at::Tensor const& happens, at::Tensor const& factor) {
+KEEL_BODY void sgd::update_where(at::Tensor const& should_apply, at::Tensor const& factor) {
   at::NoGradGuard no_grad;
-  detail::conditional const when(happens, factor);
+  detail::conditional const when(should_apply, factor);
   begun_.clear();
   detail::each_once is_first;
   for (auto const& group : param_groups()) {
@@ -107,7 +107,7 @@ KEEL_BODY void sgd::update_where(at::Tensor const& happens, at::Tensor const& fa
   }
 }
 
-KEEL_BODY void sgd::take_back() {
+KEEL_BODY void sgd::undo_update() {
   // Made again by the next prepare, so that a checkpoint in between knows that they have not begun.
   for (at::Tensor const& parameter : begun_) {
     static_cast<torch::optim::SGDParamState&>(*state()[libtorch::state_key(parameter)]).momentum_buffer(at::Tensor());

@@ -39,19 +39,19 @@ enum class severity : unsigned char { notice, warning, critical };
 enum class part : unsigned char { after_warmup, warmup };
 
 /// The most conditions that one alarm has.
-inline constexpr int most_conditions = 3;
+inline constexpr int max_conditions = 3;
 /// The most causes, and the most fixes, that one alarm has.
-inline constexpr int most_words = 6;
+inline constexpr int max_texts = 6;
 
 /// An alarm: when it is raised, and what a person may do about it.
 struct alarm {
   char const* name;                               ///< in events, records and recipes
-  condition conditions[most_conditions] = {};     ///< all of them hold, where the alarm is raised
+  condition conditions[max_conditions] = {};      ///< all of them hold, where the alarm is raised
   health::severity severity = severity::warning;  ///< how bad it is
   health::part part = part::after_warmup;         ///< of the run, in which it is looked at
   char const* symptom = "";                       ///< what is seen
-  char const* causes[most_words] = {};            ///< likely ones first
-  char const* fixes[most_words] = {};             ///< least invasive first
+  char const* causes[max_texts] = {};             ///< likely ones first
+  char const* fixes[max_texts] = {};              ///< least invasive first
 };
 
 /// What the run does when an alarm is raised; policy/health.hpp explains each.

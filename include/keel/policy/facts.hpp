@@ -14,7 +14,7 @@ struct facts_of {};
 
 namespace detail {
 template <class Type>
-concept tells_facts = requires {
+concept declares_facts = requires {
   // By itself: in the line below clang 22 would take one that is private.
   typename Type::facts;
   requires policy<typename Type::facts>;
@@ -25,10 +25,10 @@ concept tells_facts = requires {
 template <class Slot, class Type>
 constexpr auto facts() {
   typename Slot::settings stated{};
-  if constexpr (detail::tells_facts<Type>) {
+  if constexpr (detail::declares_facts<Type>) {
     if constexpr (std::is_same_v<typename Type::facts::in_slot, Slot>) stated = stated | Type::facts::configured;
   }
-  if constexpr (detail::tells_facts<facts_of<Type>>) {
+  if constexpr (detail::declares_facts<facts_of<Type>>) {
     if constexpr (std::is_same_v<typename facts_of<Type>::facts::in_slot, Slot>)
       stated = stated | facts_of<Type>::facts::configured;
   }

@@ -24,7 +24,7 @@ struct settings {
 };
 
 /// Ranks train one model, each with its own rows.
-constexpr bool is_of_ranks(settings const& s) { return s.kind != kind::none; }
+constexpr bool is_distributed(settings const& s) { return s.kind != kind::none; }
 
 struct none : fills<slot::shard> {
   static constexpr settings configured{};

@@ -7,7 +7,7 @@
 //              end),
 //              grace<D> (from the scheduler's signal to its kill), force_exit<D> (from that signal to keel's own exit),
 //              longest_update<D> and longest_save<D> (what an emergency checkpoint has to wait for). D is `30_s`, `10_min`.
-// A trainer watches them (timeout/run_watch.hpp) and measures its updates and saves against grace, and H04 the declared ones.
+// A trainer watches them (timeout/run_watchdog.hpp) and measures its updates and saves against grace, and H04 the declared ones.
 // Left out: timeouts in updates, which stop counting when the updates stop.
 #pragma once
 

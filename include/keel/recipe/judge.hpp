@@ -21,9 +21,9 @@ template <class Rule>
 concept rule_of_keel = requires { Rule::has_words_for; };
 
 template <class Rule>
-inline constexpr int asked_where = ~0;
+inline constexpr int rule_scope = ~0;
 template <rule_of_keel Rule>
-inline constexpr int asked_where<Rule> = Rule::has_words_for;
+inline constexpr int rule_scope<Rule> = Rule::has_words_for;
 
 constexpr int find_rule(rule_entry const* entries, int count, rule_id id) {
   for (int i = 0; i < count; ++i) {
@@ -38,7 +38,7 @@ template <class... Rules>
 struct rule_table<rule::list<Rules...>> {
   static constexpr int count = sizeof...(Rules);
   static constexpr rule_entry entries[count] = {
-      {Rules::id, &Rules::broken, asked_where<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
+      {Rules::id, &Rules::broken, rule_scope<Rules>, rule::may_be_accepted<Rules>, !rule_of_keel<Rules>}...};
 };
 
 /// The sentences, apart: a compiler that finds nothing broken never makes them.

@@ -81,10 +81,10 @@ struct at_recipe {
   using rules = all_rules<Recipe>;
 };
 
-template <class Recipe, class Door>
+template <class Recipe, class EntryPoint>
 inline constexpr auto broken_at =
-    find_broken<typename Door::template rules<Recipe>, (config_of<Recipe>.given > 0),
-                count_broken<typename Door::template rules<Recipe>, (config_of<Recipe>.given > 0)>(config_of<Recipe>)>(
+    find_broken<typename EntryPoint::template rules<Recipe>, (config_of<Recipe>.given > 0),
+                count_broken<typename EntryPoint::template rules<Recipe>, (config_of<Recipe>.given > 0)>(config_of<Recipe>)>(
         config_of<Recipe>);
 
 // One class with all rules as bases: overload resolution finds the one of an index without a chain of instantiations.
@@ -117,28 +117,28 @@ constexpr auto demand_of() {
 }
 
 /// The rule that is broken there, by its place among those that are.
-template <class Recipe, class Door, int Broken>
+template <class Recipe, class EntryPoint, int Broken>
 constexpr auto rule_broken_at() {
-  using list = typename Door::template rules<Recipe>;
+  using list = typename EntryPoint::template rules<Recipe>;
   using rules = indexed_rules<std::make_integer_sequence<int, rule_table<list>::count>, list>;
-  return decltype(rule_at<broken_at<Recipe, Door>.all[Broken].rule>(rules{})){};
+  return decltype(rule_at<broken_at<Recipe, EntryPoint>.all[Broken].rule>(rules{})){};
 }
 /// The class whose static_assert says so.
-template <class Recipe, class Door, int Broken>
-using demand_at =
-    typename decltype(demand_of<Recipe, typename decltype(rule_broken_at<Recipe, Door, Broken>())::type,
-                                broken_at<Recipe, Door>.all[Broken].from, broken_at<Recipe, Door>.all[Broken].number>())::type;
+template <class Recipe, class EntryPoint, int Broken>
+using demand_at = typename decltype(demand_of<Recipe, typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type,
+                                              broken_at<Recipe, EntryPoint>.all[Broken].from,
+                                              broken_at<Recipe, EntryPoint>.all[Broken].number>())::type;
 
 /// Of each broken rule its place among them. Which are broken is known before any of them speaks, so that a recipe without one
 /// costs a single evaluation and the compiler's notes name these few rules and not the whole catalogue.
-template <class Recipe, class Door>
-using all_broken = std::make_integer_sequence<int, broken_at<Recipe, Door>.count>;
+template <class Recipe, class EntryPoint>
+using all_broken = std::make_integer_sequence<int, broken_at<Recipe, EntryPoint>.count>;
 
 /// The name of the type that a broken rule means, or none.
-template <class Recipe, class Door, int Broken>
+template <class Recipe, class EntryPoint, int Broken>
 constexpr short_name culprit_of() {
-  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
-  if constexpr (means_a_type<rule> && is_recipe<Recipe> && broken_at<Recipe, Door>.all[Broken].from == origin::recipe) {
+  using rule = typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type;
+  if constexpr (means_a_type<rule> && is_recipe<Recipe> && broken_at<Recipe, EntryPoint>.all[Broken].from == origin::recipe) {
     using type = typename decltype(culprit<rule, Recipe>())::type;
     if constexpr (!std::is_void_v<type>) return type_name<type>();
   }
@@ -146,39 +146,39 @@ constexpr short_name culprit_of() {
 }
 
 /// A rule of the user's that the run can come to break: keel's O09 speaks for it.
-template <class Recipe, class Door, int Broken>
-constexpr bool is_of_the_user() {
-  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
-  return !rule_of_keel<rule> && broken_at<Recipe, Door>.all[Broken].from != origin::recipe;
+template <class Recipe, class EntryPoint, int Broken>
+constexpr bool is_user_rule() {
+  using rule = typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type;
+  return !rule_of_keel<rule> && broken_at<Recipe, EntryPoint>.all[Broken].from != origin::recipe;
 }
 
-template <class Recipe, class Door, int Broken>
+template <class Recipe, class EntryPoint, int Broken>
 constexpr violation violation_at() {
-  using rule = typename decltype(rule_broken_at<Recipe, Door, Broken>())::type;
-  auto const& found = broken_at<Recipe, Door>.all[Broken];
+  using rule = typename decltype(rule_broken_at<Recipe, EntryPoint, Broken>())::type;
+  auto const& found = broken_at<Recipe, EntryPoint>.all[Broken];
   return {rule::id, rule::text, found.from, found.number};
 }
 
 /// The sentences of all broken rules, one a line, and under a sentence what it is because of: a type, or a rule of the user's.
-template <class Recipe, class Door>
+template <class Recipe, class EntryPoint>
 constexpr auto compute_sentences() {
   // A sentence, the words before it, what it is because of, and a user's own sentence in its place.
-  text<broken_at<Recipe, Door>.count * (3 * rule::longest_text + short_name::longest)> all;
+  text<broken_at<Recipe, EntryPoint>.count * (3 * rule::longest_text + short_name::longest)> all;
   [&]<int... Broken>(std::integer_sequence<int, Broken...>) {
     (
         [&] {
           if (all.size() > 0) all << "\n";
-          if constexpr (is_of_the_user<Recipe, Door, Broken>()) all << rule::O09::text << "\n  because of ";
-          all << describe(violation_at<Recipe, Door, Broken>()).c_str();
-          constexpr short_name type = culprit_of<Recipe, Door, Broken>();
+          if constexpr (is_user_rule<Recipe, EntryPoint, Broken>()) all << rule::O09::text << "\n  because of ";
+          all << describe(violation_at<Recipe, EntryPoint, Broken>()).c_str();
+          constexpr short_name type = culprit_of<Recipe, EntryPoint, Broken>();
           if (!type.empty()) all << "\n  because of " << type.letters;
         }(),
         ...);
-  }(all_broken<Recipe, Door>{});
+  }(all_broken<Recipe, EntryPoint>{});
   return all;
 }
-template <class Recipe, class Door>
-inline constexpr auto sentences_of = compute_sentences<Recipe, Door>();
+template <class Recipe, class EntryPoint>
+inline constexpr auto sentences_of = compute_sentences<Recipe, EntryPoint>();
 
 // Where a static_assert takes a text that is computed, one of them says all.
 #if defined(__cpp_static_assert) && __cpp_static_assert >= 202306L
@@ -187,25 +187,25 @@ inline constexpr auto sentences_of = compute_sentences<Recipe, Door>();
 // clang takes it in C++20, too.
 #pragma clang diagnostic ignored "-Wc++26-extensions"
 #endif
-template <class Recipe, class Door, class Broken>
+template <class Recipe, class EntryPoint, class Broken>
 struct rejected {
-  static_assert(false, sentences_of<Recipe, Door>);
+  static_assert(false, sentences_of<Recipe, EntryPoint>);
 };
 #ifdef __clang__
 #pragma clang diagnostic pop
 #endif
-template <class Recipe, class Door>
-struct rejected<Recipe, Door, std::integer_sequence<int>> {};
+template <class Recipe, class EntryPoint>
+struct rejected<Recipe, EntryPoint, std::integer_sequence<int>> {};
 #else
 /// The errors of a recipe: one base class a broken rule, whose static_assert speaks.
-template <class Recipe, class Door, class Broken>
+template <class Recipe, class EntryPoint, class Broken>
 struct rejected;
-template <class Recipe, class Door, int... Broken>
-struct rejected<Recipe, Door, std::integer_sequence<int, Broken...>> : demand_at<Recipe, Door, Broken>... {};
+template <class Recipe, class EntryPoint, int... Broken>
+struct rejected<Recipe, EntryPoint, std::integer_sequence<int, Broken...>> : demand_at<Recipe, EntryPoint, Broken>... {};
 #endif
 
-template <class Recipe, class Door = at_recipe>
-using verdict_of = rejected<Recipe, Door, all_broken<Recipe, Door>>;
+template <class Recipe, class EntryPoint = at_recipe>
+using verdict_of = rejected<Recipe, EntryPoint, all_broken<Recipe, EntryPoint>>;
 
 template <class Recipe>
 constexpr bool is_valid() {

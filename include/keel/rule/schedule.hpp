@@ -67,7 +67,7 @@ struct L04 {
                  "options.updates, or options.epochs with batches_per_epoch.");
   static constexpr auto decided = rule::decided::construction;
   static constexpr bool broken(config const& c) {
-    return c.run.known && !c.run.is_length_open && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
+    return c.run.known && !c.run.is_length_pending && schedule::depends_on_length(c.schedule) && schedule_total(c) == 0;
   }
 };
 

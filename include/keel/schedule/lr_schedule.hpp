@@ -94,7 +94,7 @@ class lr_schedule {
   /// Writes the next update's rates into the optimizer's groups; nothing without a schedule.
   void apply(torch::optim::Optimizer& optimizer);
   /// The optimizer's rates were loaded from where the schedule wrote them.
-  void take_loaded_rates();
+  void adopt_loaded_rates();
 
   /// The optimizer has one more group, with this rate as its own.
   void add_group(double rate) {

@@ -88,7 +88,7 @@ KEEL_BODY double lr_schedule::rate(std::size_t group) const {
 }
 
 KEEL_BODY void lr_schedule::require_sound(std::int64_t update) {
-  if (loaded_) take_loaded_rates();
+  if (loaded_) adopt_loaded_rates();
   if (!applied_) take_base_rates();
   for (std::size_t group = 0; group < highest_.size(); ++group) {
     if (writes() && present(group) != written_[group]) {
@@ -117,7 +117,7 @@ KEEL_BODY void lr_schedule::apply(torch::optim::Optimizer& optimizer) {
   }
 }
 
-KEEL_BODY void lr_schedule::take_loaded_rates() {
+KEEL_BODY void lr_schedule::adopt_loaded_rates() {
   loaded_ = false;
   applied_ = true;
   for (std::size_t i = 0; i < written_.size(); ++i) written_[i] = present(i);

@@ -61,25 +61,25 @@ class gradient_sums {
     at::Tensor sum;
     at::Tensor flags;         ///< one for each of them, behind the elements in `sum` or on the host
     std::size_t missing = 0;  ///< parameters whose gradients are not complete
-    std::unique_ptr<collective_under_way> under_way;
+    std::unique_ptr<pending_collective> pending;
   };
   /// A gradient as its bucket has it.
-  struct taken {
+  struct gradient_mark {
     void const* tensor = nullptr;
     std::uint32_t version = 0;
-    bool operator==(taken const&) const = default;
+    bool operator==(gradient_mark const&) const = default;
   };
-  class when_ready;
+  class ready_hook;
 
   void cut();
   void ready(std::size_t parameter) noexcept;
   void begin_ready();
   void begin(std::size_t number, double relative, bool threw);
-  void begin_whatever(std::size_t number, double relative, bool threw);
+  void begin_even_if_failed(std::size_t number, double relative, bool threw);
   void fill(bucket& of, double relative, bool threw);
-  void hand_out(bucket const& of);
-  taken of_gradient(std::size_t parameter) const;
-  bool was_added_to(std::size_t end) const;
+  void assign_sums(bucket const& of);
+  gradient_mark gradient_version_of(std::size_t parameter) const;
+  bool has_late_gradient(std::size_t end) const;
   at::Tensor elements_of(bucket const& of, std::size_t place) const;
   /// Of all that have begun, with their flags.
   void wait();
@@ -89,10 +89,10 @@ class gradient_sums {
   at::Tensor host_flags_;  ///< of all buckets
   parameter_list const& parameters_;
   std::vector<bucket> buckets_;
-  std::vector<std::size_t> bucket_of_;  ///< of each parameter
-  std::vector<bool> takes_part_;        ///< requires grad
+  std::vector<std::size_t> bucket_index_;  ///< of each parameter
+  std::vector<bool> takes_part_;           ///< requires grad
   std::vector<bool> is_ready_;
-  std::vector<taken> taken_;
+  std::vector<gradient_mark> gradient_marks_;
   // Autograd holds what accumulates a gradient weakly: the hook is there for as long as these are.
   std::vector<std::pair<decltype(torch::autograd::impl::grad_accumulator(std::declval<at::Tensor const&>())), std::uintptr_t>>
       hooks_;
@@ -100,8 +100,8 @@ class gradient_sums {
   std::mutex mutex_;
   permission may_begin_;  ///< empty: no backward pass is watched
   std::size_t begun_ = 0;
-  std::exception_ptr failed_;  ///< in a backward pass, which it does not end
-  bool is_broken_ = false;     ///< in a collective
+  std::exception_ptr failed_;           ///< in a backward pass, which it does not end
+  bool has_failed_collective_ = false;  ///< in a collective
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

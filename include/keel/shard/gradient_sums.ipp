@@ -19,22 +19,22 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// In each bucket a parameter's elements begin at a whole cache line, as those of any tensor.
-inline constexpr std::int64_t elements_of_sum_line = 16;
-inline std::int64_t up_to_line(std::int64_t elements) {
-  return (elements + elements_of_sum_line - 1) / elements_of_sum_line * elements_of_sum_line;
+inline constexpr std::int64_t sum_alignment = 16;
+inline std::int64_t round_up_to_line(std::int64_t elements) {
+  return (elements + sum_alignment - 1) / sum_alignment * sum_alignment;
 }
 
 /// Behind the flags of the last bucket.
-inline constexpr std::int64_t flags_of_ranks = 2;
+inline constexpr std::int64_t global_flag_count = 2;
 
 /// What the sum of a parameter's gradients is made in.
-inline at::ScalarType dtype_of_sum(at::Tensor const& parameter) {
+inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
   auto const own = parameter.scalar_type();
   return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
 }
 
 /// So that a backward pass has some to wait for, and no collective is small.
-inline std::int64_t bytes_of_sum(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
+inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
 
 /// Of the numbers with which the sums of a bucket end, where they are: on the host nothing is allocated, so that memory which runs out here
 /// does not part the ranks.
@@ -56,9 +56,9 @@ inline std::vector<bool> read_flags(at::Tensor const& flags) {
   return found;
 }
 
-class gradient_sums::when_ready final : public torch::autograd::FunctionPostHook {
+class gradient_sums::ready_hook final : public torch::autograd::FunctionPostHook {
  public:
-  when_ready(gradient_sums& sums, std::size_t parameter) : sums_(sums), parameter_(parameter) {}
+  ready_hook(gradient_sums& sums, std::size_t parameter) : sums_(sums), parameter_(parameter) {}
   torch::autograd::variable_list operator()(torch::autograd::variable_list const& outputs,
                                             torch::autograd::variable_list const& /*inputs*/) override {
     sums_.ready(parameter_);
@@ -86,9 +86,9 @@ KEEL_BODY void gradient_sums::cut() {
   for (auto const& [accumulator, key] : hooks_) accumulator->del_post_hook(key);
   hooks_.clear();
   buckets_.clear();
-  bucket_of_.assign(tensors.size(), 0);
+  bucket_index_.assign(tensors.size(), 0);
   is_ready_.assign(tensors.size(), false);
-  taken_.assign(tensors.size(), {});
+  gradient_marks_.assign(tensors.size(), {});
   // Until all of it is there, prepare() begins once more.
   takes_part_.clear();
   std::vector<bool> takes_part;
@@ -108,18 +108,18 @@ KEEL_BODY void gradient_sums::cut() {
         one.which = which;
         one.begins.reserve(which.size());
         for (std::size_t const i : which) {
-          bucket_of_[i] = buckets_.size() - 1;
+          bucket_index_[i] = buckets_.size() - 1;
           one.begins.push_back(one.elements);
-          one.elements += up_to_line(tensors[i].numel());
+          one.elements += round_up_to_line(tensors[i].numel());
         }
       },
-      bytes_of_sum(bytes));
+      sum_bucket_bytes(bytes));
   // The ranks also learn there whether one threw.
   if (buckets_.empty()) buckets_.emplace_back();
   for (std::size_t const i : all) {
     auto accumulator = torch::autograd::impl::grad_accumulator(tensors[i]);
     hooks_.emplace_back(accumulator, 0);
-    hooks_.back().second = accumulator->add_post_hook(std::make_unique<when_ready>(*this, i));
+    hooks_.back().second = accumulator->add_post_hook(std::make_unique<ready_hook>(*this, i));
   }
   takes_part_ = std::move(takes_part);
 }
@@ -134,21 +134,21 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
   for (std::size_t i = 0; i < tensors.size(); ++i) checksum = (checksum * 48271 + (takes_part_[i] ? 2 : 1)) % prime;
-  std::int64_t flags = flags_of_ranks;
+  std::int64_t flags = global_flag_count;
   for (bucket const& one : buckets_) flags += static_cast<std::int64_t>(one.which.size());
   if (flags_on_host_ && (!host_flags_.defined() || host_flags_.numel() != flags)) host_flags_ = at::zeros({flags}, at::kFloat);
   flags = 0;
   for (bucket& one : buckets_) {
     one.missing = one.which.size();
-    one.under_way.reset();
+    one.pending.reset();
     one.flags.reset();
     auto options = at::TensorOptions(at::kFloat);
     if (!one.which.empty()) {
       at::Tensor const& first = tensors[one.which.front()];
-      options = options.dtype(dtype_of_sum(first)).device(first.device());
+      options = options.dtype(sum_dtype(first)).device(first.device());
     }
     bool const is_last = &one == &buckets_.back();
-    std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? flags_of_ranks : 0);
+    std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? global_flag_count : 0);
     std::int64_t const length = one.elements + (flags_on_host_ ? 0 : own);
     // The program may still hold gradients of the last update, which lie in it.
     if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
@@ -159,7 +159,7 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   std::fill(is_ready_.begin(), is_ready_.end(), false);
   begun_ = 0;
   failed_ = nullptr;
-  is_broken_ = false;
+  has_failed_collective_ = false;
   return checksum;
 }
 
@@ -177,7 +177,7 @@ KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   std::lock_guard const lock(mutex_);
   if (!may_begin_ || failed_ || is_ready_[parameter]) return;
   is_ready_[parameter] = true;
-  --buckets_[bucket_of_[parameter]].missing;
+  --buckets_[bucket_index_[parameter]].missing;
   try {
     begin_ready();
   } catch (...) {
@@ -195,16 +195,16 @@ KEEL_BODY void gradient_sums::begin_ready() {
   for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) begin(begun_, *relative, false);
 }
 
-KEEL_BODY gradient_sums::taken gradient_sums::of_gradient(std::size_t parameter) const {
+KEEL_BODY gradient_sums::gradient_mark gradient_sums::gradient_version_of(std::size_t parameter) const {
   at::Tensor const& gradient = parameters_.tensors[parameter].grad();
   if (!gradient.defined()) return {};
   return {gradient.unsafeGetTensorImpl(), static_cast<std::uint32_t>(gradient._version())};
 }
 
-KEEL_BODY bool gradient_sums::was_added_to(std::size_t end) const {
+KEEL_BODY bool gradient_sums::has_late_gradient(std::size_t end) const {
   for (std::size_t number = 0; number < end; ++number) {
     for (std::size_t const i : buckets_[number].which) {
-      if (of_gradient(i) != taken_[i]) return true;
+      if (gradient_version_of(i) != gradient_marks_[i]) return true;
     }
   }
   return false;
@@ -223,7 +223,7 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
     std::size_t const i = of.which[place];
     at::Tensor const& gradient = parameters_.tensors[i].grad();
     bool const has = !threw && gradient.defined() && gradient.layout() == at::kStrided;
-    taken_[i] = of_gradient(i);
+    gradient_marks_[i] = gradient_version_of(i);
     if (has) {
       elements_of(of, place).copy_(gradient);
       flags[place] = 1.0;
@@ -234,7 +234,7 @@ KEEL_BODY void gradient_sums::fill(bucket& of, double relative, bool threw) {
   if (relative != 1.0) of.sum.narrow(0, 0, of.elements).mul_(relative);
   if (&of == &buckets_.back()) {
     flags.push_back(threw ? 1.0 : 0.0);
-    flags.push_back(was_added_to(buckets_.size() - 1) ? 1.0 : 0.0);
+    flags.push_back(has_late_gradient(buckets_.size() - 1) ? 1.0 : 0.0);
   }
   write_flags(of.flags, flags);
 }
@@ -243,27 +243,27 @@ KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool th
   bucket& one = buckets_[number];
   fill(one, relative, threw);
   try {
-    if (one.sum.numel() > 0) one.under_way = begin_all_reduce(world_, one.sum);
+    if (one.sum.numel() > 0) one.pending = begin_all_reduce(world_, one.sum);
   } catch (...) {
     // Whoever comes to the sums once more gets it too.
     failed_ = std::current_exception();
-    is_broken_ = true;
+    has_failed_collective_ = true;
     throw;
   }
 }
 
 /// What fails on this rank alone does not keep it from the collectives in which the others are.
-KEEL_BODY void gradient_sums::begin_whatever(std::size_t number, double relative, bool threw) {
+KEEL_BODY void gradient_sums::begin_even_if_failed(std::size_t number, double relative, bool threw) {
   try {
     begin(number, relative, threw || failed_);
   } catch (std::exception const&) {
-    if (is_broken_ || threw || failed_) throw;
+    if (has_failed_collective_ || threw || failed_) throw;
     failed_ = std::current_exception();
     begin(number, relative, true);
   }
 }
 
-KEEL_BODY void gradient_sums::hand_out(bucket const& of) {
+KEEL_BODY void gradient_sums::assign_sums(bucket const& of) {
   auto const has = read_flags(of.flags);
   for (std::size_t place = 0; place < of.which.size(); ++place) {
     // No view for autograd: zero_grad() refuses those.
@@ -277,29 +277,29 @@ KEEL_BODY void gradient_sums::wait() {
   } catch (...) {
     // Whoever comes to the sums once more gets it too.
     failed_ = std::current_exception();
-    is_broken_ = true;
+    has_failed_collective_ = true;
     throw;
   }
   for (bucket& one : buckets_) {
-    if (one.under_way) std::exchange(one.under_way, nullptr)->wait();
+    if (one.pending) std::exchange(one.pending, nullptr)->wait();
   }
 }
 
 KEEL_BODY bool gradient_sums::finish(double relative, bool threw) {
   forget();
-  if (is_broken_) std::rethrow_exception(failed_);
+  if (has_failed_collective_) std::rethrow_exception(failed_);
   at::NoGradGuard const no_grad;
-  for (; begun_ < buckets_.size(); ++begun_) begin_whatever(begun_, relative, threw);
+  for (; begun_ < buckets_.size(); ++begun_) begin_even_if_failed(begun_, relative, threw);
   wait();
   at::Tensor const& last = buckets_.back().flags;
-  auto const said = [&] { return read_flags(last.narrow(0, last.numel() - flags_of_ranks, flags_of_ranks)); };
+  auto const said = [&] { return read_flags(last.narrow(0, last.numel() - global_flag_count, global_flag_count)); };
   if (said()[0]) return false;
   if (said()[1]) {
-    for (std::size_t number = 0; number < buckets_.size(); ++number) begin_whatever(number, relative, false);
+    for (std::size_t number = 0; number < buckets_.size(); ++number) begin_even_if_failed(number, relative, false);
     wait();
     if (said()[0]) return false;
   }
-  for (bucket const& one : buckets_) hand_out(one);
+  for (bucket const& one : buckets_) assign_sums(one);
   return true;
 }
 

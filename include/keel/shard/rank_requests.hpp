@@ -9,7 +9,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// What a rank is asked for between updates: by a signal, by its program, or by its clock.
-struct asked_of_ranks {
+struct pending_requests {
   int signal = 0;      ///< that asks for a stop; of several the highest
   bool stops = false;  ///< the program asks for a stop
   bool saves = false;
@@ -25,25 +25,25 @@ class rank_requests {
   world_of_ranks const& world() const { return world_; }
   bool is_shared() const { return world_.size() > 1; }
   /// What any of them was asked for, as of the last agreement; nothing before the first.
-  asked_of_ranks const& asked() const { return asked_; }
-  void forget_asked() { asked_ = {}; }
-  bool take_save_request() { return std::exchange(asked_.saves, false); }
+  pending_requests const& requests() const { return requests_; }
+  void clear_requests() { requests_ = {}; }
+  bool take_save_request() { return std::exchange(requests_.saves, false); }
   /// Of the last agreement.
-  times_of_ranks const& times() const { return times_; }
+  rank_timing const& times() const { return times_; }
   /// The exception that ends the update is one that all ranks threw, and they can go on together. True where there is one rank.
-  bool all_know() const { return all_know_ || !is_shared(); }
-  /// The training of this rank ends with an exception: unless all of them end by it, the collectives of the others throw `words`.
-  void leave(char const* words) const noexcept {
-    if (!all_know()) world_.abort(words);
+  bool is_failure_collective() const { return is_failure_collective_ || !is_shared(); }
+  /// The training of this rank ends with an exception: unless all of them end by it, the collectives of the others throw `message`.
+  void abort_peers(char const* message) const noexcept {
+    if (!is_failure_collective()) world_.abort(message);
   }
 
  protected:
   ~rank_requests() = default;
 
   world_of_ranks world_;
-  asked_of_ranks asked_;
-  times_of_ranks times_;
-  bool all_know_ = false;
+  pending_requests requests_;
+  rank_timing times_;
+  bool is_failure_collective_ = false;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -10,8 +10,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <keel/collective/broadcast_string.hpp>
 #include <keel/collective/collectives.hpp>
-#include <keel/collective/words_of_rank.hpp>
 #include <keel/core/error.hpp>
 #include <keel/shard/replicas.hpp>
 #include <string>
@@ -25,7 +25,7 @@ KEEL_BODY at::Tensor in_memory_order(at::Tensor const& whole) {
   return whole.is_non_overlapping_and_dense() ? whole.as_strided({whole.numel()}, {1}) : whole.reshape(-1);
 }
 
-KEEL_BODY std::int64_t sum_of_bits(at::Tensor const& tensor) {
+KEEL_BODY std::int64_t bit_checksum(at::Tensor const& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || tensor.numel() == 0) return 0;
   at::Tensor const flat = in_memory_order(tensor.detach());
   at::Tensor const bits = flat.is_complex() ? at::view_as_real(flat).view(-1) : flat;
@@ -44,7 +44,7 @@ KEEL_BODY std::int64_t sum_of_bits(at::Tensor const& tensor) {
   return sum;
 }
 
-KEEL_BODY std::string replica_differs(char const* what, std::string const& name, int rank) {
+KEEL_BODY std::string replica_mismatch_message(char const* what, std::string const& name, int rank) {
   return std::string(what) + " " + name + " of rank " + std::to_string(rank) +
          " is not rank 0's any more: something changes it beside the updates, or a rank computes otherwise. Resume from the "
          "newest "
@@ -66,11 +66,11 @@ inline std::pair<std::string, std::string> first_difference(std::string const& a
   }
 }
 
-KEEL_BODY void require_same_lines(world_of_ranks const& world, std::string const& mine) {
-  std::string const first = words_of_rank(world, mine, 0);
-  std::int64_t const other = world.combine(reduce::max{}, std::int64_t{mine == first ? -1 : world.rank()});
+KEEL_BODY void require_same_lines(world_of_ranks const& world, std::string const& local) {
+  std::string const first = broadcast_string(world, local, 0);
+  std::int64_t const other = world.combine(reduce::max{}, std::int64_t{local == first ? -1 : world.rank()});
   if (other < 0) return;
-  auto const [of_first, of_other] = first_difference(first, words_of_rank(world, mine, static_cast<int>(other)));
+  auto const [of_first, of_other] = first_difference(first, broadcast_string(world, local, static_cast<int>(other)));
   throw world_error("E24", "rank 0 has \"" + of_first + "\" where rank " + std::to_string(other) + " has \"" + of_other +
                                "\": their updates would not be of the same training. Start the same program with the same "
                                "options for all ranks.");
@@ -82,7 +82,7 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
   at::Tensor sums = at::zeros({static_cast<std::int64_t>(tensors.size()) + 1}, at::kLong);
   auto* value = sums.data_ptr<std::int64_t>();
   *value++ = static_cast<std::int64_t>(tensors.size());
-  for (auto const& [name, tensor] : tensors) *value++ = sum_of_bits(tensor);
+  for (auto const& [name, tensor] : tensors) *value++ = bit_checksum(tensor);
   if (world.combine(reduce::min{}, sums.numel()) != world.combine(reduce::max{}, sums.numel()))
     throw world_error("E26",
                       "the ranks do not have the same tensors any more. Freeze, add and remove the same on all of them.");
@@ -92,11 +92,11 @@ KEEL_BODY void require_replicas(world_of_ranks const& world, char const* what, t
     std::int64_t const place = all[rank].ne(all[0]).nonzero()[0].item<std::int64_t>();
     auto named = tensors.begin();
     std::advance(named, std::max<std::int64_t>(place - 1, 0));
-    throw world_error("E26", replica_differs(what, named->first, rank));
+    throw world_error("E26", replica_mismatch_message(what, named->first, rank));
   }
 }
 
-KEEL_BODY void require_live(world_of_ranks const& world) {
+KEEL_BODY void require_matching_collectives(world_of_ranks const& world) {
   if (world.size() == 1) return;
   at::Tensor const ones = at::ones({1}, at::kLong);
   all_reduce(world, ones);

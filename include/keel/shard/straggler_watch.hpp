@@ -12,7 +12,7 @@
 namespace keel::inline KEEL_MODE {
 
 /// Of one update: what a rank needed from one agreement to the next, in milliseconds.
-struct times_of_ranks {
+struct rank_timing {
   int slowest = 0;
   double slowest_ms = 0.0;
   double others_ms = 0.0;  ///< the median of the others; 0: there are none
@@ -22,8 +22,8 @@ struct times_of_ranks {
 
 namespace keel::detail::inline KEEL_MODE {
 
-inline times_of_ranks times_of(std::vector<double> milliseconds) {
-  times_of_ranks found;
+inline rank_timing summarize_rank_times(std::vector<double> milliseconds) {
+  rank_timing found;
   auto const last = std::max_element(milliseconds.begin(), milliseconds.end());
   if (last == milliseconds.end()) return found;
   found.slowest = static_cast<int>(last - milliseconds.begin());
@@ -61,17 +61,17 @@ class straggler_watch {
   static constexpr std::int64_t updates = 20;
   static constexpr double factor = 1.5;
 
-  std::optional<times_of_ranks> take(times_of_ranks const& now) {
+  std::optional<rank_timing> take(rank_timing const& now) {
     bool const is_slow = now.others_ms > 0.0 && now.slowest_ms > factor * now.others_ms;
-    if (!is_slow || now.slowest != rank_) in_a_row_ = 0;
+    if (!is_slow || now.slowest != rank_) consecutive_ = 0;
     rank_ = is_slow ? now.slowest : -1;
-    if (!is_slow || ++in_a_row_ != updates) return std::nullopt;
+    if (!is_slow || ++consecutive_ != updates) return std::nullopt;
     return now;
   }
 
  private:
   int rank_ = -1;
-  std::int64_t in_a_row_ = 0;
+  std::int64_t consecutive_ = 0;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -39,7 +39,7 @@ class spike_guard {
   void visit(Archive& archive) {
     archive("loss", loss_);
     archive("gradient_norm", gradient_norm_);
-    archive("in_a_row", in_a_row_);
+    archive("in_a_row", consecutive_);
   }
 
  private:
@@ -51,7 +51,7 @@ class spike_guard {
   spike::settings settings_;
   window_statistics loss_;
   window_statistics gradient_norm_;
-  std::int64_t in_a_row_ = 0;
+  std::int64_t consecutive_ = 0;
 };
 
 }  // namespace keel::inline KEEL_MODE

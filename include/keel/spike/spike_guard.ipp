@@ -21,14 +21,14 @@ KEEL_BODY void spike_guard::accepted(step_outcome const& result) {
   auto const& updated = result.get<result::updated>();
   loss_.push(keel::accepted(result, updated.loss));
   gradient_norm_.push(keel::accepted(result, updated.gradient_norm));
-  in_a_row_ = 0;
+  consecutive_ = 0;
 }
 
 KEEL_BODY std::optional<std::string> spike_guard::skipped(reason why, double value, std::int64_t update) {
-  if (++in_a_row_ < settings_.limit) return std::nullopt;
+  if (++consecutive_ < settings_.limit) return std::nullopt;
   double const bound = why == reason::loss_spike ? loss_limit() : gradient_norm_limit();
   std::string what = std::string(to_string(why)) + " at update " + std::to_string(update) + ", " + std::to_string(value) +
-                     " above " + std::to_string(bound) + ": " + std::to_string(in_a_row_) + " in a row";
+                     " above " + std::to_string(bound) + ": " + std::to_string(consecutive_) + " in a row";
   if (settings_.kind == spike::kind::rollback) return what;
   throw diverged_error("E14",
                        what +

@@ -23,7 +23,7 @@ class closure_backup {
   closure_backup(closure_backup const&) = delete;
   closure_backup& operator=(closure_backup const&) = delete;
 
-  void put_back();
+  void restore();
 
  private:
   struct optimizer_copy;

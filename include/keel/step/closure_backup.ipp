@@ -23,13 +23,13 @@ struct closure_backup::optimizer_copy {
   tensor_map tensors;
   // Of LBFGS, in the place of both.
   using states = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
-  std::optional<states> of_lbfgs;
+  std::optional<states> lbfgs_state;
 };
 
 /// A copy of LBFGS's state. Of its tensors it changes three where they are; those of its history, which are most of it, stay as they were
 /// made, and the copy shares them.
 template <class States>
-States copy_of_lbfgs(States const& states) {
+States clone_lbfgs_state(States const& states) {
   States copies;
   for (auto const& [key, state] : states) {
     auto copy = state->clone();
@@ -48,7 +48,7 @@ KEEL_BODY closure_backup::closure_backup(torch::optim::Optimizer& optimizer, par
   values_.reserve(parameters.tensors.size());
   for (at::Tensor const& one : parameters.tensors) values_.push_back(one.detach().clone());
   if (dynamic_cast<torch::optim::LBFGS*>(&optimizer) != nullptr) {
-    state_->of_lbfgs = copy_of_lbfgs(optimizer.state());
+    state_->lbfgs_state = clone_lbfgs_state(optimizer.state());
     return;
   }
   save_optimizer(optimizer, parameters, state_->values, state_->tensors);
@@ -57,11 +57,11 @@ KEEL_BODY closure_backup::closure_backup(torch::optim::Optimizer& optimizer, par
 
 KEEL_BODY closure_backup::~closure_backup() = default;
 
-KEEL_BODY void closure_backup::put_back() {
+KEEL_BODY void closure_backup::restore() {
   at::NoGradGuard const no_grad;
   for (std::size_t i = 0; i < values_.size(); ++i) parameters_.tensors[i].detach().copy_(values_[i]);
-  if (auto& of_lbfgs = state_->of_lbfgs; of_lbfgs) {
-    optimizer_.state() = std::move(*of_lbfgs);
+  if (auto& lbfgs_state = state_->lbfgs_state; lbfgs_state) {
+    optimizer_.state() = std::move(*lbfgs_state);
     return;
   }
   load_optimizer(optimizer_, parameters_, state_->values, state_->tensors, "the copy of the optimizer's state");

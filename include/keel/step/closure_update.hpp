@@ -22,7 +22,7 @@ class closure_update final : public update_strategy {
   /// The optimizer's whole step. Where a loss, a gradient or a parameter is not finite, or anything throws, parameters and the
   /// optimizer's state are as they were.
   update_decision decide() override;
-  void apply(update_decision& found) override;
+  void apply(update_decision& decision) override;
 
  private:
   /// The loss, for the optimizer, with unscaled gradients in the parameters. Throws closure_ends where the update is to be skipped.
@@ -34,7 +34,7 @@ class closure_update final : public update_strategy {
 
   update_parts& parts_;
   c10::function_ref<void()> run_all_;
-  update_decision found_{{1.0, 0.0, 0, 0, false}};
+  update_decision decision_{{1.0, 0.0, 0, 0, false}};
   std::int64_t evaluations_ = 0;
 };
 

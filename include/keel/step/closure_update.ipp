@@ -18,31 +18,31 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY update_decision closure_update::decide() {
-  found_.facts.loss_scale = parts_.scaler.factor();
+  decision_.facts.loss_scale = parts_.scaler.factor();
   parts_.schedule.require_sound(parts_.begun() + 1);
   closure_backup backup(parts_.optimizer, parts_.parameters);
   parts_.schedule.apply(parts_.optimizer);
-  found_.facts.learning_rate = parts_.schedule.rate();
+  decision_.facts.learning_rate = parts_.schedule.rate();
   parts_.pass.layers().before_update();
   try {
     parts_.optimizer.step([this] { return evaluate(); });
     if (auto const name = first_nonfinite_parameter(parts_.parameters)) {
-      found_.skip_reason = reason::nonfinite_gradient;
-      found_.where = *name;
+      decision_.skip_reason = reason::nonfinite_gradient;
+      decision_.where = *name;
     }
   } catch (closure_ends const&) {
     // found_ says why.
   } catch (...) {
     // Rethrown, with everything as it was.
-    backup.put_back();
+    backup.restore();
     throw;
   }
-  if (found_.skip_reason) {
-    backup.put_back();
+  if (decision_.skip_reason) {
+    backup.restore();
     if (evaluations_ > 1)
-      parts_.trace.cannot_add("the optimizer came to it in its search, away from the parameters of the update");
+      parts_.trace.set_missing_reason("the optimizer came to it in its search, away from the parameters of the update");
   }
-  return std::move(found_);
+  return std::move(decision_);
 }
 
 KEEL_BODY void closure_update::apply(update_decision& /*found*/) {
@@ -66,7 +66,7 @@ KEEL_BODY at::Tensor closure_update::evaluate() {
   }
   double const loss = parts_.losses_stay_on_device ? read(sums.loss.mean_on_device()) : sums.loss.mean();
   if (is_first) take_facts(sums);
-  found_.facts.origin = origin_of(sums);
+  decision_.facts.origin = origin_of(sums);
   if (!std::isfinite(loss)) end(reason::nonfinite_loss, sums.parts.first_nonfinite(read), loss, loss);
   auto result = parts_.pass.complete().unscale().check();
   if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result))
@@ -79,26 +79,26 @@ KEEL_BODY at::Tensor closure_update::evaluate() {
 
 KEEL_BODY void closure_update::take_facts(update_sums const& sums) {
   parts_.require_declared();
-  found_.facts.tokens = sums.tokens;
-  found_.facts.rows = sums.rows;
-  found_.facts.parts = sums.parts;
+  decision_.facts.tokens = sums.tokens;
+  decision_.facts.rows = sums.rows;
+  decision_.facts.parts = sums.parts;
 }
 
 KEEL_BODY void closure_update::judge(gradients<stage::checked>& checked, double loss) {
-  found_.loss = loss;
-  found_.norm = checked.norm();
-  if (!std::isfinite(found_.norm)) end(reason::nonfinite_gradient, "", loss, found_.norm);
-  if (parts_.is_spoiled(found_)) end(reason::nonfinite_buffer, found_.where, loss, found_.norm);
-  if (auto const why = parts_.guards.spike().judge(loss, found_.norm)) end(*why, "", loss, found_.norm);
-  if (parts_.observer->reads_gradients()) parts_.show_gradients(found_.norm, checked.unscaled());
+  decision_.loss = loss;
+  decision_.norm = checked.norm();
+  if (!std::isfinite(decision_.norm)) end(reason::nonfinite_gradient, "", loss, decision_.norm);
+  if (parts_.find_nonfinite_buffer(decision_)) end(reason::nonfinite_buffer, decision_.where, loss, decision_.norm);
+  if (auto const why = parts_.guards.spike().judge(loss, decision_.norm)) end(*why, "", loss, decision_.norm);
+  if (parts_.observer->reads_gradients()) parts_.show_gradients(decision_.norm, checked.unscaled());
   auto& layers = parts_.pass.layers();
   if (layers.is_on()) layers.gradients(checked.norms(), checked.factor());
 }
 
 KEEL_BODY void closure_update::end(reason why, std::string where, double loss, double norm) {
-  found_.skip_reason = why;
-  found_.where = std::move(where);
-  if (evaluations_ == 1) found_.loss = loss, found_.norm = norm;
+  decision_.skip_reason = why;
+  decision_.where = std::move(where);
+  if (evaluations_ == 1) decision_.loss = loss, decision_.norm = norm;
   throw closure_ends();
 }
 

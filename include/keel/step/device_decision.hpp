@@ -30,13 +30,13 @@ struct update_limits {
   double loss;
   double gradient_norm;
   double clip;                                                 ///< larger norms are scaled to it
-  double squarable = std::numeric_limits<double>::infinity();  ///< squarable_norm(), unless the clip is smaller
+  double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm(), unless the clip is smaller
 };
 
 /// The largest norm of gradients whose squares are finite. Adam's second moment that once is infinite holds its parameter where it is for
 /// good; infinity for an optimizer of LibTorch or keel that keeps no squares, and for parameters of float64.
-double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
-std::string squarable_words(double norm);
+double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
+std::string describe_unsquarable_norm(double norm);
 
 /// What became of an update on a device.
 class device_result {
@@ -45,8 +45,8 @@ class device_result {
     double loss;
     double gradient_norm;  ///< unscaled, before clipping
     bool applied;
-    bool spoiled;
-    std::vector<double> also;
+    bool has_nonfinite_buffer;
+    std::vector<double> extra;
   };
 
   /// `values`: loss, norm, whether it was applied, whether it was spoiled, and what else is to be read with them, doubles on the device. `squares`: one a
@@ -66,23 +66,23 @@ class device_result {
   device_reading values_;
 };
 
-/// Why an update did not take place. `bad_gradient`: what a norm that is not finite is called.
-reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient);
+/// Why an update did not take place. `nonfinite_gradient_reason`: what a norm that is not finite is called.
+reason skip_reason_of(double loss, double norm, update_limits const& limits, reason nonfinite_gradient_reason);
 
 /// Whether and how an update takes place, as the host and as the device know it.
 struct device_decision {
   device_result verdict;
-  at::Tensor factor;      ///< on the gradients, a double scalar
-  at::Tensor happens;     ///< bool scalar
-  at::Tensor overflowed;  ///< bool scalar: the loss was finite and a gradient not
-  at::Tensor norm;        ///< of the unscaled gradients, a double scalar
-  at::Tensor unscaling;   ///< the factor without the clip
+  at::Tensor factor;        ///< on the gradients, a double scalar
+  at::Tensor should_apply;  ///< bool scalar
+  at::Tensor overflowed;    ///< bool scalar: the loss was finite and a gradient not
+  at::Tensor norm;          ///< of the unscaled gradients, a double scalar
+  at::Tensor unscaling;     ///< the factor without the clip
 };
 
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `spoiled`: a bool scalar
-/// there, where something else than loss and gradients is not finite. `also`: doubles there, which the host reads with the verdict.
+/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `has_nonfinite_buffer`: a bool scalar
+/// there, where something else than loss and gradients is not finite. `extra`: doubles there, which the host reads with the verdict.
 device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
-                                 at::Tensor const& spoiled = {}, std::vector<at::Tensor> const& also = {});
+                                 at::Tensor const& has_nonfinite_buffer = {}, std::vector<at::Tensor> const& extra = {});
 
 }  // namespace keel::inline KEEL_MODE
 

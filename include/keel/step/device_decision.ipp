@@ -39,7 +39,7 @@ KEEL_BODY std::optional<std::size_t> device_result::first_nonfinite() const {
   return std::nullopt;
 }
 
-KEEL_BODY double squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters) {
+KEEL_BODY double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters) {
   bool const squares = dynamic_cast<torch::optim::AdamW*>(&optimizer) != nullptr ||
                        dynamic_cast<torch::optim::Adam*>(&optimizer) != nullptr ||
                        dynamic_cast<torch::optim::RMSprop*>(&optimizer) != nullptr ||
@@ -49,23 +49,23 @@ KEEL_BODY double squarable_norm(torch::optim::Optimizer& optimizer, parameter_li
   return squares && !are_double ? 1.8e19 : std::numeric_limits<double>::infinity();
 }
 
-KEEL_BODY std::string squarable_words(double norm) {
-  std::ostringstream words;
-  words << "the gradient's norm is " << norm
-        << ", and the square of a float32 above 1.8e19 is infinite in the optimizer's state";
-  return words.str();
+KEEL_BODY std::string describe_unsquarable_norm(double norm) {
+  std::ostringstream message;
+  message << "the gradient's norm is " << norm
+          << ", and the square of a float32 above 1.8e19 is infinite in the optimizer's state";
+  return message.str();
 }
 
-KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason bad_gradient) {
+KEEL_BODY reason skip_reason_of(double loss, double norm, update_limits const& limits, reason nonfinite_gradient_reason) {
   if (!std::isfinite(loss)) return reason::nonfinite_loss;
-  if (!std::isfinite(norm)) return bad_gradient;
+  if (!std::isfinite(norm)) return nonfinite_gradient_reason;
   if (loss > limits.loss) return reason::loss_spike;
   return norm > limits.gradient_norm ? reason::gradient_spike : reason::nonfinite_gradient;
 }
 
 KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss,
-                                           update_limits const& limits, at::Tensor const& spoiled,
-                                           std::vector<at::Tensor> const& also) {
+                                           update_limits const& limits, at::Tensor const& has_nonfinite_buffer,
+                                           std::vector<at::Tensor> const& extra) {
   at::NoGradGuard no_grad;
   auto const open = detail::gradient_access::open(std::move(unscaled));
   std::vector<at::Tensor> defined;
@@ -84,15 +84,16 @@ KEEL_BODY device_decision decide_on_device(gradients<stage::unscaled> unscaled, 
   at::Tensor const loss_is_finite = at::isfinite(loss);
   at::Tensor const norm_is_finite = at::isfinite(norm);
   at::Tensor const within = loss.le(limits.loss).logical_and(norm.le(std::min(limits.gradient_norm, limits.squarable)));
-  at::Tensor happens = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
-  if (spoiled.defined()) happens = happens.logical_and(spoiled.logical_not());
-  at::Tensor const is_spoiled = spoiled.defined() ? spoiled.to(at::kDouble) : at::zeros({}, loss.options());
+  at::Tensor should_apply = loss_is_finite.logical_and(norm_is_finite).logical_and(within);
+  if (has_nonfinite_buffer.defined()) should_apply = should_apply.logical_and(has_nonfinite_buffer.logical_not());
+  at::Tensor const nonfinite_flag =
+      has_nonfinite_buffer.defined() ? has_nonfinite_buffer.to(at::kDouble) : at::zeros({}, loss.options());
   if (std::isfinite(limits.clip)) factor = at::where(norm.gt(limits.clip), factor * (limits.clip / norm), factor);
-  std::vector<at::Tensor> read{at::stack({loss, norm, happens.to(at::kDouble), is_spoiled})};
-  for (at::Tensor const& one : also) read.push_back(one.reshape({-1}));
-  return {device_result(also.empty() ? read.front() : at::cat(read), squares, std::move(parameters)),
+  std::vector<at::Tensor> read{at::stack({loss, norm, should_apply.to(at::kDouble), nonfinite_flag})};
+  for (at::Tensor const& one : extra) read.push_back(one.reshape({-1}));
+  return {device_result(extra.empty() ? read.front() : at::cat(read), squares, std::move(parameters)),
           factor,
-          happens,
+          should_apply,
           loss_is_finite.logical_and(norm_is_finite.logical_not()),
           norm,
           unscaling};

@@ -18,16 +18,17 @@ class device_update final : public update_strategy {
   update_decision decide() override;
   /// Checks and clips on the device, and allocates what the update takes; nothing has changed yet. `loss`: the update's mean, a double
   /// scalar there. `of_ranks`: what it came to on each, where there are several.
-  void decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss, at::Tensor const& of_ranks = {});
+  void decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
+              at::Tensor const& of_ranks = {});
   /// Launches the update.
-  void apply(update_decision& found) override;
+  void apply(update_decision& decision) override;
   /// What became of it. Throws world_error (E25) where its end does not come because another rank is gone.
   update_decision conclude(pending_update update);
 
  private:
   void require_end(device_result const& verdict) const;
   /// The first rank whose loss is not finite, where this rank's own has no name that says more.
-  void name_rank(update_decision& found, std::span<double const> losses) const;
+  void name_rank(update_decision& decision, std::span<double const> losses) const;
 
   update_parts& parts_;
 };

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <keel/core/error.hpp>
 #include <keel/step/device_update.hpp>
-#include <keel/step/shown_gradients.hpp>
+#include <keel/step/exposed_gradients.hpp>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -20,49 +20,49 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY update_decision device_update::decide() {
-  update_decision found = parts_.begin_decision();
-  if (found.skip_reason) return found;
+  update_decision decision = parts_.begin_decision();
+  if (decision.skip_reason) return decision;
   update_sums const& sums = parts_.pass.sums();
   // There is nothing for the device to decide.
   if (!sums.exception.empty() && !parts_.pass.has_gradients()) {
-    found.skip_reason = reason::nonfinite_loss;
-    return found;
+    decision.skip_reason = reason::nonfinite_loss;
+    return decision;
   }
-  decide(found, parts_.pass.complete(), sums.loss.mean_on_device());
-  return found;
+  decide(decision, parts_.pass.complete(), sums.loss.mean_on_device());
+  return decision;
 }
 
-KEEL_BODY void device_update::decide(update_decision& found, gradients<stage::scaled> whole, at::Tensor const& loss,
+KEEL_BODY void device_update::decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
                                      at::Tensor const& of_ranks) {
   auto unscaled = std::move(whole).unscale();
-  parts_.ranks.inside_with_gradients([&] { parts_.engine->prepare(); });
+  parts_.ranks.with_sharded_gradients([&] { parts_.engine->prepare(); });
   parts_.ranks.prepare_update();
-  found.limits = {parts_.guards.spike().loss_limit(), parts_.guards.spike().gradient_norm_limit(),
-                  parts_.clip->norm_limit(parts_.present().clip)};
-  if (double const most = squarable_norm(parts_.optimizer, parts_.parameters); found.limits.clip > most)
-    found.limits.squarable = most;
-  std::vector<at::Tensor> also;
-  if (of_ranks.defined()) also.push_back(of_ranks);
-  if (found.facts.parts.names() != 0) also.push_back(found.facts.parts.means_on_device());
-  device_decision const& decided = found.decided.emplace(
-      decide_on_device(std::move(unscaled), loss, found.limits, parts_.pass.buffers().is_any_spoiled(loss.device()), also));
+  decision.limits = {parts_.guards.spike().loss_limit(), parts_.guards.spike().gradient_norm_limit(),
+                     parts_.clip->norm_limit(parts_.present().clip)};
+  if (double const most = max_squarable_norm(parts_.optimizer, parts_.parameters); decision.limits.clip > most)
+    decision.limits.squarable = most;
+  std::vector<at::Tensor> extra;
+  if (of_ranks.defined()) extra.push_back(of_ranks);
+  if (decision.facts.parts.names() != 0) extra.push_back(decision.facts.parts.means_on_device());
+  device_decision const& decided = decision.decided.emplace(decide_on_device(
+      std::move(unscaled), loss, decision.limits, parts_.pass.buffers().any_nonfinite_on_device(loss.device()), extra));
   // The host waits here for whether the update takes place.
-  if (parts_.observer->reads_gradients() && parts_.read(decided.happens) != 0.0)
+  if (parts_.observer->reads_gradients() && parts_.read(decided.should_apply) != 0.0)
     parts_.show_gradients(parts_.read(decided.norm), unscaled_gradients(parts_.parameters, decided.unscaling));
   auto& layers = parts_.pass.layers();
   if (layers.is_on()) layers.gradients(decided.unscaling);
 }
 
-KEEL_BODY void device_update::apply(update_decision& found) {
+KEEL_BODY void device_update::apply(update_decision& decision) {
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): decide() has made it
-  device_decision& decided = *found.decided;
+  device_decision& decided = *decision.decided;
   parts_.ranks.update([&] {
-    parts_.begin_update(found.facts);
+    parts_.begin_update(decision.facts);
     parts_.half_updated = true;
     parts_.step_optimizer([&] {
-      parts_.ranks.inside_with_gradients([&] { parts_.engine->update_where(decided.happens, decided.factor); });
-      if (parts_.scale_on_device) parts_.scale_on_device->update(decided.happens, decided.overflowed);
-      parts_.pass.buffers().restore_unless(decided.happens);
+      parts_.ranks.with_sharded_gradients([&] { parts_.engine->update_where(decided.should_apply, decided.factor); });
+      if (parts_.scale_on_device) parts_.scale_on_device->update(decided.should_apply, decided.overflowed);
+      parts_.pass.buffers().restore_unless(decided.should_apply);
     });
   });
   parts_.pass.layers().after_update(parts_.begun() + 1);
@@ -70,34 +70,34 @@ KEEL_BODY void device_update::apply(update_decision& found) {
 }
 
 KEEL_BODY update_decision device_update::conclude(pending_update update) {
-  update_decision found{std::move(update.facts)};
+  update_decision decision{std::move(update.facts)};
   if (!update.verdict) {
-    found.skip_reason = update.skip_reason;
-    found.where = std::move(update.where);
-    found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
-    return found;
+    decision.skip_reason = update.skip_reason;
+    decision.where = std::move(update.where);
+    decision.loss = decision.norm = std::numeric_limits<double>::quiet_NaN();
+    return decision;
   }
   require_end(*update.verdict);
-  auto const [loss, norm, applied, spoiled, also] = update.verdict->read();
+  auto const [loss, norm, applied, has_nonfinite_buffer, extra] = update.verdict->read();
   std::size_t const ranks = parts_.ranks.is_shared() ? static_cast<std::size_t>(parts_.ranks.world().size()) : 0;
-  found.facts.parts.put_means(std::span(also).subspan(ranks));
-  found.loss = loss;
-  found.norm = norm;
-  found.was_clipped = norm > update.limits.clip;
-  if (applied) return found;
-  parts_.ranks.inside([&] { parts_.engine->take_back(); });
-  reason why = skip_reason_of(loss, norm, update.limits, parts_.bad_gradient());
-  if (spoiled && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
-  found.skip_reason = why;
+  decision.facts.parts.set_means(std::span(extra).subspan(ranks));
+  decision.loss = loss;
+  decision.norm = norm;
+  decision.was_clipped = norm > update.limits.clip;
+  if (applied) return decision;
+  parts_.ranks.with_sharded_state([&] { parts_.engine->undo_update(); });
+  reason why = skip_reason_of(loss, norm, update.limits, parts_.nonfinite_gradient_reason());
+  if (has_nonfinite_buffer && std::isfinite(loss) && std::isfinite(norm)) why = reason::nonfinite_buffer;
+  decision.skip_reason = why;
   if (why == reason::nonfinite_gradient && std::isfinite(norm) && norm > update.limits.squarable) {
-    found.facts.origin = squarable_words(norm);
+    decision.facts.origin = describe_unsquarable_norm(norm);
   } else if (why == reason::nonfinite_loss) {
-    found.where = found.facts.parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
-    name_rank(found, std::span(also).first(ranks));
-  } else if (why == parts_.bad_gradient()) {
-    if (auto const parameter = update.verdict->first_nonfinite()) found.where = parts_.parameters.names[*parameter];
+    decision.where = decision.facts.parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
+    name_rank(decision, std::span(extra).first(ranks));
+  } else if (why == parts_.nonfinite_gradient_reason()) {
+    if (auto const parameter = update.verdict->first_nonfinite()) decision.where = parts_.parameters.names[*parameter];
   }
-  return found;
+  return decision;
 }
 
 /// The device adds up with those of other ranks, and waits for one that is gone longer than its host does.
@@ -106,24 +106,24 @@ KEEL_BODY void device_update::require_end(device_result const& verdict) const {
   // Ranks of one process have no limit.
   bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
   if (!is_limited || verdict.wait_for(world.timeout())) return;
-  std::string const words = "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) +
-                            ": the device has not ended update " + std::to_string(parts_.updates + 1) + " for " +
-                            std::to_string(world.timeout().count() / 1000) +
-                            " s, in which it adds up with the devices of other ranks: one of them is gone or hanging. Look at "
-                            "what the others said last, and start all of them again.";
-  world.abort(words);
-  throw world_error("E25", words);
+  std::string const message =
+      "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": the device has not ended update " +
+      std::to_string(parts_.updates + 1) + " for " + std::to_string(world.timeout().count() / 1000) +
+      " s, in which it adds up with the devices of other ranks: one of them is gone or hanging. Look at "
+      "what the others said last, and start all of them again.";
+  world.abort(message);
+  throw world_error("E25", message);
 }
 
-KEEL_BODY void device_update::name_rank(update_decision& found, std::span<double const> losses) const {
+KEEL_BODY void device_update::name_rank(update_decision& decision, std::span<double const> losses) const {
   auto const bad = std::find_if(losses.begin(), losses.end(), [](double one) { return !std::isfinite(one); });
   if (bad == losses.end()) return;
   // Only there is anything to be found.
   bool const is_other = std::isfinite(losses[static_cast<std::size_t>(parts_.ranks.world().rank())]);
   std::string const which = "rank " + std::to_string(bad - losses.begin());
-  if (is_other || found.where.empty()) found.where = which;
-  if (is_other && found.facts.origin.empty())
-    found.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+  if (is_other || decision.where.empty()) decision.where = which;
+  if (is_other && decision.facts.origin.empty())
+    decision.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -92,7 +92,7 @@ struct gradient_values {
   void narrow();
   void write();
   /// For a clip policy that looks at more than the joint L2 norm. Throws error (E11) for a sparse gradient, where it looks at elements.
-  void write_whole(clip::settings const& settings);
+  void materialize_for_clip(clip::settings const& settings);
   /// Adds up what a sparse gradient holds of one row more than once.
   void coalesce();
   /// Throws error (E11) for a sparse gradient, of which a clip policy that looks at elements cannot take a look at each.
@@ -206,8 +206,8 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
       values_.factor *= limit / values_.norm;
       values_.clipped = true;
     }
-    if (needs_whole_gradients(settings)) {
-      values_.write_whole(settings);
+    if (needs_materialized_gradients(settings)) {
+      values_.materialize_for_clip(settings);
       values_.clipped = apply_clip<Policy>(values_.parameters, values_.all_gradients(), values_.norm, state, settings);
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
@@ -271,7 +271,7 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   /// The sum of the micro-batches' weights, in this unit.
   double weight() const { return values_.total_weight; }
   /// Other ranks' gradients were added, and all of them weigh so much in this unit.
-  void take_weight(double total) { values_.total_weight = total; }
+  void set_total_weight(double total) { values_.total_weight = total; }
   /// Divides by the loss scale and by the update's weight.
   gradients<stage::unscaled> unscale() && {
     double const divisor = values_.scale * values_.total_weight;
@@ -307,10 +307,10 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
   std::pair<double, double> weights_with(double weight, bool is_term) const;
   /// The same with a loss that is a term of a sum, which nothing divides.
   void add_term(at::Tensor const& loss);
-  /// Around backward passes of the program's own, which end with end_own(): of a mean, or of a sum.
+  /// Around backward passes of the program's own, which end with end_manual_backward(): of a mean, or of a sum.
   void begin_term();
   /// Ends what begin_term() began.
-  void end_own(bool is_sum);
+  void end_manual_backward(bool is_sum);
   /// No micro-batch comes after this.
   gradients<stage::scaled, accumulation::complete> complete() && {
     return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));

@@ -37,7 +37,7 @@ KEEL_BODY void gradient_values::narrow() {
   }
 }
 
-KEEL_BODY void gradient_values::write_whole(clip::settings const& settings) {
+KEEL_BODY void gradient_values::materialize_for_clip(clip::settings const& settings) {
   if (!has_other_order(settings)) require_dense();
   widen();
   write();
@@ -131,7 +131,7 @@ KEEL_BODY void gradients<stage::scaled, accumulation::partial>::begin_term() {
   if (values_.total_weight > 0.0) values_.widen();
 }
 
-KEEL_BODY void gradients<stage::scaled, accumulation::partial>::end_own(bool is_sum) {
+KEEL_BODY void gradients<stage::scaled, accumulation::partial>::end_manual_backward(bool is_sum) {
   separate_gradients(values_.parameters);
   values_.total_weight = is_sum ? 1.0 : values_.total_weight + 1.0;
 }
@@ -178,8 +178,8 @@ KEEL_BODY gradients<stage::clipped> gradients<stage::checked>::clip(clip_mechani
   double const limit = mechanism.norm_limit(settings);
   if (values_.norm > limit) values_.factor *= limit / values_.norm;
   values_.clipped = values_.norm > limit;
-  bool const is_whole = needs_whole_gradients(settings);
-  if (is_whole) values_.write_whole(settings);
+  bool const is_whole = needs_materialized_gradients(settings);
+  if (is_whole) values_.materialize_for_clip(settings);
   std::vector<at::Tensor> const all = is_whole ? values_.all_gradients() : std::vector<at::Tensor>();
   bool const changed = mechanism.clip(values_.parameters, all, values_.norm, settings);
   if (is_whole) values_.clipped = changed;

@@ -9,7 +9,7 @@ class host_update final : public update_strategy {
  public:
   explicit host_update(update_parts& parts) : parts_(parts) {}
   update_decision decide() override;
-  void apply(update_decision& found) override;
+  void apply(update_decision& decision) override;
 
  private:
   update_parts& parts_;

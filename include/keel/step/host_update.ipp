@@ -11,34 +11,34 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY update_decision host_update::decide() {
-  update_decision found = parts_.begin_decision();
-  if (found.skip_reason) return found;
+  update_decision decision = parts_.begin_decision();
+  if (decision.skip_reason) return decision;
   update_sums const& sums = parts_.pass.sums();
   auto const read = [this](at::Tensor const& one) { return parts_.read(one); };
   auto const is_finite = [&](double loss) {
-    found.loss = found.norm = loss;
+    decision.loss = decision.norm = loss;
     if (std::isfinite(loss)) return true;
-    found.skip_reason = reason::nonfinite_loss;
-    found.where = sums.parts.first_nonfinite(read);
+    decision.skip_reason = reason::nonfinite_loss;
+    decision.where = sums.parts.first_nonfinite(read);
     return false;
   };
-  if (!parts_.losses_stay_on_device && !is_finite(sums.loss.mean())) return found;
+  if (!parts_.losses_stay_on_device && !is_finite(sums.loss.mean())) return decision;
   auto result = parts_.pass.complete().unscale().check();
   // The gradients' norm, for which the host waited, came after it.
-  if (parts_.losses_stay_on_device && !is_finite(read(sums.loss.mean_on_device()))) return found;
-  parts_.judge(found, std::move(result));
-  return found;
+  if (parts_.losses_stay_on_device && !is_finite(read(sums.loss.mean_on_device()))) return decision;
+  parts_.judge(decision, std::move(result));
+  return decision;
 }
 
-KEEL_BODY void host_update::apply(update_decision& found) {
+KEEL_BODY void host_update::apply(update_decision& decision) {
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): an update that is not skipped has them
-  gradients<stage::clipped>& clipped = *found.clipped;
-  found.was_clipped = clipped.clipped();
+  gradients<stage::clipped>& clipped = *decision.clipped;
+  decision.was_clipped = clipped.clipped();
   parts_.ranks.update([&] {
-    parts_.begin_update(found.facts);
+    parts_.begin_update(decision.facts);
     parts_.clip->commit();
     parts_.half_updated = true;
-    parts_.step_optimizer([&] { parts_.ranks.inside_with_gradients([&] { std::move(clipped).step(parts_.optimizer); }); });
+    parts_.step_optimizer([&] { parts_.ranks.with_sharded_gradients([&] { std::move(clipped).step(parts_.optimizer); }); });
   });
   parts_.pass.layers().after_update(parts_.updates + 1);
   parts_.repeated.take(parts_.optimizer, parts_.parameters);

@@ -33,7 +33,7 @@ class step_observer {
   /// How much of the layers, of the update that begins.
   virtual layer_detail watches_layers() const { return layer_detail::none; }
   /// An update that is not finite is looked into, where the recipe keeps incidents.
-  virtual bool looks_into_incidents() const { return true; }
+  virtual bool traces_incidents() const { return true; }
   /// The recipe as the rules judge it: with what the observer's run adds.
   virtual config judged(config const& value) const { return value; }
 };

@@ -48,31 +48,31 @@ class field_cursor {
   std::size_t next_ = 0;
 };
 
-/// `OfTensor` is made of a tensor and stands for it; a value is copied.
-template <class OfTensor, class Field>
-std::any take_field(Field& field);
-template <class OfTensor, class State>
-field_list take_fields(State& state) {
+/// `TensorCapture` is made of a tensor and stands for it; a value is copied.
+template <class TensorCapture, class Field>
+std::any capture_field(Field& field);
+template <class TensorCapture, class State>
+field_list capture_fields(State& state) {
   field_list taken;
-  for_each_field(state, [&](char const* name, auto& field) { taken.emplace_back(name, take_field<OfTensor>(field)); });
+  for_each_field(state, [&](char const* name, auto& field) { taken.emplace_back(name, capture_field<TensorCapture>(field)); });
   return taken;
 }
-template <class OfTensor, class Field>
-std::any take_field(Field& field) {
+template <class TensorCapture, class Field>
+std::any capture_field(Field& field) {
   constexpr field_kind kind = kind_of_field<Field>;
   if constexpr (kind == field_kind::tensor) {
-    return OfTensor(field);
+    return TensorCapture(field);
   } else if constexpr (holds_values<Field>) {
     return field;
   } else if constexpr (kind == field_kind::nested) {
-    return take_fields<OfTensor>(field);
+    return capture_fields<TensorCapture>(field);
   } else if constexpr (kind == field_kind::map) {
     field_list elements;
-    for (auto& [key, element] : field) elements.emplace_back(key, take_field<OfTensor>(element));
+    for (auto& [key, element] : field) elements.emplace_back(key, capture_field<TensorCapture>(element));
     return elements;
   } else {
     std::vector<std::any> elements;
-    for (auto& element : elements_of(field)) elements.push_back(take_field<OfTensor>(element));
+    for (auto& element : elements_of(field)) elements.push_back(capture_field<TensorCapture>(element));
     return elements;
   }
 }
@@ -131,7 +131,7 @@ struct tensor_copy {
 
   explicit tensor_copy(at::Tensor const& tensor)
       : live(tensor), values(tensor.defined() ? tensor.detach().clone() : at::Tensor()) {}
-  void put_back(at::Tensor& field) const {
+  void restore(at::Tensor& field) const {
     field = live;
     if (!field.defined()) return;
     // An expanded tensor cannot be written to.
@@ -145,35 +145,35 @@ struct tensor_copy {
 };
 
 template <class Field>
-void put_back_field(std::any const& copy, Field& field);
+void restore_field(std::any const& copy, Field& field);
 template <class State>
-void put_back_fields(field_list const& copies, State& state) {
+void restore_fields(field_list const& copies, State& state) {
   field_cursor at(copies);
   for_each_field(state, [&](char const* name, auto& field) {
     std::any const* const copy = at.find(name);
-    if (copy != nullptr && copy->has_value()) put_back_field(*copy, field);
+    if (copy != nullptr && copy->has_value()) restore_field(*copy, field);
   });
 }
 template <class Field>
-void put_back_field(std::any const& copy, Field& field) {
+void restore_field(std::any const& copy, Field& field) {
   constexpr field_kind kind = kind_of_field<Field>;
   if constexpr (kind == field_kind::tensor) {
-    std::any_cast<tensor_copy const&>(copy).put_back(field);
+    std::any_cast<tensor_copy const&>(copy).restore(field);
   } else if constexpr (holds_values<Field>) {
     field = std::any_cast<Field const&>(copy);
   } else if constexpr (kind == field_kind::nested) {
-    put_back_fields(std::any_cast<field_list const&>(copy), field);
+    restore_fields(std::any_cast<field_list const&>(copy), field);
   } else if constexpr (kind == field_kind::map) {
     auto const& elements = std::any_cast<field_list const&>(copy);
     std::erase_if(field, [&](auto const& present) {
       return !std::ranges::binary_search(elements, present.first, field.key_comp(), &field_list::value_type::first);
     });
-    for (auto const& [key, element] : elements) put_back_field(element, field.try_emplace(key).first->second);
+    for (auto const& [key, element] : elements) restore_field(element, field.try_emplace(key).first->second);
   } else {
     auto const& elements = std::any_cast<std::vector<std::any> const&>(copy);
     resize_list(field, elements.size());
     auto const live = elements_of(field);
-    for (std::size_t i = 0; i < live.size(); ++i) put_back_field(elements[i], live[i]);
+    for (std::size_t i = 0; i < live.size(); ++i) restore_field(elements[i], live[i]);
   }
 }
 
@@ -187,7 +187,7 @@ class field_marks {
   template <class State>
   static field_marks of(State& state) {
     field_marks marks;
-    marks.fields_ = detail::take_fields<tensor_mark>(state);
+    marks.fields_ = detail::capture_fields<tensor_mark>(state);
     return marks;
   }
 
@@ -204,25 +204,25 @@ class field_copies {
   static field_copies of(State& state) {
     field_copies copies;
     at::NoGradGuard no_grad;
-    copies.fields_ = detail::take_fields<detail::tensor_copy>(state);
+    copies.fields_ = detail::capture_fields<detail::tensor_copy>(state);
     return copies;
   }
   /// Fields that changed since `marks` are not put back any more.
   template <class State>
-  void leave_changed(field_marks const& marks, State& state) {
-    leave_changed(marks.fields_, fields_, state);
+  void exclude_changed(field_marks const& marks, State& state) {
+    exclude_changed(marks.fields_, fields_, state);
   }
   /// Tensors that were written in place get their values back, and those that were replaced come back themselves. Allocates
   /// nothing on a device: this may follow an out-of-memory.
   template <class State>
-  void put_back(State& state) const {
+  void restore(State& state) const {
     at::NoGradGuard no_grad;
-    detail::put_back_fields(fields_, state);
+    detail::restore_fields(fields_, state);
   }
 
  private:
   template <class State>
-  static void leave_changed(detail::field_list const& marks, detail::field_list& copies, State& state) {
+  static void exclude_changed(detail::field_list const& marks, detail::field_list& copies, State& state) {
     detail::field_cursor mark_at(marks);
     detail::field_cursor copy_at(copies);
     detail::for_each_field(state, [&]<class Field>(char const* name, Field& field) {
@@ -231,7 +231,7 @@ class field_copies {
       if (copy == nullptr || !copy->has_value()) return;
       if constexpr (detail::kind_of_field<Field> == detail::field_kind::nested) {
         if (mark != nullptr) {
-          leave_changed(std::any_cast<detail::field_list const&>(*mark), std::any_cast<detail::field_list&>(*copy), field);
+          exclude_changed(std::any_cast<detail::field_list const&>(*mark), std::any_cast<detail::field_list&>(*copy), field);
           return;
         }
       }
@@ -248,13 +248,13 @@ class program_state {
   virtual ~program_state() = default;
   virtual bool empty() const = 0;
   virtual std::vector<field_copies> take() = 0;
-  virtual void put_back(std::vector<field_copies> const& copies) = 0;
+  virtual void restore(std::vector<field_copies> const& copies) = 0;
   /// Also what updates leave alone, for a look at the update that nothing may be left of.
-  virtual std::vector<field_copies> take_all() = 0;
-  virtual void put_back_all(std::vector<field_copies> const& copies) = 0;
-  virtual std::vector<field_marks> take_marks() = 0;
+  virtual std::vector<field_copies> capture_all() = 0;
+  virtual void restore_all(std::vector<field_copies> const& copies) = 0;
+  virtual std::vector<field_marks> capture_marks() = 0;
   /// Fields that changed since `marks` are not put back.
-  virtual void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) = 0;
+  virtual void exclude_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) = 0;
 
  protected:
   program_state() = default;
@@ -263,17 +263,17 @@ class program_state {
 };
 
 /// What happens while it lives leaves the state of updates as it was; null: there is none.
-class unchanged_program_state {
+class program_state_guard {
  public:
-  explicit unchanged_program_state(program_state* state) : state_(state != nullptr && !state->empty() ? state : nullptr) {
-    if (state_ != nullptr) taken_ = state_->take();
+  explicit program_state_guard(program_state* state) : state_(state != nullptr && !state->empty() ? state : nullptr) {
+    if (state_ != nullptr) saved_copies_ = state_->take();
   }
-  unchanged_program_state(unchanged_program_state const&) = delete;
-  unchanged_program_state& operator=(unchanged_program_state const&) = delete;
-  ~unchanged_program_state() noexcept(false) {
+  program_state_guard(program_state_guard const&) = delete;
+  program_state_guard& operator=(program_state_guard const&) = delete;
+  ~program_state_guard() noexcept(false) {
     if (state_ == nullptr) return;
     try {
-      state_->put_back(taken_);
+      state_->restore(saved_copies_);
     } catch (std::exception const&) {
       // An exception that is on its way says more.
       if (std::uncaught_exceptions() == unwinding_) throw;
@@ -282,7 +282,7 @@ class unchanged_program_state {
 
  private:
   program_state* state_;
-  std::vector<field_copies> taken_;
+  std::vector<field_copies> saved_copies_;
   int unwinding_ = std::uncaught_exceptions();
 };
 

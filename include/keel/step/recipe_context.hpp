@@ -18,7 +18,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Its address stands for a type of batch and whether its loss comes with a weight.
 template <class Batch, bool Weighted>
-inline constexpr char kind_of_batch = 0;
+inline constexpr char batch_kind_tag = 0;
 
 /// What a recipe's types bring: its rules, the program's own among them, and what the types of model and optimizer say of themselves.
 struct recipe_rules {
@@ -58,8 +58,8 @@ class recipe_context {
   /// Rules about the data, asked again where the kind of batch changes. Throws recipe_error.
   template <class Batch, bool Weighted>
   void require_data_fits() {
-    if (judged_ != &kind_of_batch<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
-    judged_ = &kind_of_batch<Batch, Weighted>;
+    if (judged_ != &batch_kind_tag<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
+    judged_ = &batch_kind_tag<Batch, Weighted>;
   }
 
  private:

@@ -27,7 +27,7 @@ KEEL_BODY run_facts facts_of_run(torch::optim::Optimizer& optimizer, parameter_l
           .bfloat16_kernels = precision != precision::kind::bf16 || environment.computes_in_bfloat16(parameters.device),
           .device = kind,
           .is_part = is_part,
-          .is_length_open = updates == run_facts::length_of_batches};
+          .is_length_pending = updates == run_facts::length_of_batches};
 }
 
 KEEL_BODY recipe_context::recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer,
@@ -35,7 +35,7 @@ KEEL_BODY recipe_context::recipe_context(recipe_rules const& rules, torch::optim
                                          std::int64_t ranks, step_environment const& environment)
     : rules_(rules), value_(judged) {
   value_.model = value_.model | parameters.seen | rules.model;
-  value_.optimizer = value_.optimizer | seen_facts(optimizer) | rules.optimizer;
+  value_.optimizer = value_.optimizer | inspect_optimizer(optimizer) | rules.optimizer;
   value_.run =
       facts_of_run(optimizer, parameters, updates, rules.recipe.precision.kind, ranks, judged.run.is_part, environment);
   rules_.require_unbroken(value_);
@@ -44,7 +44,7 @@ KEEL_BODY recipe_context::recipe_context(recipe_rules const& rules, torch::optim
 KEEL_BODY void recipe_context::set_length(std::int64_t updates) {
   run_facts run = value_.run;
   run.updates = updates;
-  run.is_length_open = false;
+  run.is_length_pending = false;
   change(value_, run);
 }
 

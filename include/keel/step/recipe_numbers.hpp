@@ -9,7 +9,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Puts the numbers into a configuration. Throws recipe_error (E22) that names each one that was not given, that the recipe does not
 /// leave open, or that is not a number of its kind.
-void take_numbers(config& to, numbers const& all);
+void apply_numbers(config& to, numbers const& all);
 
 /// Changes numbers while a run goes on: those that every update reads again. Throws recipe_error (E22) that names each other one, each that
 /// the recipe does not leave open, and each that is not a number of its kind.
@@ -23,9 +23,9 @@ class recipe_numbers {
  public:
   /// Of a recipe that leaves none open.
   explicit recipe_numbers(config const& recipe) : recipe_(recipe), value_(recipe), present_(recipe) {}
-  /// Throws recipe_error (E22) as take_numbers.
+  /// Throws recipe_error (E22) as apply_numbers.
   recipe_numbers(config const& recipe, numbers const& all) : recipe_(recipe), value_(recipe), present_(recipe) {
-    take_numbers(value_, all);
+    apply_numbers(value_, all);
     present_ = value_;
   }
   bool are_open() const { return recipe_.given > 0; }

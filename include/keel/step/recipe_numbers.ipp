@@ -10,14 +10,14 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY void take_numbers(config& to, numbers const& all) {
+KEEL_BODY void apply_numbers(config& to, numbers const& all) {
   std::string missing, unwanted, wrong;
   give(to, all, [&](number_fault fault, char const* name) {
     std::string& names = fault == number_fault::missing ? missing : fault == number_fault::unwanted ? unwanted : wrong;
     names += (names.empty() ? "." : ", .") + std::string(name);
   });
-  std::string words;
-  auto const add = [&](std::string const& sentence) { words += (words.empty() ? "" : "\n") + sentence; };
+  std::string message;
+  auto const add = [&](std::string const& sentence) { message += (message.empty() ? "" : "\n") + sentence; };
   if (!missing.empty())
     add("the recipe leaves " + missing + " to the program, and the program does not give it. Give each a number.");
   if (!unwanted.empty()) {
@@ -26,13 +26,13 @@ KEEL_BODY void take_numbers(config& to, numbers const& all) {
   }
   if (!wrong.empty())
     add(wrong + " is not a number of its kind: a count is a whole number that fits, and NaN is not a number. Change it.");
-  if (!words.empty()) throw recipe_error("E22", words);
+  if (!message.empty()) throw recipe_error("E22", message);
 }
 
 KEEL_BODY void change_numbers(config& present, config const& recipe, numbers const& some) {
   numbers left = some;
-  std::string words;
-  auto const add = [&](std::string const& sentence) { words += (words.empty() ? "" : "\n") + sentence; };
+  std::string message;
+  auto const add = [&](std::string const& sentence) { message += (message.empty() ? "" : "\n") + sentence; };
   auto const change = [&](given_value numbers::* member, char const* name, auto const& in_recipe, auto& to) {
     given_value const number = std::exchange(left.*member, {});
     if (!number.is_there()) return;
@@ -52,7 +52,7 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
           " is fixed when the run begins; .accumulate and .clip can change. Give it to the constructor, or let a schedule say "
           "it.");
   }
-  if (!words.empty()) throw recipe_error("E22", words);
+  if (!message.empty()) throw recipe_error("E22", message);
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -24,15 +24,15 @@ class replicated_update final : public update_strategy {
   /// while that runs.
   void agree_in_backward();
   update_decision decide() override;
-  void apply(update_decision& found) override;
+  void apply(update_decision& decision) override;
 
  private:
   /// Of the update that is being decided.
   struct agreement {
-    window_of_ranks all;
+    update_summary all;
     std::optional<gradients<stage::scaled>> whole;  ///< where this rank's loss is finite, or on the device
     // There, of several ranks.
-    at::Tensor mine, named;
+    at::Tensor local, named;
     at::Tensor losses;  ///< of each rank, by its weight
   };
 
@@ -40,18 +40,18 @@ class replicated_update final : public update_strategy {
   bool is_sum() const { return parts_.recipe().accumulate.sum; }
   bool on_device() const { return parts_.decides_on_device; }
   template <class Loss>
-  Loss mean_of(Loss const& loss, window_of_ranks const& all) const {
+  Loss mean_of(Loss const& loss, update_summary const& all) const {
     return is_sum() ? loss : loss / all.loss_weight;
   }
   /// The host knows that a loss is not finite, without a look at the device.
-  bool is_lost() const { return on_device() && !sums().exception.empty(); }
+  bool has_nonfinite_loss() const { return on_device() && !sums().exception.empty(); }
 
   /// `loss`: of this rank, where its host knows it.
-  window_of_ranks window_of(double loss, double loss_weight, double unit, double weight) const;
+  update_summary make_update_summary(double loss, double loss_weight, double unit, double weight) const;
   void begin_agreement(loss_accumulator const& tally, double weight);
   agreement agree();
   /// What the host knows of it is the same on all ranks.
-  void skip(update_decision& found, agreement const& of_ranks) const;
+  void skip(update_decision& decision, agreement const& of_ranks) const;
   /// What the sums of losses on the devices need: one of them that found no memory between two would leave the others in the second.
   void prepare_losses(agreement& of_ranks) const;
   /// Of all ranks, a double scalar there, and the named ones among the update's facts.

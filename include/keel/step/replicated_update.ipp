@@ -25,53 +25,57 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void replicated_update::agree_in_backward() {
   // A micro-batch that is cut has several backward passes, and a hook behind it may look at gradients or be in a collective.
-  bool const is_alone = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
+  bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
-  if (!parts_.ranks.is_shared() || !is_known || !is_alone) return;
-  parts_.pass.call_before_backward([this](loss_accumulator const& tally, double weight) { begin_agreement(tally, weight); });
+  if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;
+  parts_.pass.set_before_backward_hook(
+      [this](loss_accumulator const& tally, double weight) { begin_agreement(tally, weight); });
 }
 
 KEEL_BODY update_decision replicated_update::decide() {
   agreement of_ranks = agree();
-  window_of_ranks const& all = of_ranks.all;
+  update_summary const& all = of_ranks.all;
   bool const counts = all.loss_weight > 0.0;
   if (counts && all.is_finite()) abort_peers_on_exception([&] { parts_.ranks.sum_gradients(); });
   require_declared_update(parts_.present().accumulate, parts_.micro_batches, all.rows, parts_.is_first());
-  update_decision found{{parts_.scaler.factor(), 0.0, all.tokens, all.rows, on_device()}};
-  found.facts.parts = sums().parts;
-  found.facts.origin = origin_of(sums());
+  update_decision decision{{parts_.scaler.factor(), 0.0, all.tokens, all.rows, on_device()}};
+  decision.facts.parts = sums().parts;
+  decision.facts.origin = origin_of(sums());
   if (!counts || !all.is_finite()) {
-    skip(found, of_ranks);
-    return found;
+    skip(decision, of_ranks);
+    return decision;
   }
   abort_peers_on_exception([&] { parts_.ranks.share_buffers(); });
   // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
   // Of a sum each micro-batch is one term; a rank whose rows all count for nothing has none.
-  of_ranks.whole->take_weight(is_sum() ? 1.0 : all.weight);
+  of_ranks.whole->set_total_weight(is_sum() ? 1.0 : all.weight);
   if (on_device()) {
     notify_before_gather([&] {
-      at::Tensor const loss = loss_on_device(found.facts, of_ranks);
-      device_.decide(found, std::move(*of_ranks.whole), loss, of_ranks.losses);
+      at::Tensor const loss = loss_on_device(decision.facts, of_ranks);
+      device_.decide(decision, std::move(*of_ranks.whole), loss, of_ranks.losses);
     });
-    return found;
+    return decision;
   }
-  found.loss = found.norm = mean_of(all.loss, all);
+  decision.loss = decision.norm = mean_of(all.loss, all);
   if (all.names != 0 && parts_.ranks.is_shared()) {
     std::vector<double> named = sums().parts.sums([this](at::Tensor const& one) { return parts_.read(one); }, is_sum());
     parts_.ranks.sum(named);
-    found.facts.parts.put(named, is_sum());
+    decision.facts.parts.put(named, is_sum());
   }
   notify_before_gather([&] {
-    parts_.judge(found, std::move(*of_ranks.whole).unscale().check());
-    if (found.clipped) found.clipped->write_for(parts_.optimizer);
+    parts_.judge(decision, std::move(*of_ranks.whole).unscale().check());
+    if (decision.clipped) decision.clipped->write_for(parts_.optimizer);
   });
   // NOLINTEND(bugprone-unchecked-optional-access)
-  return found;
+  return decision;
 }
 
-KEEL_BODY void replicated_update::apply(update_decision& found) { on_device() ? device_.apply(found) : host_.apply(found); }
+KEEL_BODY void replicated_update::apply(update_decision& decision) {
+  on_device() ? device_.apply(decision) : host_.apply(decision);
+}
 
-KEEL_BODY window_of_ranks replicated_update::window_of(double loss, double loss_weight, double unit, double weight) const {
+KEEL_BODY update_summary replicated_update::make_update_summary(double loss, double loss_weight, double unit,
+                                                                double weight) const {
   double const counted = is_sum() && loss_weight > 0.0 ? 1.0 : loss_weight;
   return {.loss = on_device() || counted == 0.0 ? 0.0 : loss * counted,
           .loss_weight = counted,
@@ -80,7 +84,7 @@ KEEL_BODY window_of_ranks replicated_update::window_of(double loss, double loss_
           .rows = sums().rows,
           .tokens = sums().tokens,
           .updates = parts_.attempted(),
-          .nonfinite_on = on_device() || std::isfinite(loss) ? -1 : parts_.ranks.world().rank(),
+          .first_nonfinite_rank = on_device() || std::isfinite(loss) ? -1 : parts_.ranks.world().rank(),
           .names = sums().parts.names(),
           .on_device = on_device()};
 }
@@ -88,19 +92,20 @@ KEEL_BODY window_of_ranks replicated_update::window_of(double loss, double loss_
 KEEL_BODY void replicated_update::begin_agreement(loss_accumulator const& tally, double weight) {
   auto const [unit, total] = parts_.pass.weights_with(weight);
   if (on_device()) {
-    if (!is_lost()) parts_.ranks.begin_agreement(window_of(0.0, sums().loss.weight + tally.weight, unit, total));
+    if (!has_nonfinite_loss())
+      parts_.ranks.begin_agreement(make_update_summary(0.0, sums().loss.weight + tally.weight, unit, total));
     return;
   }
   loss_accumulator loss = sums().loss;
   is_sum() ? loss.add_term(tally) : loss.add(tally);
-  if (std::isfinite(loss.mean())) parts_.ranks.begin_agreement(window_of(loss.mean(), loss.weight, unit, total));
+  if (std::isfinite(loss.mean())) parts_.ranks.begin_agreement(make_update_summary(loss.mean(), loss.weight, unit, total));
 }
 
 KEEL_BODY replicated_update::agreement replicated_update::agree() {
   agreement of_ranks;
-  if (is_lost()) {
-    window_of_ranks lost = window_of(0.0, sums().loss.weight, 0.0, 0.0);
-    lost.nonfinite_on = parts_.ranks.world().rank();
+  if (has_nonfinite_loss()) {
+    update_summary lost = make_update_summary(0.0, sums().loss.weight, 0.0, 0.0);
+    lost.first_nonfinite_rank = parts_.ranks.world().rank();
     of_ranks.all = parts_.ranks.agree(lost);
     return of_ranks;
   }
@@ -110,54 +115,54 @@ KEEL_BODY replicated_update::agreement replicated_update::agree() {
   } else if (!on_device()) {
     if (sums().loss.is_on_device()) loss = parts_.read(sums().loss.mean_on_device());
     if (!std::isfinite(loss)) {
-      of_ranks.all = parts_.ranks.agree(window_of(loss, sums().loss.weight, 0.0, 0.0));
+      of_ranks.all = parts_.ranks.agree(make_update_summary(loss, sums().loss.weight, 0.0, 0.0));
       return of_ranks;
     }
   }
   replication::require_dense(parts_.parameters);
   if (on_device() && parts_.ranks.is_shared()) prepare_losses(of_ranks);
   auto const& whole = of_ranks.whole.emplace(parts_.pass.complete());
-  of_ranks.all = parts_.ranks.agree(window_of(loss, sums().loss.weight, whole.unit(), whole.weight()));
+  of_ranks.all = parts_.ranks.agree(make_update_summary(loss, sums().loss.weight, whole.unit(), whole.weight()));
   return of_ranks;
 }
 
-KEEL_BODY void replicated_update::skip(update_decision& found, agreement const& of_ranks) const {
-  window_of_ranks const& all = of_ranks.all;
-  found.loss = found.norm = mean_of(all.loss, all);
-  if (all.nonfinite_on < 0 && all.loss_weight == 0.0) {
-    found.skip_reason = reason::zero_weight;
-    found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
+KEEL_BODY void replicated_update::skip(update_decision& decision, agreement const& of_ranks) const {
+  update_summary const& all = of_ranks.all;
+  decision.loss = decision.norm = mean_of(all.loss, all);
+  if (all.first_nonfinite_rank < 0 && all.loss_weight == 0.0) {
+    decision.skip_reason = reason::zero_weight;
+    decision.loss = decision.norm = std::numeric_limits<double>::quiet_NaN();
     return;
   }
-  found.skip_reason = reason::nonfinite_loss;
-  found.where = sums().parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
+  decision.skip_reason = reason::nonfinite_loss;
+  decision.where = sums().parts.first_nonfinite([this](at::Tensor const& one) { return parts_.read(one); });
   if (!parts_.ranks.is_shared()) return;
-  std::string const which = "rank " + std::to_string(std::max(all.nonfinite_on, 0));
-  if (found.where.empty()) found.where = which;
+  std::string const which = "rank " + std::to_string(std::max(all.first_nonfinite_rank, 0));
+  if (decision.where.empty()) decision.where = which;
   // Only there is anything to be found.
   if (of_ranks.whole)
-    found.facts.origin = on_device() ? "the loss function of " + which + " threw behind a value that is not finite"
-                                     : "the loss of " + which + " is not finite, and this rank's is";
+    decision.facts.origin = on_device() ? "the loss function of " + which + " threw behind a value that is not finite"
+                                        : "the loss of " + which + " is not finite, and this rank's is";
 }
 
 KEEL_BODY void replicated_update::prepare_losses(agreement& of_ranks) const {
   at::NoGradGuard const no_grad;
   // A rank whose rows all count for nothing has no loss.
   auto const zero = [this] { return at::zeros({1}, parts_.parameters.tensors.front().options().dtype(at::kDouble)); };
-  of_ranks.mine =
+  of_ranks.local =
       sums().loss.is_on_device() ? (sums().loss.mean_on_device() * (is_sum() ? 1.0 : sums().loss.weight)).reshape({1}) : zero();
-  of_ranks.losses = at::empty({parts_.ranks.world().size()}, of_ranks.mine.options());
-  if (sums().parts.names() != 0) of_ranks.named = sums().parts.sums_on_device(of_ranks.mine.device(), is_sum());
+  of_ranks.losses = at::empty({parts_.ranks.world().size()}, of_ranks.local.options());
+  if (sums().parts.names() != 0) of_ranks.named = sums().parts.sums_on_device(of_ranks.local.device(), is_sum());
 }
 
 KEEL_BODY at::Tensor replicated_update::loss_on_device(update_facts& facts, agreement& of_ranks) const {
   if (!parts_.ranks.is_shared()) return sums().loss.mean_on_device();
   at::NoGradGuard const no_grad;
   auto const& world = parts_.ranks.world();
-  if (auto const under_way = begin_all_gather(world, of_ranks.mine, of_ranks.losses)) under_way->wait();
+  if (auto const pending = begin_all_gather(world, of_ranks.local, of_ranks.losses)) pending->wait();
   if (of_ranks.all.names != 0) {
     all_reduce(world, of_ranks.named);
-    facts.parts.put_on_device(of_ranks.named, is_sum());
+    facts.parts.set_sums_on_device(of_ranks.named, is_sum());
   }
   return mean_of(of_ranks.losses.sum(), of_ranks.all);
 }
@@ -172,7 +177,7 @@ KEEL_BODY void replicated_update::notify_before_gather(c10::function_ref<void()>
 
 KEEL_BODY void replicated_update::abort_peers_on_exception(c10::function_ref<void()> run) {
   parts_.ranks.abort_peers_on_exception(run, [this](std::exception const& thrown) {
-    return dynamic_cast<memory_of_other_rank const*>(&thrown) != nullptr || (parts_.has_ladder() && is_out_of_memory(thrown));
+    return dynamic_cast<out_of_memory_on_peer const*>(&thrown) != nullptr || (parts_.has_ladder() && is_out_of_memory(thrown));
   });
 }
 

@@ -7,7 +7,7 @@
 #include <keel/core/batch.hpp>
 #include <keel/core/error.hpp>
 #include <keel/policy/facts.hpp>
-#include <keel/recipe/admitted.hpp>
+#include <keel/recipe/validated.hpp>
 #include <string>
 #include <vector>
 
@@ -15,9 +15,9 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// A recipe with the facts of the types that it is used with; judged like a recipe.
 template <class Recipe, class Model, class Optimizer>
-struct with_facts {};
+struct recipe_with_types {};
 template <class Recipe, class Batch, bool Weighted>
-struct with_batch_facts {};
+struct recipe_with_batch {};
 
 /// What the facts of types are judged by.
 template <class Recipe>
@@ -51,10 +51,10 @@ constexpr config with_batch(config value) {
 namespace keel {
 
 template <class Recipe, class Model, class Optimizer>
-inline constexpr config config_of<detail::with_facts<Recipe, Model, Optimizer>> =
+inline constexpr config config_of<detail::recipe_with_types<Recipe, Model, Optimizer>> =
     detail::with_types<Recipe, Model, Optimizer>(config_of<Recipe>);
 template <class Recipe, class Batch, bool Weighted>
-inline constexpr config config_of<detail::with_batch_facts<Recipe, Batch, Weighted>> =
+inline constexpr config config_of<detail::recipe_with_batch<Recipe, Batch, Weighted>> =
     detail::with_batch<Recipe, Batch, Weighted>(config_of<Recipe>);
 
 }  // namespace keel
@@ -64,8 +64,9 @@ namespace keel::inline KEEL_MODE {
 /// Does not compile if the types of model and optimizer break a rule that the recipe alone keeps.
 template <class Recipe, class Model, class Optimizer>
 constexpr void require_types_fit() {
-  if constexpr (!std::same_as<Recipe, detail::inert>) {
-    [[maybe_unused]] detail::verdict_of<detail::with_facts<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>> said;
+  if constexpr (!std::same_as<Recipe, detail::rejected_recipe>) {
+    [[maybe_unused]] detail::verdict_of<detail::recipe_with_types<Recipe, Model, Optimizer>, detail::with_types_of<Recipe>>
+        said;
   }
 }
 
@@ -73,7 +74,7 @@ constexpr void require_types_fit() {
 /// What one call does not break may still be accepted for the sake of another.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
-  [[maybe_unused]] detail::verdict_of<detail::with_batch_facts<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
+  [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;
 }
 
 /// Throws recipe_error with the first broken rule's id and all broken rules' sentences, one a line.

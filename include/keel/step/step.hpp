@@ -13,16 +13,16 @@
 #include <cstdint>
 #include <keel/collective/world_of_ranks.hpp>
 #include <keel/config/numbers.hpp>
-#include <keel/step/step_of.hpp>
-#include <keel/step/world_for.hpp>
+#include <keel/step/checked_world.hpp>
+#include <keel/step/typed_step.hpp>
 
 namespace keel::inline KEEL_MODE {
 
-/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::step_of
+/// The guarded update of a recipe. A recipe that breaks a rule is a compile error, one a rule. The calls are those of detail::typed_step
 /// and detail::step_engine. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = step_environment>
-class step final : public detail::step_of<Recipe, Environment, detail::at_step> {
-  using base = detail::step_of<Recipe, Environment, detail::at_step>;
+class step final : public detail::typed_step<Recipe, Environment, detail::step_entry> {
+  using base = detail::typed_step<Recipe, Environment, detail::step_entry>;
   using recipe = typename base::recipe;
   static constexpr bool has_open_numbers = detail::leaves_numbers_open<recipe>;
 
@@ -53,14 +53,14 @@ class step final : public detail::step_of<Recipe, Environment, detail::at_step> 
        step_observer& observer = no_observer())
     requires(!has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>), updates, observer,
-             detail::world_for<Recipe, base::takes_several>(world)) {}
+             detail::checked_world<Recipe, base::accepts_world>(world)) {}
   /// The same for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, numbers const& all, std::int64_t updates = 0,
        step_observer& observer = no_observer())
     requires(has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), updates, observer,
-             detail::world_for<Recipe, base::takes_several>(world)) {}
+             detail::checked_world<Recipe, base::accepts_world>(world)) {}
   /// Rejected (Z08): which of the two would be guarded?
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   step(Model& model, First& first, Second&, std::int64_t = 0) : step(model, first) {

@@ -11,11 +11,11 @@
 
 #include <cstdint>
 #include <keel/core/outcome.hpp>
+#include <keel/step/any_micro_batch.hpp>
 #include <keel/step/device_update.hpp>
 #include <keel/step/host_update.hpp>
-#include <keel/step/own_backward.hpp>
+#include <keel/step/manual_backward.hpp>
 #include <keel/step/replicated_update.hpp>
-#include <keel/step/taken_batch.hpp>
 #include <keel/step/update_parts.hpp>
 #include <keel/step/update_replay.hpp>
 #include <optional>
@@ -26,7 +26,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// What a keel::step does whatever its recipe's types are. All ranks make the same calls; an observer's calls come from within
 /// them.
-class step_engine : public own_backward_runner {
+class step_engine : public manual_backward_host {
  public:
   /// As update_parts.
   step_engine(torch::nn::Module& model, torch::optim::Optimizer& optimizer, recipe_numbers const& numbers,
@@ -52,9 +52,9 @@ class step_engine : public own_backward_runner {
   bool refreeze_last_group();
 
   /// In the place of the observer that it was built with; outlives this.
-  void observe_with(step_observer& observer) { parts_.observer = &observer; }
+  void set_observer(step_observer& observer) { parts_.observer = &observer; }
   /// Tells the observer what was found in layers, and waits for what is on its way.
-  void finish_layers() { show_layers(true); }
+  void flush_layer_metrics() { show_layers(true); }
   /// State of the program that an update which does not take place leaves as it was; it outlives the step.
   void restore_on_skip(program_state& state) { parts_.pass.restore_on_skip(state); }
   /// Another model that loss functions run through, whose buffers an update that does not take place leaves as they were too.
@@ -94,7 +94,7 @@ class step_engine : public own_backward_runner {
   /// Factor on the next update's loss.
   double loss_scale() const { return parts_.scaler.factor(); }
   /// Runs an update again that was read from a file, and leaves everything as it is. `forward` as keel::update_trace takes it.
-  traced_update replay(kept_update const& kept, update_trace::forward_pass const& forward, replay_settings settings);
+  traced_update replay(update_inputs const& kept, update_trace::forward_pass const& forward, replay_settings settings);
   /// The optimizer threw inside its step: parameters may be partly updated, and only a checkpoint is consistent.
   bool is_half_updated() const { return parts_.half_updated; }
   /// How far the open update came, or the last one if it was dropped; nothing where memory is not counted.
@@ -137,15 +137,15 @@ class step_engine : public own_backward_runner {
   void visit(state_reader& archive);
 
   // A micro-batch whose backward passes the program runs.
-  void begin_own() override;
-  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
-  void abandon_own() override;
+  void begin_manual_backward() override;
+  step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
+  void abandon_manual_backward() override;
 
  protected:
   /// An exception of `run` drops the update, and the other ranks learn of it.
   step_outcome drop_on_exception(c10::function_ref<step_outcome()> run);
   /// Takes one micro-batch, whose type the front has checked.
-  step_outcome accumulate(taken_batch& batch);
+  step_outcome accumulate(any_micro_batch& batch);
   /// `run` throws for a batch that cannot be trained on. On one rank an open update goes on with the next batch; of several all drop theirs.
   void check(c10::function_ref<void()> run);
   /// What the rules know of this step.
@@ -153,7 +153,7 @@ class step_engine : public own_backward_runner {
   /// Rows that stay together where a micro-batch is cut.
   std::int64_t granularity() const { return parts_.pass.granularity(); }
   /// Opens a micro-batch whose backward passes the program runs.
-  own_backward open_own(std::int64_t rows, std::int64_t tokens) {
+  manual_backward open_manual_backward(std::int64_t rows, std::int64_t tokens) {
     return {*this, parts_.parameters.device,   parts_.environment.autocast(recipe_value().precision.kind), relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
@@ -161,16 +161,16 @@ class step_engine : public own_backward_runner {
   void change_numbers(numbers const& some);
 
  private:
-  void require_not_own() const;
-  void take_numbers(config const& present);
+  void require_no_manual_backward() const;
+  void apply_numbers(config const& present);
   /// For an update that has to be looked into.
-  void keep(taken_batch& batch);
+  void keep(any_micro_batch& batch);
   /// Before an update's first micro-batch; what follows may happen again.
   void begin();
   /// Between updates: a rung for an allocator that loses time.
   void relieve_allocator();
   /// Where no rung is left the run goes on as slowly as it did.
-  void take_rung_for_time();
+  void take_rung_for_slow_allocator();
   /// Runs what is left of the update's micro-batches, and closes a `complete` update. Until the optimizer steps all
   /// of it may begin again on the next rung.
   step_outcome advance(bool complete, c10::function_ref<void()> run_rest);
@@ -180,27 +180,27 @@ class step_engine : public own_backward_runner {
   /// The next rung, which all ranks take together; hooks are called.
   oom::rung_kind take_rung(std::string const& message, bool may_give_up = true);
   void end_update();
-  void run(taken_batch& batch, std::int64_t index);
+  void run(any_micro_batch& batch, std::int64_t index);
   void observe_end(loss_accumulator const& tally, std::int64_t index);
   update_strategy& strategy();
   update_decision decide();
   /// The update before this one, which may change the scale, the rate and the limits.
-  void settle_before();
+  void settle_previous();
   /// Applies the update, or skips it.
   step_outcome finish(update_strategy& way, update_decision found);
   /// The same of one that the device decides, and says what became of the one before it.
-  step_outcome finish_late(update_decision found);
+  step_outcome finish_deferred(update_decision found);
   /// Everything that follows an update whose end is known.
   step_outcome conclude(update_decision const& found);
   step_outcome accept(update_decision const& found);
   /// The policy says whether the run tolerates it.
   step_outcome skip(update_decision const& found);
   /// Where it began, in words; empty where that is not asked for.
-  std::string look_into(update_decision const& found, reason why);
+  std::string trace_incident(update_decision const& found, reason why);
   step_outcome close(update_decision const& found, step_outcome result);
   void show_layers(bool wait);
   bool can_decide_on_device() const;
-  bool looks_into_incidents() const;
+  bool traces_incidents() const;
   template <class Archive>
   void visit_all(Archive& archive);
 
@@ -213,9 +213,9 @@ class step_engine : public own_backward_runner {
   // The open update. Between updates all of it is empty, which is why a checkpoint is only taken there.
   bool open_ = false;
   bool closing_ = false;
-  bool is_own_open_ = false;  ///< the program runs backward passes
+  bool is_manual_backward_open_ = false;  ///< the program runs backward passes
   std::optional<memory::shortage> dropped_at_;
-  std::optional<step_outcome> settled_;  ///< of the update before the open one
+  std::optional<step_outcome> previous_result_;  ///< of the update before the open one
   std::size_t unfrozen_groups_ = 0;
 };
 

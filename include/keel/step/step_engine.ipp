@@ -23,7 +23,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// A clip policy's state, as one field of the step's.
-struct visited_clip {
+struct clip_state_field {
   clip_mechanism& of;
   template <class Archive>
   void visit(Archive& archive) {
@@ -47,7 +47,7 @@ KEEL_BODY void step_engine::check(c10::function_ref<void()> run) {
   } catch (...) {
     // Rethrown, once the other ranks know.
     if (parts_.ranks.is_shared()) {
-      parts_.ranks.tell();
+      parts_.ranks.report_failure();
       drop_update();
     }
     throw;
@@ -59,17 +59,17 @@ KEEL_BODY step_outcome step_engine::drop_on_exception(c10::function_ref<step_out
     return run();
   } catch (...) {
     // Rethrown, once the other ranks know.
-    parts_.ranks.tell();
+    parts_.ranks.report_failure();
     drop_update();
     throw;
   }
 }
 
-KEEL_BODY step_outcome step_engine::accumulate(taken_batch& batch) {
+KEEL_BODY step_outcome step_engine::accumulate(any_micro_batch& batch) {
   parts_.require_parameters_in_place();
-  require_not_own();
+  require_no_manual_backward();
   if (!open_) begin();
-  if (looks_into_incidents()) keep(batch);
+  if (traces_incidents()) keep(batch);
   std::int64_t const count = parts_.present().accumulate.count;
   std::int64_t const index = parts_.micro_batches++;
   bool const complete = parts_.micro_batches == count;
@@ -85,7 +85,7 @@ KEEL_BODY step_outcome step_engine::accumulate(taken_batch& batch) {
     replay_.add(std::move(copy));
     return advance(complete, [&] {
       if (has_closure) replay_.rewind();
-      replay_.run_rest([this](taken_batch& one, std::int64_t place) { run(one, place); });
+      replay_.run_rest([this](any_micro_batch& one, std::int64_t place) { run(one, place); });
     });
   }
   return advance(complete, [&] { run(batch, index); });
@@ -93,14 +93,14 @@ KEEL_BODY step_outcome step_engine::accumulate(taken_batch& batch) {
 
 KEEL_BODY std::optional<step_outcome> step_engine::flush() {
   std::optional<step_outcome> last;
-  if (!parts_.ranks.all_have(open_)) drop_update();
+  if (!parts_.ranks.all_have_open_update(open_)) drop_update();
   if (open_) {
     parts_.ranks.begin_call();
     last = drop_on_exception([&] {
-      require_not_own();
+      require_no_manual_backward();
       return advance(true, [&] {
         if (parts_.has_closure()) replay_.rewind();
-        replay_.run_rest([this](taken_batch& one, std::int64_t place) { run(one, place); });
+        replay_.run_rest([this](any_micro_batch& one, std::int64_t place) { run(one, place); });
       });
     });
   }
@@ -109,9 +109,9 @@ KEEL_BODY std::optional<step_outcome> step_engine::flush() {
   return last;
 }
 
-KEEL_BODY void step_engine::begin_own() {
+KEEL_BODY void step_engine::begin_manual_backward() {
   parts_.require_parameters_in_place();
-  require_not_own();
+  require_no_manual_backward();
   if (parts_.has_closure())
     throw error("E12",
                 "an optimizer with a closure evaluates the loss itself. Give the step a loss function: step(batch, loss_of).");
@@ -119,46 +119,47 @@ KEEL_BODY void step_engine::begin_own() {
   drop_on_exception([&]() -> step_outcome {
     if (!open_) begin();
     if (!parts_.pass.is_open()) open_update();
-    parts_.trace.cannot_add("the program runs its backward passes itself");
+    parts_.trace.set_missing_reason("the program runs its backward passes itself");
     parts_.observer->observe(event::micro_batch_begin{parts_.begun(), parts_.micro_batches});
-    parts_.pass.begin_own();
-    is_own_open_ = true;
+    parts_.pass.begin_manual_backward();
+    is_manual_backward_open_ = true;
     return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
   });
 }
 
-KEEL_BODY step_outcome step_engine::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+KEEL_BODY step_outcome step_engine::end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
   return drop_on_exception([&] {
-    is_own_open_ = false;
+    is_manual_backward_open_ = false;
     require_declared_rows(parts_.present().accumulate, rows);
-    observe_end(parts_.pass.end_own(loss, rows, tokens), parts_.micro_batches);
+    observe_end(parts_.pass.end_manual_backward(loss, rows, tokens), parts_.micro_batches);
     ++parts_.micro_batches;
     return advance(parts_.micro_batches == parts_.present().accumulate.count, [] {});
   });
 }
 
-KEEL_BODY void step_engine::abandon_own() {
-  is_own_open_ = false;
-  parts_.ranks.tell(std::make_exception_ptr(error("E12", "a micro-batch of the program's own was not closed")));
+KEEL_BODY void step_engine::abandon_manual_backward() {
+  is_manual_backward_open_ = false;
+  parts_.ranks.report_failure(std::make_exception_ptr(error("E12", "a micro-batch of the program's own was not closed")));
   drop_update();
 }
 
-KEEL_BODY void step_engine::require_not_own() const {
-  if (is_own_open_) throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
+KEEL_BODY void step_engine::require_no_manual_backward() const {
+  if (is_manual_backward_open_)
+    throw error("E12", "a micro-batch is open by step.open(). Call its close(loss) before the next one.");
 }
 
-KEEL_BODY bool step_engine::looks_into_incidents() const {
-  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer->looks_into_incidents();
+KEEL_BODY bool step_engine::traces_incidents() const {
+  return parts_.recipe().incident.kind != incident::kind::off && parts_.observer->traces_incidents();
 }
 
-KEEL_BODY void step_engine::keep(taken_batch& batch) {
+KEEL_BODY void step_engine::keep(any_micro_batch& batch) {
   if (!parts_.trace.is_on()) return;
   if (parts_.present().accumulate.count == 1 && !parts_.decides_on_device) {
     parts_.trace.add(batch);
   } else if (auto copy = batch.copy()) {
     parts_.trace.add(std::move(copy));
   } else {
-    parts_.trace.cannot_add("the batch or the loss function cannot be copied");
+    parts_.trace.set_missing_reason("the batch or the loss function cannot be copied");
   }
 }
 
@@ -170,10 +171,10 @@ KEEL_BODY void step_engine::begin() {
   require_same_groups(parts_.parameters, parts_.optimizer);
   require_training_mode(parts_.model);
   parts_.repeated.require_none(parts_.optimizer);
-  parts_.ranks.require_own_state();
+  parts_.ranks.require_no_full_state();
   parts_.repeated.forget();
   if (parts_.has_ladder()) relieve_allocator();
-  name_out_of_memory(parts_.begun(), [&] { parts_.ranks.inside([&] { parts_.ladder.prepare(); }); });
+  name_out_of_memory(parts_.begun(), [&] { parts_.ranks.with_sharded_state([&] { parts_.ladder.prepare(); }); });
   parts_.trace.begin(parts_.pending.has_value());
   open_ = true;
   dropped_at_.reset();
@@ -182,7 +183,7 @@ KEEL_BODY void step_engine::begin() {
 }
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
-  if (needs_whole_gradients(parts_.present().clip)) return false;
+  if (needs_materialized_gradients(parts_.present().clip)) return false;
   // By the time a late result is read, the next forward pass has changed the buffers.
   if (parts_.average && parts_.recipe().ema.buffers) return false;
   // The program's state is put back on the host, which then has to know at once.
@@ -203,7 +204,7 @@ KEEL_BODY void step_engine::open_update() {
                    parts_.losses_stay_on_device);
 }
 
-KEEL_BODY void step_engine::run(taken_batch& batch, std::int64_t index) {
+KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
   parts_.observer->observe(event::micro_batch_begin{parts_.begun(), index});
   if (parts_.ranks.is_shared() && index + 1 == parts_.present().accumulate.count) replicated_.agree_in_backward();
   observe_end(parts_.pass.run(batch, relief()), index);
@@ -235,13 +236,13 @@ KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<voi
   if (!decision) return result::accumulated{parts_.micro_batches, parts_.present().accumulate.count};
   if (has_closure) return finish(*closure, std::move(*decision));
   step_outcome const result =
-      parts_.decides_on_device ? finish_late(std::move(*decision)) : finish(strategy(), std::move(*decision));
-  if (parts_.has_ladder() && parts_.ranks.take_rung_request()) take_rung_for_time();
+      parts_.decides_on_device ? finish_deferred(std::move(*decision)) : finish(strategy(), std::move(*decision));
+  if (parts_.has_ladder() && parts_.ranks.take_rung_request()) take_rung_for_slow_allocator();
   return result;
 }
 
 KEEL_BODY update_strategy& step_engine::strategy() {
-  if (shard::is_of_ranks(parts_.recipe().shard)) return replicated_;
+  if (shard::is_distributed(parts_.recipe().shard)) return replicated_;
   if (parts_.decides_on_device) return device_;
   return host_;
 }
@@ -251,8 +252,8 @@ KEEL_BODY update_decision step_engine::decide() {
   parts_.pass.memory().enter(memory::phase::update);
   parts_.pass.phases().enter(run_phase::update);
   // Of several ranks once they know their rows together.
-  if (!shard::is_of_ranks(parts_.recipe().shard)) parts_.require_declared();
-  if (parts_.decides_on_device) settle_before();
+  if (!shard::is_distributed(parts_.recipe().shard)) parts_.require_declared();
+  if (parts_.decides_on_device) settle_previous();
   return strategy().decide();
 }
 
@@ -264,9 +265,9 @@ KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete,
     return std::nullopt;
   }
   auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
-    parts_.pass.step_back();
+    parts_.pass.reset_update();
     // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
-    if (parts_.pending) parts_.ranks.abort_peers_on_exception([&] { settle_before(); });
+    if (parts_.pending) parts_.ranks.abort_peers_on_exception([&] { settle_previous(); });
     replay_.rewind();
     if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
     drop_update();
@@ -276,17 +277,17 @@ KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete,
     parts_.ranks.begin_call();
     attempt();
   };
-  return replay_.attempt_until_it_fits(parts_.ranks, complete, attempt_again, next);
+  return replay_.retry_on_out_of_memory(parts_.ranks, complete, attempt_again, next);
 }
 
 KEEL_BODY void step_engine::relieve_allocator() {
   bool const thrashes =
       parts_.ladder.thrashes(parts_.environment.allocator_retries(parts_.parameters.tensors.front().device()));
-  if (parts_.ranks.is_shared()) return parts_.ranks.ask_for_rung(thrashes);
-  if (thrashes) take_rung_for_time();
+  if (parts_.ranks.is_shared()) return parts_.ranks.request_rung(thrashes);
+  if (thrashes) take_rung_for_slow_allocator();
 }
 
-KEEL_BODY void step_engine::take_rung_for_time() {
+KEEL_BODY void step_engine::take_rung_for_slow_allocator() {
   take_rung("the allocator had to give its cache back and try again in 3 of the last 10 updates", false);
 }
 
@@ -295,7 +296,8 @@ KEEL_BODY oom::rung_kind step_engine::take_rung(std::string const& message, bool
   parts_.ranks.abort_peers_on_exception([&] {
     auto const& world = parts_.ranks.world();
     auto const pieces = agree(world, replay_.max_pieces()).value();
-    parts_.ranks.inside([&] { rung = parts_.ladder.take_next(pieces, parts_.begun(), all_and_any(world)); });
+    parts_.ranks.with_sharded_state(
+        [&] { rung = parts_.ladder.take_next(pieces, parts_.begun(), make_all_any_reducer(world)); });
   });
   if (rung != oom::rung_kind::give_up || may_give_up)
     parts_.observer->observe(
@@ -312,11 +314,11 @@ KEEL_BODY step_outcome step_engine::finish(update_strategy& way, update_decision
   }
   way.apply(found);
   step_outcome const result = accept(found);
-  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.look_at_replicas(); });
+  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas_periodically(); });
   return result;
 }
 
-KEEL_BODY step_outcome step_engine::finish_late(update_decision found) {
+KEEL_BODY step_outcome step_engine::finish_deferred(update_decision found) {
   if (found.decided) {
     strategy().apply(found);
   } else {
@@ -330,26 +332,26 @@ KEEL_BODY step_outcome step_engine::finish_late(update_decision found) {
   if (found.decided) pending.verdict.emplace(std::move(found.decided->verdict));
   parts_.half_updated = false;
   end_update();
-  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.look_at_replicas(); });
-  return std::exchange(settled_, std::nullopt).value_or(result::pending{});
+  parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas_periodically(); });
+  return std::exchange(previous_result_, std::nullopt).value_or(result::pending{});
 }
 
 KEEL_BODY std::optional<step_outcome> step_engine::settle() {
   if (!parts_.pending) return std::nullopt;
   parts_.require_parameters_in_place();
-  parts_.pass.before_late_hooks();
+  parts_.pass.before_deferred_hooks();
   pending_update update = std::move(*parts_.pending);
   parts_.pending.reset();
-  raised const closing(closing_);
+  scoped_flag const closing(closing_);
   step_outcome result = conclude(device_.conclude(std::move(update)));
   parts_.trace.settled(open_);
-  parts_.pass.after_late_hooks();
+  parts_.pass.after_deferred_hooks();
   return result;
 }
 
-KEEL_BODY void step_engine::settle_before() {
+KEEL_BODY void step_engine::settle_previous() {
   name_out_of_memory_inside_update(parts_.updates, [&] {
-    if (auto const before = settle()) settled_ = before;
+    if (auto const before = settle()) previous_result_ = before;
   });
 }
 
@@ -377,12 +379,12 @@ KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
 }
 
 KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
-  reason why = found.skip_reason.value_or(parts_.bad_gradient());
+  reason why = found.skip_reason.value_or(parts_.nonfinite_gradient_reason());
   // At the floor the scale cannot be lowered further, so the overflow counts as a non-finite gradient (P07).
   bool const at_floor =
       why == reason::scale_overflow && parts_.recipe().nonfinite.kind != nonfinite::kind::raise && parts_.scaler.is_at_floor();
   if (at_floor) why = reason::nonfinite_gradient;
-  std::string const origin = found.facts.origin.empty() ? look_into(found, why) : found.facts.origin;
+  std::string const origin = found.facts.origin.empty() ? trace_incident(found, why) : found.facts.origin;
   ++parts_.skipped;
   parts_.pass.layers().forget(parts_.updates + 1);
   if (at_floor) parts_.scaler.hold_at_floor();
@@ -394,14 +396,14 @@ KEEL_BODY step_outcome step_engine::skip(update_decision const& found) {
   return result;
 }
 
-KEEL_BODY std::string step_engine::look_into(update_decision const& found, reason why) {
-  if (!looks_into_incidents() || !parts_.trace.takes(why)) return "";
+KEEL_BODY std::string step_engine::trace_incident(update_decision const& found, reason why) {
+  if (!traces_incidents() || !parts_.trace.takes(why)) return "";
   bool const is_before = found.facts.late && open_;
-  auto const forward = [this](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
-    return parts_.pass.forward_again(batch, begin, end, units, relief());
+  auto const forward = [this](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+    return parts_.pass.rerun_forward(batch, begin, end, units, relief());
   };
   replay_settings const settings{found.facts.loss_scale, relief().pieces, relief().length, parts_.pass.registered()};
-  optimizer_shares::inside const shares(parts_.ranks.shares());
+  optimizer_shards::scope const shards(parts_.ranks.shards());
   traced_update traced = parts_.trace.look(is_before, forward, settings);
   if (why == reason::nonfinite_buffer) traced.origin = parts_.trace.origin_of_buffer(parts_.trace.kept(is_before), found.where);
   parts_.observer->observe(event::incident{parts_.updates, why, found.where, found.loss, found.norm, found.facts.loss_scale,
@@ -435,8 +437,8 @@ KEEL_BODY void step_engine::drop_update() {
   auto const ends = c10::make_scope_exit([this] { end_update(); });
   if (open_) dropped_at_ = parts_.pass.memory().interrupted();
   clear_gradients(parts_.parameters.tensors);
-  if (parts_.engine != nullptr) parts_.ranks.inside([&] { parts_.engine->forget_prepared(); });
-  settled_.reset();
+  if (parts_.engine != nullptr) parts_.ranks.with_sharded_state([&] { parts_.engine->forget_prepared(); });
+  previous_result_.reset();
   parts_.pass.drop();
 }
 
@@ -453,7 +455,7 @@ KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, doubl
     throw error("E12", "parameters are unfrozen between updates, and one is open. Do it at the beginning of an epoch.");
   parts_.ranks.require_trainable(which);
   std::size_t const before = parts_.parameters.tensors.size();
-  if (!train_more(parts_.model, parts_.optimizer, parts_.parameters, which, rate)) return;
+  if (!add_trained_group(parts_.model, parts_.optimizer, parts_.parameters, which, rate)) return;
   parts_.schedule.add_group(rate);
   parts_.pass.parameters_changed();
   if (parts_.average) parts_.average->add(parts_.parameters, before);
@@ -464,7 +466,7 @@ KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, doubl
 KEEL_BODY bool step_engine::refreeze_last_group() {
   if (unfrozen_groups_ == 0) return false;
   --unfrozen_groups_;
-  std::size_t const count = train_less(parts_.model, parts_.optimizer, parts_.parameters);
+  std::size_t const count = remove_trained_group(parts_.model, parts_.optimizer, parts_.parameters);
   parts_.schedule.remove_last_group();
   parts_.pass.parameters_changed();
   if (parts_.average) parts_.average->remove_last(count);
@@ -481,12 +483,12 @@ KEEL_BODY void step_engine::change_numbers(numbers const& some) {
   config present = parts_.present();
   detail::change_numbers(present, parts_.numbers.recipe(), some);
   parts_.context.change(present);
-  take_numbers(present);
+  apply_numbers(present);
 }
 
-KEEL_BODY void step_engine::take_numbers(config const& present) {
+KEEL_BODY void step_engine::apply_numbers(config const& present) {
   parts_.numbers.change(present);
-  parts_.pass.take_numbers(present);
+  parts_.pass.apply_numbers(present);
 }
 
 KEEL_BODY void step_engine::set_length(std::int64_t updates) {
@@ -497,19 +499,19 @@ KEEL_BODY void step_engine::set_length(std::int64_t updates) {
 KEEL_BODY void step_engine::restore_on_skip(torch::nn::Module& other) {
   parts_.pass.buffers().add(other);
   parts_.trace.add(other);
-  parts_.ranks.add_buffers_of(other);
+  parts_.ranks.add_shared_model(other);
 }
 
 KEEL_BODY void step_engine::forget(torch::nn::Module& other) {
   parts_.trace.remove(other);
-  parts_.ranks.remove_buffers_of(other);
+  parts_.ranks.remove_shared_model(other);
 }
 
 KEEL_BODY void step_engine::verify_replicas() {
   parts_.ranks.abort_peers_on_exception([&] { parts_.ranks.verify_replicas(); });
 }
 
-KEEL_BODY traced_update step_engine::replay(kept_update const& kept, update_trace::forward_pass const& forward,
+KEEL_BODY traced_update step_engine::replay(update_inputs const& kept, update_trace::forward_pass const& forward,
                                             replay_settings settings) {
   settings.program = parts_.pass.registered();
   return parts_.trace.look(kept, forward, settings);
@@ -532,7 +534,7 @@ void step_engine::visit_all(Archive& archive) {
   archive("ladder", parts_.ladder);
   archive("scaler", parts_.scaler);
   archive("schedule", parts_.schedule);
-  visited_clip clip{*parts_.clip};
+  clip_state_field clip{*parts_.clip};
   archive("clip", clip);
   if (parts_.numbers.are_open()) {
     // A number that was never changed is the program's, which a resume may bring another one of.
@@ -541,7 +543,7 @@ void step_engine::visit_all(Archive& archive) {
     archive("numbers_changed", is_changed);
     archive("accumulate_now", present.accumulate.count);
     archive("clip_now", present.clip.limit);
-    if constexpr (requires { Archive::reads; }) take_numbers(is_changed ? present : parts_.recipe());
+    if constexpr (requires { Archive::reads; }) apply_numbers(is_changed ? present : parts_.recipe());
   }
   if (parts_.average) archive("average", *parts_.average);
   if constexpr (requires { Archive::reads; }) {

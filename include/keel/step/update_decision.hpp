@@ -23,12 +23,12 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// A flag that is up for as long as this lives.
-class raised {
+class scoped_flag {
  public:
-  explicit raised(bool& flag) : flag_(flag) { flag_ = true; }
-  raised(raised const&) = delete;
-  raised& operator=(raised const&) = delete;
-  ~raised() { flag_ = false; }
+  explicit scoped_flag(bool& flag) : flag_(flag) { flag_ = true; }
+  scoped_flag(scoped_flag const&) = delete;
+  scoped_flag& operator=(scoped_flag const&) = delete;
+  ~scoped_flag() { flag_ = false; }
 
  private:
   bool& flag_;
@@ -60,10 +60,10 @@ class named_sums {
   void put(std::vector<double> const& sums, bool is_sum);
   /// The same on the device, where the losses stay there: doubles.
   at::Tensor sums_on_device(at::Device device, bool is_sum) const;
-  void put_on_device(at::Tensor const& sums, bool is_sum);
+  void set_sums_on_device(at::Tensor const& sums, bool is_sum);
   /// What each came to there, doubles; and puts them back as the host has read them.
   at::Tensor means_on_device() const;
-  void put_means(std::span<double const> means);
+  void set_means(std::span<double const> means);
 
  private:
   struct one {

@@ -98,7 +98,7 @@ KEEL_BODY at::Tensor named_sums::sums_on_device(at::Device device, bool is_sum) 
   return at::stack(all);
 }
 
-KEEL_BODY void named_sums::put_on_device(at::Tensor const& sums, bool is_sum) {
+KEEL_BODY void named_sums::set_sums_on_device(at::Tensor const& sums, bool is_sum) {
   for (std::size_t i = 0; i < all_.size(); ++i) {
     auto const place = static_cast<std::int64_t>(2 * i);
     all_[i].loss = {};
@@ -113,7 +113,7 @@ KEEL_BODY at::Tensor named_sums::means_on_device() const {
   return at::stack(all);
 }
 
-KEEL_BODY void named_sums::put_means(std::span<double const> means) {
+KEEL_BODY void named_sums::set_means(std::span<double const> means) {
   for (std::size_t i = 0; i < means.size(); ++i) {
     all_[i].loss = {};
     all_[i].loss.add(means[i], 1.0);

@@ -64,7 +64,7 @@ struct incident {
   double gradient_norm;             ///< before clipping
   double loss_scale;                ///< factor on the loss
   traced_update const& traced;      ///< where the value came from
-  kept_update const& began_with;    ///< what shows the update again
+  update_inputs const& began_with;  ///< what shows the update again
   replay_settings const& settings;  ///< with which it ran again
 };
 /// What was found in the layers of an applied update. On a device it may come some updates later.

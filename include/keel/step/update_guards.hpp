@@ -36,7 +36,7 @@ class update_guards {
   /// 100th in a row of weight zero; `update` counts from 1.
   void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
     if (why == reason::zero_weight) {
-      if (++zero_weights_ < most_zero_weights) return;
+      if (++zero_weights_ < max_zero_weights) return;
       throw data_error("E07",
                        "update " + std::to_string(update) + ": " + std::to_string(zero_weights_) +
                            " updates in a row counted no row, so nothing is trained. Look at the mask and at the weight of "
@@ -44,9 +44,9 @@ class update_guards {
     }
     zero_weights_ = 0;
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;
-    auto const words = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
-                             : nonfinite_.skipped(why, where, update, origin);
-    if (words) request_ = rollback_request{*words, spike, why};
+    auto const message = spike ? spike_.skipped(why, why == reason::loss_spike ? loss : norm, update)
+                               : nonfinite_.skipped(why, where, update, origin);
+    if (message) request_ = rollback_request{*message, spike, why};
   }
 
   /// The last update was the last that the recipe tolerates before it rolls back; asked once.
@@ -61,7 +61,7 @@ class update_guards {
  private:
   nonfinite_guard nonfinite_;
   spike_guard spike_;
-  static constexpr std::int64_t most_zero_weights = 100;
+  static constexpr std::int64_t max_zero_weights = 100;
   std::int64_t zero_weights_ = 0;  ///< updates in a row
   std::optional<rollback_request> request_;
 };

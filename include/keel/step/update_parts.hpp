@@ -43,7 +43,7 @@ namespace keel::detail::inline KEEL_MODE {
 struct custom_policies {
   std::unique_ptr<clip_mechanism> (*make_clip)(clip::settings const&);
   std::function<double(std::int64_t, std::int64_t)> schedule_factor;  ///< empty: the settings' own
-  take_own_rung take_rung;
+  take_custom_rung take_rung;
 };
 
 struct update_parts {
@@ -66,7 +66,7 @@ struct update_parts {
   std::int64_t attempted() const { return begun() + skipped; }
   bool is_first() const { return updates == 0 && skipped == 0 && !pending; }
   /// What a gradient is called that is not finite.
-  reason bad_gradient() const {
+  reason nonfinite_gradient_reason() const {
     return recipe().loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
   }
   void require_parameters_in_place() const {
@@ -78,9 +78,9 @@ struct update_parts {
   /// What is known of the complete update without its gradients; with a reason to skip it where no row counted.
   update_decision begin_decision() const;
   /// The host's verdict on the gradients of a finite loss.
-  void judge(update_decision& found, std::variant<gradients<stage::checked>, nonfinite_gradient> result);
+  void judge(update_decision& decision, std::variant<gradients<stage::checked>, nonfinite_gradient> result);
   /// A batch whose values are finite may still have made statistics infinite, with which every later evaluation is lost.
-  bool is_spoiled(update_decision& found);
+  bool find_nonfinite_buffer(update_decision& decision);
   /// Hooks look at gradients that are unscaled.
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const;
 
@@ -118,7 +118,7 @@ struct update_parts {
 
  private:
   /// The optimizer's state would be infinite for good. Clip policies that look at elements bound each of them.
-  bool overflows_squared(update_decision& found) const;
+  bool would_overflow_squared(update_decision& decision) const;
 };
 
 /// How a complete update is decided and applied: on the host, on a device, by a closure, on several ranks.
@@ -131,7 +131,7 @@ class update_strategy {
   /// What the update comes to. Nothing has changed yet, but by a closure, and what applying it allocates is there.
   virtual update_decision decide() = 0;
   /// Of a decision without a reason to skip.
-  virtual void apply(update_decision& found) = 0;
+  virtual void apply(update_decision& decision) = 0;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cmath>
 #include <keel/accumulate/declared_batch.hpp>
-#include <keel/collective/words_of_rank.hpp>
+#include <keel/collective/broadcast_string.hpp>
 #include <keel/core/out_of_memory.hpp>
-#include <keel/step/shown_gradients.hpp>
+#include <keel/step/exposed_gradients.hpp>
 #include <keel/step/update_parts.hpp>
 #include <limits>
 
@@ -29,9 +29,9 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
       parameters(on_all_ranks(world, [&] { return collect_parameters(model, optimizer); })),
       context(on_all_ranks(world,
                            [&] {
-                             bool const is_of_ranks = shard::is_of_ranks(recipe().shard);
+                             bool const is_distributed = shard::is_distributed(recipe().shard);
                              return recipe_context(rules, optimizer, parameters, observer->judged(recipe()), length,
-                                                   is_of_ranks ? world.size() : environment.ranks(), environment);
+                                                   is_distributed ? world.size() : environment.ranks(), environment);
                            })),
       scaler(recipe().loss_scale),
       schedule(optimizer, recipe().schedule, length, custom.schedule_factor),
@@ -45,7 +45,7 @@ KEEL_BODY update_parts::update_parts(torch::nn::Module& its_model, torch::optim:
   if (recipe().ema.decay > 0.0)
     average.emplace(averaged_tensors(model, parameters, buffers), recipe().ema.decay,
                     averaged_names(model, parameters, buffers));
-  if (shard::is_of_ranks(recipe().shard))
+  if (shard::is_distributed(recipe().shard))
     ranks.begin(recipe(), parameters, model, optimizer, length, has_closure(),
                 environment.decides_on_device(parameters.device));
 }
@@ -58,48 +58,49 @@ KEEL_BODY void update_parts::require_declared() const {
 
 KEEL_BODY update_decision update_parts::begin_decision() const {
   update_sums const& sums = pass.sums();
-  update_decision found{{scaler.factor(), 0.0, sums.tokens, sums.rows, decides_on_device}};
-  found.facts.parts = sums.parts;
-  found.facts.origin = origin_of(sums);
+  update_decision decision{{scaler.factor(), 0.0, sums.tokens, sums.rows, decides_on_device}};
+  decision.facts.parts = sums.parts;
+  decision.facts.origin = origin_of(sums);
   if (pass.has_zero_weight()) {
-    found.skip_reason = reason::zero_weight;
-    found.loss = found.norm = std::numeric_limits<double>::quiet_NaN();
+    decision.skip_reason = reason::zero_weight;
+    decision.loss = decision.norm = std::numeric_limits<double>::quiet_NaN();
   }
-  return found;
+  return decision;
 }
 
-KEEL_BODY void update_parts::judge(update_decision& found, std::variant<gradients<stage::checked>, nonfinite_gradient> result) {
+KEEL_BODY void update_parts::judge(update_decision& decision,
+                                   std::variant<gradients<stage::checked>, nonfinite_gradient> result) {
   if (auto const* nonfinite = std::get_if<nonfinite_gradient>(&result)) {
-    found.skip_reason = bad_gradient();
-    found.where = parameters.names[nonfinite->parameter];
-    found.norm = nonfinite->norm;
+    decision.skip_reason = nonfinite_gradient_reason();
+    decision.where = parameters.names[nonfinite->parameter];
+    decision.norm = nonfinite->norm;
     return;
   }
   auto& checked = std::get<gradients<stage::checked>>(result);
-  found.norm = checked.norm();
-  found.skip_reason =
-      std::isfinite(found.norm) ? guards.spike().judge(found.loss, found.norm) : std::optional<reason>(bad_gradient());
-  if (found.skip_reason || is_spoiled(found) || overflows_squared(found)) return;
-  if (observer->reads_gradients()) show_gradients(found.norm, checked.unscaled());
+  decision.norm = checked.norm();
+  decision.skip_reason = std::isfinite(decision.norm) ? guards.spike().judge(decision.loss, decision.norm)
+                                                      : std::optional<reason>(nonfinite_gradient_reason());
+  if (decision.skip_reason || find_nonfinite_buffer(decision) || would_overflow_squared(decision)) return;
+  if (observer->reads_gradients()) show_gradients(decision.norm, checked.unscaled());
   if (pass.layers().is_on()) pass.layers().gradients(checked.norms(), checked.factor());
-  found.clipped.emplace(std::move(checked).clip(*clip, present().clip));
-  ranks.inside_with_gradients([&] { found.clipped->prepare(optimizer); });
+  decision.clipped.emplace(std::move(checked).clip(*clip, present().clip));
+  ranks.with_sharded_gradients([&] { decision.clipped->prepare(optimizer); });
   ranks.prepare_update();
 }
 
-KEEL_BODY bool update_parts::overflows_squared(update_decision& found) const {
-  if (needs_whole_gradients(present().clip)) return false;
+KEEL_BODY bool update_parts::would_overflow_squared(update_decision& decision) const {
+  if (needs_materialized_gradients(present().clip)) return false;
   double const limit = clip->norm_limit(present().clip);
-  if (!(std::min(found.norm, limit) > squarable_norm(optimizer, parameters))) return false;
-  found.skip_reason = reason::nonfinite_gradient;
-  found.facts.origin = squarable_words(found.norm);
+  if (!(std::min(decision.norm, limit) > max_squarable_norm(optimizer, parameters))) return false;
+  decision.skip_reason = reason::nonfinite_gradient;
+  decision.facts.origin = describe_unsquarable_norm(decision.norm);
   return true;
 }
 
-KEEL_BODY bool update_parts::is_spoiled(update_decision& found) {
-  found.where = pass.buffers().first_spoiled();
-  if (!found.where.empty()) found.skip_reason = reason::nonfinite_buffer;
-  return !found.where.empty();
+KEEL_BODY bool update_parts::find_nonfinite_buffer(update_decision& decision) {
+  decision.where = pass.buffers().first_nonfinite_buffer();
+  if (!decision.where.empty()) decision.skip_reason = reason::nonfinite_buffer;
+  return !decision.where.empty();
 }
 
 KEEL_BODY void update_parts::show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const {

@@ -21,10 +21,10 @@
 #include <keel/metrics/phase_times.hpp>
 #include <keel/oom/ladder_position.hpp>
 #include <keel/recompute/unit_scope.hpp>
+#include <keel/step/any_micro_batch.hpp>
 #include <keel/step/gradients.hpp>
 #include <keel/step/program_state.hpp>
 #include <keel/step/step_environment.hpp>
-#include <keel/step/taken_batch.hpp>
 #include <keel/step/update_decision.hpp>
 #include <optional>
 #include <utility>
@@ -41,7 +41,7 @@ class update_pass {
   update_pass& operator=(update_pass const&) = delete;
 
   /// The program changed numbers. Between updates.
-  void take_numbers(config const& present);
+  void apply_numbers(config const& present);
   /// The list of parameters is another one. Between updates.
   void parameters_changed();
 
@@ -69,15 +69,15 @@ class update_pass {
   /// then for the host.
   void open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device);
   /// Puts everything back to where the update began, and closes it.
-  void step_back();
+  void reset_update();
   /// An exception, or the program, drops the update: of what its forward passes did nothing stays. Not once the optimizer
   /// began to step.
   void drop();
   /// The update before this one is closed while this one is open, and its hooks may change parameters.
-  void before_late_hooks() const { watch_.require_unchanged(); }
-  void after_late_hooks() { watch_.take_parameters(); }
+  void before_deferred_hooks() const { watch_.require_unchanged(); }
+  void after_deferred_hooks() { watch_.capture_parameters(); }
   /// The parameters are about to change: from here on nothing can be put back.
-  void begin_update() { can_go_back_ = false; }
+  void begin_update() { can_restore_ = false; }
   /// The update's gradients are not used. Batch norm wrote its running statistics in the forward pass: a NaN there would
   /// outlive the batch.
   void skip();
@@ -90,39 +90,39 @@ class update_pass {
 
   /// Forward and backward of one micro-batch, cut and shortened as `relief` says.
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
-  loss_accumulator run(taken_batch& batch, memory_settings const& relief);
+  loss_accumulator run(any_micro_batch& batch, memory_settings const& relief);
 
   /// Called once before the backward pass that comes next, with what its micro-batch comes to and the weight of its loss: where the host
   /// knows that it is finite, or does not ask.
   using before_backward = std::function<void(loss_accumulator const&, double)>;
-  void call_before_backward(before_backward call) { before_backward_ = std::move(call); }
+  void set_before_backward_hook(before_backward call) { before_backward_ = std::move(call); }
   /// Of the open update, with a loss of this weight more: what the micro-batches' weights count in, and their sum in it.
   std::pair<double, double> weights_with(double weight) const;
 
-  /// The program runs its own backward passes from here to end_own().
-  void begin_own();
+  /// The program runs its own backward passes from here to end_manual_backward().
+  void begin_manual_backward();
   /// `loss` is what they went back from, for the record and for whether it is finite.
-  loss_accumulator end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens);
+  loss_accumulator end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens);
   /// An optimizer with a closure evaluates the loss once more: the update begins again, with buffers as they are.
   void restart(double scale);
 
   /// The forward pass of rows of a batch that was taken before, as run() does it.
-  weighted_loss forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* listener,
+  weighted_loss rerun_forward(any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* listener,
                               memory_settings const& relief) const;
 
  private:
-  void put_back();
-  void run_piece(taken_batch& piece, memory_settings const& relief, loss_accumulator& tally);
+  void restore();
+  void run_piece(any_micro_batch& piece, memory_settings const& relief, loss_accumulator& tally);
   /// The loss of a piece; nothing where its function threw because of a value that is not finite.
-  std::optional<weighted_loss> forward(taken_batch& piece, memory_settings const& relief);
+  std::optional<weighted_loss> forward(any_micro_batch& piece, memory_settings const& relief);
   /// A forward pass from the same random state has a value that is not finite.
-  bool was_nonfinite(taken_batch& piece, random_snapshot const& random, memory_settings const& relief);
+  bool was_nonfinite(any_micro_batch& piece, random_snapshot const& random, memory_settings const& relief);
   void add_to_sum(loss_accumulator const& tally) { is_sum_ ? sums_.loss.add_term(tally) : sums_.loss.add(tally); }
   void add_parts(weighted_loss const& loss);
   void add_gradients(weighted_loss const& loss);
   void add_nonfinite(std::int64_t rows, loss_accumulator& tally) const;
   std::int64_t length(memory_settings const& relief) const { return shortens_ ? relief.length : 0; }
-  void take_marks();
+  void capture_marks();
 
   parameter_list const& parameters_;
   step_environment const& environment_;
@@ -140,9 +140,9 @@ class update_pass {
   open_update_watch watch_;
   buffer_snapshot buffers_;
   program_state* program_ = nullptr;
-  std::vector<field_copies> taken_;  ///< before the first micro-batch
-  std::vector<field_marks> left_;    ///< after the last one
-  bool can_go_back_ = false;         ///< an update is open, and nothing of it was applied
+  std::vector<field_copies> saved_copies_;  ///< before the first micro-batch
+  std::vector<field_marks> marks_after_;    ///< after the last one
+  bool can_restore_ = false;                ///< an update is open, and nothing of it was applied
   random_snapshot random_;
   memory::phase_watch memory_;
   phase_clock phases_;

@@ -44,7 +44,7 @@ KEEL_BODY update_pass::update_pass(torch::nn::Module& model, parameter_list cons
       memory_(parameters.tensors.front().device()),
       layers_(model, parameters) {}
 
-KEEL_BODY void update_pass::take_numbers(config const& present) {
+KEEL_BODY void update_pass::apply_numbers(config const& present) {
   granularity_ = update_granularity(present);
   may_accumulate_ = present.accumulate.count > 1;
 }
@@ -62,18 +62,18 @@ KEEL_BODY bool update_pass::has_gradients() const {
 KEEL_BODY void update_pass::open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device) {
   losses_stay_on_device_ = losses_stay_on_device;
   buffers_.take();
-  if (has_program_state()) taken_ = program_->take();
-  can_go_back_ = true;
+  if (has_program_state()) saved_copies_ = program_->take();
+  can_restore_ = true;
   if (has_ladder_) random_ = random_snapshot::take(parameters_.device);
   gradients_.emplace(keel::begin_update(parameters_.tensors, scale, device_scale));
 }
 
-KEEL_BODY void update_pass::step_back() {
+KEEL_BODY void update_pass::reset_update() {
   phases_.stop();
   clear_gradients(parameters_.tensors);
   if (gradients_) {
     random_.restore();
-    put_back();
+    restore();
   }
   close();
 }
@@ -81,21 +81,21 @@ KEEL_BODY void update_pass::step_back() {
 KEEL_BODY void update_pass::drop() {
   phases_.stop();
   layers_.drop();
-  if (can_go_back_) put_back();
+  if (can_restore_) restore();
 }
 
 KEEL_BODY void update_pass::skip() {
   layers_.drop();
-  put_back();
+  restore();
   clear_gradients(parameters_.tensors);
 }
 
 KEEL_BODY void update_pass::close() {
   gradients_.reset();
   watch_.forget();
-  can_go_back_ = false;
-  taken_.clear();
-  left_.clear();
+  can_restore_ = false;
+  saved_copies_.clear();
+  marks_after_.clear();
   sums_ = {};
   before_backward_ = nullptr;
 }
@@ -111,18 +111,18 @@ KEEL_BODY gradients<stage::scaled> update_pass::complete() {
   return std::move(*gradients_).complete();
 }
 
-KEEL_BODY loss_accumulator update_pass::run(taken_batch& batch, memory_settings const& relief) {
+KEEL_BODY loss_accumulator update_pass::run(any_micro_batch& batch, memory_settings const& relief) {
   watch_.require_unchanged();
   // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
-  if (!left_.empty()) program_->leave_changes(left_, taken_);
+  if (!marks_after_.empty()) program_->exclude_changes(marks_after_, saved_copies_);
   std::int64_t const rows = batch.rows();
   auto const shorter = length(relief) > 0 ? batch.part(0, rows, length(relief)) : nullptr;
-  taken_batch& whole = shorter ? *shorter : batch;
+  any_micro_batch& whole = shorter ? *shorter : batch;
   sums_.rows += rows;
   sums_.tokens += whole.tokens();
   at::ScalarType const dtype = parameters_.tensors.front().scalar_type();
   loss_accumulator tally;
-  auto const run_one = [&](std::int64_t begin, std::int64_t end) {
+  auto const run_range = [&](std::int64_t begin, std::int64_t end) {
     auto const piece = whole.part(begin, end, 0);
     try {
       run_piece(piece ? *piece : whole, relief, tally);
@@ -131,19 +131,19 @@ KEEL_BODY loss_accumulator update_pass::run(taken_batch& batch, memory_settings 
     }
   };
   if (std::min(relief.pieces, whole.max_pieces()) > 1) {
-    for_each_range(rows, relief.pieces, whole.granularity(), run_one);
+    for_each_range(rows, relief.pieces, whole.granularity(), run_range);
   } else {
-    run_one(0, rows);
+    run_range(0, rows);
   }
   if (tally.weight > 0.0) add_to_sum(tally);
   phases_.stop();
-  take_marks();
+  capture_marks();
   return tally;
 }
 
-KEEL_BODY void update_pass::take_marks() {
+KEEL_BODY void update_pass::capture_marks() {
   watch_.take(may_accumulate_);
-  if (may_accumulate_ && has_program_state()) left_ = program_->take_marks();
+  if (may_accumulate_ && has_program_state()) marks_after_ = program_->capture_marks();
 }
 
 KEEL_BODY std::pair<double, double> update_pass::weights_with(double weight) const {
@@ -151,9 +151,9 @@ KEEL_BODY std::pair<double, double> update_pass::weights_with(double weight) con
   return gradients_->weights_with(weight, is_sum_);
 }
 
-KEEL_BODY void update_pass::begin_own() {
+KEEL_BODY void update_pass::begin_manual_backward() {
   watch_.require_unchanged();
-  if (!left_.empty()) program_->leave_changes(left_, taken_);
+  if (!marks_after_.empty()) program_->exclude_changes(marks_after_, saved_copies_);
   versions_.take();
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
   gradients_->begin_term();
@@ -161,7 +161,7 @@ KEEL_BODY void update_pass::begin_own() {
   phases_.enter(run_phase::forward);
 }
 
-KEEL_BODY loss_accumulator update_pass::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+KEEL_BODY loss_accumulator update_pass::end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
   sums_.rows += rows;
   sums_.tokens += tokens;
   loss_accumulator tally;
@@ -172,10 +172,10 @@ KEEL_BODY loss_accumulator update_pass::end_own(weighted_loss const& loss, std::
     tally.add(environment_.host_value(loss.mean), 1.0);
   }
   // NOLINTNEXTLINE(bugprone-unchecked-optional-access): the update is open
-  gradients_->end_own(is_sum_);
+  gradients_->end_manual_backward(is_sum_);
   add_to_sum(tally);
   phases_.stop();
-  take_marks();
+  capture_marks();
   return tally;
 }
 
@@ -185,17 +185,17 @@ KEEL_BODY void update_pass::restart(double scale) {
   gradients_.emplace(keel::begin_update(parameters_.tensors, scale, {}));
 }
 
-KEEL_BODY weighted_loss update_pass::forward_again(taken_batch& batch, std::int64_t begin, std::int64_t end,
+KEEL_BODY weighted_loss update_pass::rerun_forward(any_micro_batch& batch, std::int64_t begin, std::int64_t end,
                                                    unit_listener* listener, memory_settings const& relief) const {
   auto const part = batch.part(begin, end, length(relief));
   forward_scope const scope(parameters_.device, precision_, relief, listener);
   return (part ? *part : batch).loss_of();
 }
 
-KEEL_BODY void update_pass::put_back() {
-  can_go_back_ = false;
+KEEL_BODY void update_pass::restore() {
+  can_restore_ = false;
   buffers_.restore();
-  if (has_program_state()) program_->put_back(std::exchange(taken_, {}));
+  if (has_program_state()) program_->restore(std::exchange(saved_copies_, {}));
 }
 
 KEEL_BODY void update_pass::add_parts(weighted_loss const& loss) {
@@ -204,7 +204,8 @@ KEEL_BODY void update_pass::add_parts(weighted_loss const& loss) {
   sums_.parts.add(loss, parameters_.tensors.front().device(), losses_stay_on_device_, is_sum_, read);
 }
 
-KEEL_BODY bool update_pass::was_nonfinite(taken_batch& piece, random_snapshot const& random, memory_settings const& relief) {
+KEEL_BODY bool update_pass::was_nonfinite(any_micro_batch& piece, random_snapshot const& random,
+                                          memory_settings const& relief) {
   random.restore();
   return makes_nonfinite_values(model_, parameters_, [&](unit_listener* listener) {
     forward_scope const scope(parameters_.device, precision_, relief, listener);
@@ -212,7 +213,7 @@ KEEL_BODY bool update_pass::was_nonfinite(taken_batch& piece, random_snapshot co
   });
 }
 
-KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& piece, memory_settings const& relief) {
+KEEL_BODY std::optional<weighted_loss> update_pass::forward(any_micro_batch& piece, memory_settings const& relief) {
   forward_scope const scope(parameters_.device, precision_, relief, layers_.units());
   weighted_loss loss;
   if (takes_exceptions_) {
@@ -241,7 +242,7 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(taken_batch& piece, 
   return loss;
 }
 
-KEEL_BODY void update_pass::run_piece(taken_batch& piece, memory_settings const& relief, loss_accumulator& tally) {
+KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings const& relief, loss_accumulator& tally) {
   versions_.take();
   memory_.enter(memory::phase::forward);
   phases_.enter(run_phase::forward);

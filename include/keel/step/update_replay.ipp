@@ -12,29 +12,29 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY std::optional<step_outcome> update_replay::attempt_until_it_fits(
+KEEL_BODY std::optional<step_outcome> update_replay::retry_on_out_of_memory(
     replication& ranks, bool complete, c10::function_ref<void()> attempt,
     c10::function_ref<std::optional<step_outcome>(std::string const& message)> take_rung) {
   for (;;) {
-    bool is_of_other = false;
-    if (!starved_) {
+    bool is_peer_failure = false;
+    if (!out_of_memory_message_) {
       try {
         attempt();
       } catch (std::exception const& thrown) {
-        is_of_other = dynamic_cast<memory_of_other_rank const*>(&thrown) != nullptr;
-        if (!is_of_other && !is_out_of_memory(thrown)) throw;
-        starved_ = first_line(thrown);
+        is_peer_failure = dynamic_cast<out_of_memory_on_peer const*>(&thrown) != nullptr;
+        if (!is_peer_failure && !is_out_of_memory(thrown)) throw;
+        out_of_memory_message_ = first_line(thrown);
       }
     }
     // Recovery stands out here because a caught exception may keep frames and tensors alive.
     if (ranks.is_shared()) {
       if (!complete) return std::nullopt;
-      if (starved_ && !is_of_other) ranks.tell_out_of_memory();
-      bool const any = agree(ranks.world(), starved_.has_value()).value();
-      if (any && !starved_) starved_ = "memory ran out on another rank";
+      if (out_of_memory_message_ && !is_peer_failure) ranks.report_out_of_memory();
+      bool const any = agree(ranks.world(), out_of_memory_message_.has_value()).value();
+      if (any && !out_of_memory_message_) out_of_memory_message_ = "memory ran out on another rank";
     }
-    if (!starved_) return std::nullopt;
-    std::string const message = *std::exchange(starved_, std::nullopt);
+    if (!out_of_memory_message_) return std::nullopt;
+    std::string const message = *std::exchange(out_of_memory_message_, std::nullopt);
     if (auto gave_up = take_rung(message)) return gave_up;
   }
 }

@@ -17,8 +17,8 @@
 #include <keel/nonfinite/nonfinite_origin.hpp>
 #include <keel/policy/incident.hpp>
 #include <keel/recompute/unit_scope.hpp>
+#include <keel/step/any_micro_batch.hpp>
 #include <keel/step/program_state.hpp>
-#include <keel/step/taken_batch.hpp>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,19 +27,19 @@
 namespace keel::inline KEEL_MODE {
 
 /// What an update began with, beside model and optimizer, which it did not change.
-struct kept_update {
+struct update_inputs {
   struct entry {
-    taken_batch* batch;
+    any_micro_batch* batch;
     random_snapshot random;  ///< before its forward pass
   };
   std::vector<entry> micro_batches;
-  std::vector<std::unique_ptr<taken_batch>> owned;  ///< of those that outlive the call that brought them
-  std::string missing;                              ///< why not all of them are here; empty: they are
+  std::vector<std::unique_ptr<any_micro_batch>> owned;  ///< of those that outlive the call that brought them
+  std::string missing;                                  ///< why not all of them are here; empty: they are
 
-  kept_update();
-  kept_update(kept_update&&) noexcept;
-  kept_update& operator=(kept_update&&) noexcept;
-  ~kept_update();
+  update_inputs();
+  update_inputs(update_inputs&&) noexcept;
+  update_inputs& operator=(update_inputs&&) noexcept;
+  ~update_inputs();
   void clear();
 };
 
@@ -64,7 +64,7 @@ class update_trace {
  public:
   /// The forward pass of rows of a micro-batch, as the recipe wants it.
   using forward_pass =
-      std::function<weighted_loss(taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units)>;
+      std::function<weighted_loss(any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units)>;
 
   /// All of them outlive this.
   update_trace(incident::settings const& settings, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
@@ -81,40 +81,40 @@ class update_trace {
   bool is_on() const { return traced_ < settings_.most; }
   /// An update begins; where the one before it is under way on a device, what that began with stays.
   void begin(bool one_is_pending);
-  void add(std::unique_ptr<taken_batch> batch);
+  void add(std::unique_ptr<any_micro_batch> batch);
   /// One that outlives the update.
-  void add(taken_batch& batch);
+  void add(any_micro_batch& batch);
   /// What the update began with is not all here.
-  void cannot_add(char const* why) { kept_.missing = why; }
+  void set_missing_reason(char const* why) { kept_.missing = why; }
   /// No update is open; what the update that is under way on a device began with stays.
   void end(bool one_is_pending);
   /// The update that was under way on a device is known; `is_open`: the one after it is open.
   void settled(bool is_open);
 
   /// An update was applied.
-  void accepted() { in_a_row_ = false; }
+  void accepted() { consecutive_ = false; }
   /// True where this skipped update is to be looked into.
   bool takes(reason why);
   /// What an update began with: the open one, or the one before it.
-  kept_update const& kept(bool is_before) const { return is_before ? before_ : kept_; }
+  update_inputs const& kept(bool is_before) const { return is_before ? before_ : kept_; }
   /// Throws nothing that a forward or backward pass threw: then the place is unknown.
   traced_update look(bool is_before, forward_pass const& forward, replay_settings const& settings) {
     return look(kept(is_before), forward, settings);
   }
   /// The same of an update that was read from a file.
-  traced_update look(kept_update const& kept, forward_pass const& forward, replay_settings const& settings);
+  traced_update look(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings);
   /// Where a buffer came from that the forward passes of the update made non-finite: the row with the largest value.
-  static nonfinite_origin origin_of_buffer(kept_update const& kept, std::string const& name);
+  static nonfinite_origin origin_of_buffer(update_inputs const& kept, std::string const& name);
 
  private:
-  class untouched;
+  class state_restorer;
 
-  nonfinite_origin run_again(kept_update const& kept, forward_pass const& forward, replay_settings const& settings,
+  nonfinite_origin run_again(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings,
                              traced_update& to);
   /// Of parameters, optimizer state and buffers.
   std::optional<nonfinite_origin> in_state() const;
-  std::string spoiled_state_of(std::string const& parameter) const;
-  void find_rows(kept_update::entry const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
+  std::string find_nonfinite_state(std::string const& parameter) const;
+  void find_rows(update_inputs::entry const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
                  replay_settings const& settings, std::vector<field_copies> const& program, nonfinite_origin& origin) const;
 
   incident::settings settings_;
@@ -122,10 +122,10 @@ class update_trace {
   std::vector<torch::nn::Module*> others_;
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
-  kept_update kept_;
-  kept_update before_;  ///< of an update that is under way on a device
+  update_inputs kept_;
+  update_inputs before_;  ///< of an update that is under way on a device
   long long traced_ = 0;
-  bool in_a_row_ = false;
+  bool consecutive_ = false;
 };
 
 }  // namespace keel::inline KEEL_MODE

@@ -29,24 +29,24 @@
 namespace keel::inline KEEL_MODE {
 
 /// Puts back what a forward and a backward pass change.
-class update_trace::untouched {
+class update_trace::state_restorer {
  public:
-  untouched(torch::nn::Module& model, std::vector<torch::nn::Module*> const& others, parameter_list const& parameters,
-            program_state* program)
+  state_restorer(torch::nn::Module& model, std::vector<torch::nn::Module*> const& others, parameter_list const& parameters,
+                 program_state* program)
       : parameters_(parameters), buffers_(model), random_(random_snapshot::take(parameters.device)), program_(program) {
     for (torch::nn::Module* const one : others) buffers_.add(*one);
     buffers_.take();
-    if (program_ != nullptr) taken_ = program_->take_all();
+    if (program_ != nullptr) saved_copies_ = program_->capture_all();
     gradients_.reserve(parameters.tensors.size());
     for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
     clear_gradients(parameters.tensors);
   }
-  untouched(untouched const&) = delete;
-  untouched& operator=(untouched const&) = delete;
-  ~untouched() {
+  state_restorer(state_restorer const&) = delete;
+  state_restorer& operator=(state_restorer const&) = delete;
+  ~state_restorer() {
     for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     buffers_.restore();
-    if (program_ != nullptr) program_->put_back_all(taken_);
+    if (program_ != nullptr) program_->restore_all(saved_copies_);
     random_.restore();
   }
 
@@ -55,15 +55,15 @@ class update_trace::untouched {
   buffer_snapshot buffers_;
   random_snapshot random_;
   program_state* program_;
-  std::vector<field_copies> taken_;
+  std::vector<field_copies> saved_copies_;
   std::vector<at::Tensor> gradients_;
 };
 
-KEEL_BODY kept_update::kept_update() = default;
-KEEL_BODY kept_update::kept_update(kept_update&&) noexcept = default;
-KEEL_BODY kept_update& kept_update::operator=(kept_update&&) noexcept = default;
-KEEL_BODY kept_update::~kept_update() = default;
-KEEL_BODY void kept_update::clear() { *this = {}; }
+KEEL_BODY update_inputs::update_inputs() = default;
+KEEL_BODY update_inputs::update_inputs(update_inputs&&) noexcept = default;
+KEEL_BODY update_inputs& update_inputs::operator=(update_inputs&&) noexcept = default;
+KEEL_BODY update_inputs::~update_inputs() = default;
+KEEL_BODY void update_inputs::clear() { *this = {}; }
 
 KEEL_BODY update_trace::update_trace(incident::settings const& settings, torch::nn::Module& model,
                                      torch::optim::Optimizer& optimizer, parameter_list const& parameters)
@@ -90,12 +90,12 @@ KEEL_BODY void update_trace::end(bool one_is_pending) {
   before_.clear();
 }
 
-KEEL_BODY void update_trace::add(std::unique_ptr<taken_batch> batch) {
+KEEL_BODY void update_trace::add(std::unique_ptr<any_micro_batch> batch) {
   add(*batch);
   kept_.owned.push_back(std::move(batch));
 }
 
-KEEL_BODY void update_trace::add(taken_batch& batch) {
+KEEL_BODY void update_trace::add(any_micro_batch& batch) {
   try {
     kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
   } catch (std::exception const& thrown) {
@@ -109,12 +109,12 @@ KEEL_BODY bool update_trace::takes(reason why) {
   bool const is_nonfinite =
       why == reason::nonfinite_loss || why == reason::nonfinite_gradient || why == reason::nonfinite_buffer;
   if (!is_nonfinite) return false;
-  if (std::exchange(in_a_row_, true) || !is_on()) return false;
+  if (std::exchange(consecutive_, true) || !is_on()) return false;
   ++traced_;
   return true;
 }
 
-KEEL_BODY traced_update update_trace::look(kept_update const& kept, forward_pass const& forward,
+KEEL_BODY traced_update update_trace::look(update_inputs const& kept, forward_pass const& forward,
                                            replay_settings const& settings) {
   traced_update traced;
   nonfinite_origin& origin = traced.origin;
@@ -136,7 +136,7 @@ KEEL_BODY traced_update update_trace::look(kept_update const& kept, forward_pass
   return traced;
 }
 
-KEEL_BODY std::string update_trace::spoiled_state_of(std::string const& parameter) const {
+KEEL_BODY std::string update_trace::find_nonfinite_state(std::string const& parameter) const {
   nlohmann::json values;
   tensor_map tensors;
   try {
@@ -156,7 +156,7 @@ KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
     nonfinite_values const found = nonfinite_values_of(parameters_.tensors[i]);
     if (!found.any()) continue;
-    std::string const state = spoiled_state_of(parameters_.names[i]);
+    std::string const state = find_nonfinite_state(parameters_.names[i]);
     origin.place = state.empty() ? nonfinite_place::parameter : nonfinite_place::optimizer_state;
     origin.parameter = state.empty() ? parameters_.names[i] : state;
     origin.value = found.words();
@@ -185,7 +185,7 @@ KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
 
 namespace keel::detail::inline KEEL_MODE {
 
-inline constexpr std::int64_t most_rows = 8;
+inline constexpr std::int64_t max_rows = 8;
 
 KEEL_BODY std::string checksum_of_gradients(parameter_list const& parameters) {
   at::NoGradGuard const no_grad;
@@ -214,7 +214,7 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
       for (std::int64_t row = 0; row < rows; ++row) {
         nonfinite_values const of_row = nonfinite_values_of(one.select(0, row));
         if (!of_row.nan && !of_row.positive) continue;
-        if (++bad <= most_rows) origin.rows.push_back(row);
+        if (++bad <= max_rows) origin.rows.push_back(row);
       }
       origin.every_row = bad == rows && rows > 1;
       if (origin.every_row) origin.rows.clear();
@@ -231,7 +231,7 @@ KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t row
 
 namespace keel::inline KEEL_MODE {
 
-KEEL_BODY nonfinite_origin update_trace::origin_of_buffer(kept_update const& kept, std::string const& name) {
+KEEL_BODY nonfinite_origin update_trace::origin_of_buffer(update_inputs const& kept, std::string const& name) {
   nonfinite_origin origin;
   origin.place = nonfinite_place::buffer;
   origin.parameter = name;
@@ -257,14 +257,14 @@ KEEL_BODY nonfinite_origin update_trace::origin_of_buffer(kept_update const& kep
   return origin;
 }
 
-KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forward_pass const& forward,
+KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, forward_pass const& forward,
                                                    replay_settings const& settings, traced_update& to) {
-  untouched const scope(model_, others_, parameters_, settings.program);
+  state_restorer const scope(model_, others_, parameters_, settings.program);
   auto gradients = keel::begin_update(parameters_.tensors, settings.scale, at::Tensor());
   detail::loss_accumulator sum;
   std::optional<nonfinite_origin> found;
   for (std::size_t index = 0; index < kept.micro_batches.size() && !found; ++index) {
-    kept_update::entry const& one = kept.micro_batches[index];
+    update_inputs::entry const& one = kept.micro_batches[index];
     one.random.restore();
     std::vector<field_copies> const program =
         settings.program != nullptr ? settings.program->take() : std::vector<field_copies>();
@@ -327,7 +327,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(kept_update const& kept, forw
   return whole;
 }
 
-KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_t begin, std::int64_t end,
+KEEL_BODY void update_trace::find_rows(update_inputs::entry const& at, std::int64_t begin, std::int64_t end,
                                        forward_pass const& forward, replay_settings const& settings,
                                        std::vector<field_copies> const& program, nonfinite_origin& origin) const {
   std::int64_t const granularity = at.batch->granularity();
@@ -335,10 +335,10 @@ KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_
     if (end - begin == 1) origin.rows = {begin};
     return;
   }
-  constexpr auto most_rows = static_cast<std::size_t>(detail::most_rows);
+  constexpr auto max_rows = static_cast<std::size_t>(detail::max_rows);
   bool const is_forward = origin.place != nonfinite_place::backward;
   auto const is_bad = [&](std::int64_t first, std::int64_t last) {
-    if (settings.program != nullptr) settings.program->put_back(program);
+    if (settings.program != nullptr) settings.program->restore(program);
     at.random.restore();
     clear_gradients(parameters_.tensors);
     weighted_loss const loss = forward(*at.batch, first, last, nullptr);
@@ -352,7 +352,7 @@ KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_
   };
   std::vector<std::int64_t> bad;
   std::function<void(std::int64_t, std::int64_t)> const split = [&](std::int64_t first, std::int64_t last) {
-    if (bad.size() >= most_rows) return;
+    if (bad.size() >= max_rows) return;
     std::int64_t const units = (last - first) / granularity;
     if (units <= 1) {
       for (std::int64_t row = first; row < last; ++row) bad.push_back(row);
@@ -360,18 +360,18 @@ KEEL_BODY void update_trace::find_rows(kept_update::entry const& at, std::int64_
     }
     std::int64_t const middle = first + units / 2 * granularity;
     if (is_bad(first, middle)) split(first, middle);
-    if (bad.size() < most_rows && is_bad(middle, last)) split(middle, last);
+    if (bad.size() < max_rows && is_bad(middle, last)) split(middle, last);
   };
   try {
     split(begin, end);
     std::int64_t const unit = granularity;
     bool const is_all = static_cast<std::int64_t>(bad.size()) == end - begin ||
-                        (bad.size() >= most_rows && is_bad(end - unit, end) &&
+                        (bad.size() >= max_rows && is_bad(end - unit, end) &&
                          is_bad(begin + (end - begin) / unit / 2 * unit, begin + (end - begin) / unit / 2 * unit + unit));
     if (is_all && at.batch->rows() > granularity) {
       origin.every_row = true;
     } else {
-      if (bad.size() > most_rows) bad.resize(most_rows);
+      if (bad.size() > max_rows) bad.resize(max_rows);
       if (bad.empty()) origin.detail = "each half of the batch alone is finite";
       origin.rows = std::move(bad);
     }

@@ -27,20 +27,20 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// What a thread that is asked leaves. It is the process's, as its signals are, and stays: an answer may come late.
-struct asked_stack {
+struct stack_capture {
   static constexpr int most = 64;
   std::atomic<pid_t> thread{0};  ///< that may answer; 0: none
   std::atomic<int> count{-1};    ///< -1: no answer yet
   std::array<void*, most> frames{};
-  std::mutex one_at_a_time;
+  std::mutex capture_mutex;
 
-  static asked_stack& instance() {
-    static asked_stack asked;
-    return asked;
+  static stack_capture& instance() {
+    static stack_capture capture;
+    return capture;
   }
   static void answer(int /*signal*/) {
     int const error = errno;
-    asked_stack& here = instance();
+    stack_capture& here = instance();
     pid_t expected = static_cast<pid_t>(::syscall(SYS_gettid));
     // Only once, and not where the question was given up.
     if (here.thread.compare_exchange_strong(expected, 0))
@@ -74,35 +74,35 @@ inline std::string name_of_function(void* address) {
 KEEL_BODY pid_t this_thread() { return static_cast<pid_t>(::syscall(SYS_gettid)); }
 
 KEEL_BODY std::string stack_of_thread(pid_t thread) {
-  asked_stack& asked = asked_stack::instance();
-  std::lock_guard<std::mutex> const lock(asked.one_at_a_time);
+  stack_capture& capture = stack_capture::instance();
+  std::lock_guard<std::mutex> const lock(capture.capture_mutex);
   std::string name;
   std::getline(std::ifstream("/proc/self/task/" + std::to_string(thread) + "/comm"), name);
   std::string words = "thread " + std::to_string(thread) + " (" + name + ")\n";
   // The first call loads a library, which a signal handler may not.
   void* warm[1];
   ::backtrace(warm, 1);
-  asked.count.store(-1);
-  asked.thread.store(thread);
+  capture.count.store(-1);
+  capture.thread.store(thread);
   struct sigaction action = {}, before = {};
-  action.sa_handler = &asked_stack::answer;
+  action.sa_handler = &stack_capture::answer;
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;
   ::sigaction(SIGURG, &action, &before);
   ::syscall(SYS_tgkill, ::getpid(), thread, SIGURG);
   auto const last = std::chrono::steady_clock::now() + std::chrono::milliseconds(200);
-  while (asked.count.load(std::memory_order_acquire) < 0 && std::chrono::steady_clock::now() < last)
+  while (capture.count.load(std::memory_order_acquire) < 0 && std::chrono::steady_clock::now() < last)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pid_t expected = thread;
   // From here on it does not answer any more, or is about to.
-  if (!asked.thread.compare_exchange_strong(expected, 0)) {
-    while (asked.count.load(std::memory_order_acquire) < 0) std::this_thread::yield();
+  if (!capture.thread.compare_exchange_strong(expected, 0)) {
+    while (capture.count.load(std::memory_order_acquire) < 0) std::this_thread::yield();
   }
   ::sigaction(SIGURG, &before, nullptr);
-  int const count = asked.count.load(std::memory_order_acquire);
+  int const count = capture.count.load(std::memory_order_acquire);
   if (count < 0) return words + "  does not answer\n";
   // Without the handler and what called it.
-  for (int i = 2; i < count; ++i) words += "  " + name_of_function(asked.frames[static_cast<std::size_t>(i)]) + "\n";
+  for (int i = 2; i < count; ++i) words += "  " + name_of_function(capture.frames[static_cast<std::size_t>(i)]) + "\n";
   return words;
 }
 

@@ -88,7 +88,7 @@ int verify_checkpoints(std::vector<fs::path> const& paths) {
   int damaged = 0;
   for (fs::path const& path : paths) {
     for (fs::path const& checkpoint : checkpoints_of(path)) {
-      auto const found = damage_of(checkpoint);
+      auto const found = find_damage(checkpoint);
       if (found.empty()) {
         manifest const all = read_manifest(checkpoint);
         std::uint64_t bytes = 0;

@@ -68,7 +68,7 @@ struct keep_rows {
 /// The rows of a batch that are finite, where others are not and some are; `drop(count, rows)` is called with how many are left out. Throws
 /// error (E12) for a batch without rows that could be dropped.
 template <class Batch>
-std::optional<Batch> finite_rows_of(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
+std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
   if constexpr (!countable_batch<Batch>) {
     return std::nullopt;  // the step rejects it (U14)
   } else if constexpr (!writable_batch<Batch> || !std::copy_constructible<Batch> || requires { batch.granularity(); }) {

@@ -22,6 +22,7 @@
 #include <keel/libtorch/random.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/rule/reject_call.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/hooks.hpp>
 #include <keel/trainer/options.hpp>
@@ -29,7 +30,6 @@
 #include <keel/trainer/registered_state.hpp>
 #include <keel/trainer/rollback_history.hpp>
 #include <keel/trainer/run_log.hpp>
-#include <keel/trainer/run_of_ranks.hpp>
 #include <keel/trainer/trained_models.hpp>
 #include <memory>
 #include <optional>
@@ -60,7 +60,7 @@ struct best_saved {
 
 namespace keel::detail::inline KEEL_MODE {
 
-class late_parts;
+class deferred_parts;
 
 /// What a snapshot is put into a run for. A rollback may have lowered the run's learning rate; what is put back is what the run was.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
@@ -71,7 +71,8 @@ class checkpoint_manager {
   /// All of them outlive this; `directory` is null where the options name none. Of several ranks every one
   /// has a manager, and calls the same.
   checkpoint_manager(config const& recipe, trainer_options const& options, environment const& machine, run_directory* directory,
-                     trained_models& models, run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks = {});
+                     trained_models& models, run_progress& progress, run_log& log, hooks& listeners,
+                     checkpoint_collectives ranks = {});
   ~checkpoint_manager();
   checkpoint_manager(checkpoint_manager const&) = delete;
   checkpoint_manager& operator=(checkpoint_manager const&) = delete;
@@ -80,7 +81,7 @@ class checkpoint_manager {
 
   void save();
   /// For an alarm: as if a person asked.
-  void ask() { asked_ = true; }
+  void ask() { is_save_requested_ = true; }
   void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
   void wait_for_save();
 
@@ -99,7 +100,7 @@ class checkpoint_manager {
   /// optimizer that cannot be saved, and checkpoint_error.
   void part_added(std::string const& name, trained_models& alone);
   /// An iteration begins, in which parts may be made that a checkpoint knows.
-  void note_before_parts();
+  void capture_random_before_parts();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
   std::int64_t rollbacks() const { return rollbacks_.count(); }
@@ -113,7 +114,7 @@ class checkpoint_manager {
   /// The next boundary saves if its update is applied.
   bool is_save_due(std::int64_t updates);
   /// Of several ranks: this one was asked for a save, or its clock says that it is time for one.
-  bool wants_save();
+  bool should_request_save();
 
   /// The run begins: a recipe that rolls back needs something to roll back to.
   void begin();
@@ -125,14 +126,14 @@ class checkpoint_manager {
   /// The run ends: everything is durable when this returns, or it throws.
   void end();
   /// The run ends with an exception: waits for a save that is under way, and saves what is not saved yet where the recipe says
-  /// so; `all_know`: all ranks end by it. What it throws is thrown.
-  void save_after(std::exception const& thrown, bool all_know = true);
+  /// so; `is_failure_collective`: all ranks end by it. What it throws is thrown.
+  void save_after(std::exception const& thrown, bool is_failure_collective = true);
 
   /// The record of the last update, or its evaluation, is still to come.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
 
   /// At an update boundary: from here on numbers are drawn for what comes next.
-  void note_random();
+  void capture_random_state();
   /// What the run was before an update that is being looked into, which began with this random state and at this place in the data.
   snapshot before_update(random_snapshot const& random, data_cursor const& cursor);
   /// Puts a snapshot of a run with this recipe into this one; `exactly`: it is of this run and trainer, with nothing to accept.
@@ -146,7 +147,7 @@ class checkpoint_manager {
   void evaluated(agreed<double> const& value) {
     bool const is_best = best_.evaluated(value, models_.updates());
     // A save that failed is known to rank 0 alone.
-    best_wanted_ |= ranks_.first_says([&] { return is_best; });
+    is_best_pending_ |= ranks_.rank0_decides([&] { return is_best; });
   }
   /// An update was applied with this loss.
   void updated(double loss) { best_.updated(loss); }
@@ -156,10 +157,10 @@ class checkpoint_manager {
   void on_save(save_report const& report);
 
   /// The save of this update came to nothing.
-  void take_save_back(std::int64_t update);
+  void revert_failed_save(std::int64_t update);
 
   /// Notes what was not finite from the start.
-  void note_buffers(torch::nn::Module& model);
+  void record_nonfinite_buffers(torch::nn::Module& model);
 
   /// What a checkpoint holds beside model and optimizer.
   std::vector<state_part> parts();
@@ -170,10 +171,10 @@ class checkpoint_manager {
   void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
   /// The optimizers that cut a checkpoint's tensors while it is passed on.
-  std::vector<trained_optimizer> kept_shares();
+  std::vector<trained_optimizer> sharded_optimizers();
 
   /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
-  static bool is_spoiled(at::Tensor const& buffer);
+  static bool holds_nan_or_infinity(at::Tensor const& buffer);
 
   bool is_due(std::int64_t updates, bool updated) const;
   /// By updates, epochs or tokens, so that all ranks find the same.
@@ -183,19 +184,19 @@ class checkpoint_manager {
   /// `age`: of the parameters, if they are not of now.
   snapshot live(std::optional<std::int64_t> age = {});
   /// For the record; of an optimizer in shares those of this rank.
-  nlohmann::ordered_json described_state();
+  nlohmann::ordered_json describe_live_state();
   /// A `scheduled` save is due by the cadence; one that the `program` asks for is kept like it and replaces none; `requested`
   /// are those that a person or a signal asks for, a new best at once, the first of a process under young_daly, which only
   /// measures, and those at the end of a run or on an exception.
-  void save_if_wanted(bool updated, bool asked);
+  void save_if_due(bool updated, bool asked);
 
-  void note_saved_units();
+  void record_saved_units();
 
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
   /// `at_once`: returns when it is durable, and throws whatever goes wrong. Each rank writes its portion where all can write into rank 0's
   /// directory, and rank 0 sees what they write.
-  void save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once);
+  void save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once);
   std::string const& run_id();
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
   void save_now(save_reason reason);
@@ -206,7 +207,7 @@ class checkpoint_manager {
   void remember(Save const& save);
 
   /// A look at the directory costs a system call, and a second is soon enough.
-  bool asked_by_file();
+  bool take_save_request_file();
 
   /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
   void warn_of_grace(double slowest_update);
@@ -217,11 +218,11 @@ class checkpoint_manager {
   /// Waits for files of the save before; what became of it is reported.
   void wait_for_files();
   /// Passes the newest whole checkpoint on; false without one.
-  bool take_newest(std::function<void(snapshot, std::string const&)> const& take);
+  bool visit_newest(std::function<void(snapshot, std::string const&)> const& take);
 
   /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
   /// error (E12) where there is none.
-  bool load_at(std::int64_t update);
+  bool load_checkpoint_of(std::int64_t update);
 
   /// From a checkpoint of any directory, as the beginning of this one's run.
   bool load_from(std::filesystem::path const& directory);
@@ -250,31 +251,31 @@ class checkpoint_manager {
   run_log& log_;
   hooks& hooks_;
 
-  run_of_ranks ranks_;
-  bool is_own_ = true;           ///< what was applied last was saved by a rank of this number
-  std::optional<bool> resumed_;  ///< nothing: before the search for a checkpoint
+  checkpoint_collectives ranks_;
+  bool is_checkpoint_of_this_rank_ = true;  ///< what was applied last was saved by a rank of this number
+  std::optional<bool> resumed_;             ///< nothing: before the search for a checkpoint
   std::atomic<bool> save_requested_{false};
   random_snapshot random_;
   best_checkpoint best_;
   rollback_history rollbacks_;
-  std::set<std::string> spoiled_buffers_;  ///< that were so when the run was built
+  std::set<std::string> initially_nonfinite_buffers_;  ///< that were so when the run was built
   registered_states registered_;
-  std::unique_ptr<late_parts> late_;
+  std::unique_ptr<deferred_parts> deferred_parts_;
   random_snapshot before_parts_;  ///< while some wait: before the program made their models
   std::vector<keel::migrate> migrations_;
   random_snapshot boundary_random_;
   bool is_incomplete_ = false;
-  std::string run_id_;         ///< of the checkpoints; empty until the first
-  std::int64_t saved_at_ = 0;  ///< attempts when the last save began that did not fail
-  bool asked_ = false;         ///< by a file or a signal
-  bool clock_asked_ = false;   ///< the last time that several ranks agreed
-  bool best_wanted_ = false;   ///< the last evaluation was the best so far
-  double slowest_save_ = 0.0;  ///< seconds until it was durable
+  std::string run_id_;                       ///< of the checkpoints; empty until the first
+  std::int64_t saved_at_ = 0;                ///< attempts when the last save began that did not fail
+  bool is_save_requested_ = false;           ///< by a file or a signal
+  bool is_save_requested_by_clock_ = false;  ///< the last time that several ranks agreed
+  bool is_best_pending_ = false;             ///< the last evaluation was the best so far
+  double slowest_save_ = 0.0;                ///< seconds until it was durable
   bool warned_ = false;
   bool cannot_look_ = false;
   time_source::time_point looked_at_{};
-  std::atomic<bool> ranks_may_be_gone_{false};  ///< whoever waits for their files gives up soon
-  std::optional<bool> all_write_;               ///< into one directory; nothing before the first save of several ranks
+  std::atomic<bool> may_have_lost_ranks_{false};  ///< whoever waits for their files gives up soon
+  std::optional<bool> can_all_ranks_write_;       ///< into one directory; nothing before the first save of several ranks
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
   // Last: a save that is under way ends before what it works with.
   std::unique_ptr<saver> saver_;         ///< of rank 0

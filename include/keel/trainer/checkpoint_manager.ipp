@@ -12,22 +12,22 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
-#include <keel/checkpoint/files_of_rank.hpp>
+#include <keel/checkpoint/load_newest_valid.hpp>
 #include <keel/checkpoint/load_weights.hpp>
-#include <keel/checkpoint/newest_whole.hpp>
+#include <keel/checkpoint/rank_files.hpp>
 #include <keel/checkpoint/read_checkpoint.hpp>
 #include <keel/checkpoint/saver.hpp>
 #include <keel/libtorch/host_value.hpp>
 #include <keel/rule/checkpoint.hpp>
 #include <keel/rule/nonfinite.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
-#include <keel/trainer/late_parts.hpp>
+#include <keel/trainer/deferred_parts.hpp>
+#include <keel/trainer/describe_run.hpp>
 #include <keel/trainer/resume.hpp>
 #include <keel/trainer/rollback.hpp>
-#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_ending_errors.hpp>
 #include <keel/trainer/run_events.hpp>
-#include <keel/trainer/spoiled.hpp>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
@@ -35,7 +35,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_options const& options,
                                                  environment const& machine, run_directory* directory, trained_models& models,
-                                                 run_progress& progress, run_log& log, hooks& listeners, run_of_ranks ranks)
+                                                 run_progress& progress, run_log& log, hooks& listeners,
+                                                 checkpoint_collectives ranks)
     : recipe_(recipe),
       options_(options),
       machine_(machine),
@@ -46,7 +47,7 @@ KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_o
       hooks_(listeners),
       ranks_(std::move(ranks)),
       best_(recipe.checkpoint, recipe.evaluation),
-      late_(std::make_unique<late_parts>()) {
+      deferred_parts_(std::make_unique<deferred_parts>()) {
   if (!saves_) return;
   require_saveable(models_);
   if (!ranks_.writes()) {
@@ -59,11 +60,11 @@ KEEL_BODY checkpoint_manager::checkpoint_manager(config const& recipe, trainer_o
 }
 
 KEEL_BODY checkpoint_manager::~checkpoint_manager() {
-  if (ranks_.is_shared() && (std::uncaught_exceptions() > 0 || ranks_.may_be_broken())) ranks_may_be_gone_ = true;
+  if (ranks_.is_shared() && (std::uncaught_exceptions() > 0 || ranks_.may_be_broken())) may_have_lost_ranks_ = true;
 }
 
 KEEL_BODY void checkpoint_manager::require_saveable(trained_models& models) {
-  note_buffers(models.model());
+  record_nonfinite_buffers(models.model());
   // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
   for (auto const& one : models.trained()) with_optimizer_codec(*one.optimizer, [](auto) {});
   static_cast<void>(safetensors_writer(model_tensors(models.model()), {}));
@@ -80,29 +81,29 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_m
     config const present = present_config();
     beginning = snapshot_buffers().copy(take_snapshot(present, alone.model(), alone.trained(), parts));
   }
-  if (late_parts::waiting_part const* const waiting = late_->find(name)) {
+  if (deferred_parts::waiting_part const* const waiting = deferred_parts_->find(name)) {
     models_.match_groups(waiting->content.state);
     config const present = present_config();
     apply_snapshot(waiting->content, present, alone.model(), alone.trained(), parts, waiting->source,
                    accepted(snapshot_use::resume));
-    alone.take_loaded_rates();
+    alone.adopt_loaded_rates();
     if (before_parts_.taken()) before_parts_.restore();
   } else {
     // So that what it rolls back to has it.
-    asked_ |= may_roll_back;
+    is_save_requested_ |= may_roll_back;
   }
-  late_->made(name, std::move(beginning));
+  deferred_parts_->made(name, std::move(beginning));
 }
 
-KEEL_BODY void checkpoint_manager::note_before_parts() {
-  if (late_->is_any_waiting()) before_parts_ = random_snapshot::take(models_.parameters().device);
+KEEL_BODY void checkpoint_manager::capture_random_before_parts() {
+  if (deferred_parts_->is_any_waiting()) before_parts_ = random_snapshot::take(models_.parameters().device);
 }
 
 KEEL_BODY bool checkpoint_manager::resume() {
   if (resumed_) return *resumed_;
   bool loaded = false;
   if (saves_) {
-    if (options_.resume) loaded = options_.resume_at ? load_at(*options_.resume_at) : load_newest();
+    if (options_.resume) loaded = options_.resume_at ? load_checkpoint_of(*options_.resume_at) : load_newest();
   }
   if (!loaded && directory_) directory_->require_unused(saves_);
   if (saves_) {
@@ -110,7 +111,7 @@ KEEL_BODY bool checkpoint_manager::resume() {
   }
   if (!loaded && !options_.weights_from.empty()) load_weights(models_.model(), options_.weights_from);
   resumed_ = loaded;
-  note_before_parts();
+  capture_random_before_parts();
   return loaded;
 }
 
@@ -138,7 +139,7 @@ KEEL_BODY void checkpoint_manager::wait_for_files() {
 KEEL_BODY std::optional<best_saved> checkpoint_manager::best() {
   if (!saves_) return std::nullopt;
   std::optional<best_saved> found;
-  nlohmann::json const there = ranks_.of_first([&]() -> nlohmann::json {
+  nlohmann::json const there = ranks_.on_rank0([&]() -> nlohmann::json {
     saver_->wait();
     auto const first = best_.first();
     if (!first) return nullptr;
@@ -171,18 +172,18 @@ KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
 
-KEEL_BODY bool checkpoint_manager::wants_save() {
+KEEL_BODY bool checkpoint_manager::should_request_save() {
   if (!saves_) return false;
-  if (saver_ && asked_by_file()) asked_ = true;
+  if (saver_ && take_save_request_file()) is_save_requested_ = true;
   using checkpoint::kind;
   bool const by_clock = recipe_.checkpoint.kind == kind::every_seconds || recipe_.checkpoint.kind == kind::young_daly;
-  clock_asked_ = ranks_.is_shared() && saver_ && by_clock && is_due(models_.updates() + 1, true);
-  return clock_asked_ || asked_ || save_requested_.load(std::memory_order_relaxed);
+  is_save_requested_by_clock_ = ranks_.is_shared() && saver_ && by_clock && is_due(models_.updates() + 1, true);
+  return is_save_requested_by_clock_ || is_save_requested_ || save_requested_.load(std::memory_order_relaxed);
 }
 
 KEEL_BODY void checkpoint_manager::begin() {
   if (saves_) {
-    ranks_may_be_gone_ = false;
+    may_have_lost_ranks_ = false;
     if (saver_) saver_->cadence().restart();
     if (models_.rollback_distance() > 0) {
       if (!resumed_.value_or(false) && progress_.record.attempts == 0) begin_save(save_reason::scheduled);
@@ -192,14 +193,14 @@ KEEL_BODY void checkpoint_manager::begin() {
 
 KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update) {
   if (!saves_) return false;
-  late_->require_none_waiting();
+  deferred_parts_->require_none_waiting();
   try {
     if (saver_) saver_->poll();
     if (writer_) writer_->poll();
     config by = recipe_;
     if (auto const request = models_.take_rollback_request(by)) return roll_back(*request, by);
     // Several ranks look for the file before they agree.
-    save_if_wanted(updated, asked || (!ranks_.is_shared() && asked_by_file()));
+    save_if_due(updated, asked || (!ranks_.is_shared() && take_save_request_file()));
     if (saver_) warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
     // What cannot be saved cannot be trained on either.
@@ -212,26 +213,27 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
 KEEL_BODY void checkpoint_manager::end() {
   if (saves_) {
     wait_for_files();
-    bool const has_news = ranks_.first_says([this] { return models_.at_boundary() && progress_.record.attempts != saved_at_; });
-    if (has_news) save_now(save_reason::requested);
+    bool const has_new_results =
+        ranks_.rank0_decides([this] { return models_.at_boundary() && progress_.record.attempts != saved_at_; });
+    if (has_new_results) save_now(save_reason::requested);
   }
 }
 
-KEEL_BODY void checkpoint_manager::save_after(std::exception const& thrown, bool all_know) {
+KEEL_BODY void checkpoint_manager::save_after(std::exception const& thrown, bool is_failure_collective) {
   if (saves_) {
-    if (!all_know || ranks_.may_be_broken()) ranks_may_be_gone_ = true;
+    if (!is_failure_collective || ranks_.may_be_broken()) may_have_lost_ranks_ = true;
     if (saver_) saver_->wait();
-    bool const is_spoiled = is_incomplete_ || models_.is_half_updated() || detail::spoils_the_run(thrown);
-    bool const may_save = resumed_ && models_.at_boundary() && !is_spoiled;
-    if (!recipe_.checkpoint.on_exception || !all_know || !ranks_.all_say(may_save)) return;
-    if (ranks_.first_says([this] { return progress_.record.attempts != saved_at_; })) {
+    bool const is_unsaveable = is_incomplete_ || models_.is_half_updated() || detail::invalidates_run(thrown);
+    bool const may_save = resumed_ && models_.at_boundary() && !is_unsaveable;
+    if (!recipe_.checkpoint.on_exception || !is_failure_collective || !ranks_.all_ranks_agree(may_save)) return;
+    if (ranks_.rank0_decides([this] { return progress_.record.attempts != saved_at_; })) {
       restore_random();
       save_now(save_reason::requested);
     }
   }
 }
 
-KEEL_BODY void checkpoint_manager::note_random() {
+KEEL_BODY void checkpoint_manager::capture_random_state() {
   if (may_drop_an_update()) boundary_random_ = random_snapshot::take(models_.parameters().device);
 }
 
@@ -245,21 +247,21 @@ KEEL_BODY void checkpoint_manager::on_save(save_report const& report) {
   log_.saved(report);
   if (report.dropped) saved_at_ = -1;
   if (report.dropped) return;
-  if (!report.failure.empty()) take_save_back(report.update);
+  if (!report.failure.empty()) revert_failed_save(report.update);
   if (!report.failure.empty()) return hooks_(event::checkpoint_failed{report.update, report.failure});
   best_.settled(report.update);
   slowest_save_ = std::max(slowest_save_, report.written);
   hooks_(event::checkpoint_saved{report.update, report.saved.path});
 }
 
-KEEL_BODY void checkpoint_manager::take_save_back(std::int64_t update) {
-  best_.take_back(update);
+KEEL_BODY void checkpoint_manager::revert_failed_save(std::int64_t update) {
+  best_.revert(update);
   saved_at_ = -1;
 }
 
-KEEL_BODY void checkpoint_manager::note_buffers(torch::nn::Module& model) {
+KEEL_BODY void checkpoint_manager::record_nonfinite_buffers(torch::nn::Module& model) {
   for (auto const& item : model.named_buffers()) {
-    if (is_spoiled(item.value())) spoiled_buffers_.insert(item.key());
+    if (holds_nan_or_infinity(item.value())) initially_nonfinite_buffers_.insert(item.key());
   }
 }
 
@@ -283,7 +285,7 @@ KEEL_BODY std::int64_t checkpoint_manager::last_kept_attempt() const {
 }
 
 KEEL_BODY std::function<void(std::int64_t, std::string const&)> checkpoint_manager::on_damaged() {
-  return [this](std::int64_t update, std::string const& words) { log_.damaged(update, words); };
+  return [this](std::int64_t update, std::string const& message) { log_.damaged(update, message); };
 }
 
 KEEL_BODY config checkpoint_manager::present_config() const {
@@ -292,7 +294,7 @@ KEEL_BODY config checkpoint_manager::present_config() const {
   return value;
 }
 
-KEEL_BODY bool checkpoint_manager::is_spoiled(at::Tensor const& buffer) {
+KEEL_BODY bool checkpoint_manager::holds_nan_or_infinity(at::Tensor const& buffer) {
   if (!buffer.defined() || !buffer.is_floating_point() || buffer.layout() != at::kStrided || buffer.numel() == 0) return false;
   at::NoGradGuard no_grad;
   return host_value(at::isnan(buffer).logical_or(at::isposinf(buffer)).any()) != 0.0;
@@ -330,17 +332,17 @@ KEEL_BODY snapshot checkpoint_manager::live(std::optional<std::int64_t> age) {
   content.attempt = progress_.record.attempts;
   content.best = best_.keeps();
   if (!options_.fingerprints.empty()) content.state["fingerprints"] = options_.fingerprints;
-  late_->write(content);
+  deferred_parts_->write(content);
   registered_.require_finite();
   for (auto const& item : models_.model().named_buffers()) {
-    if (spoiled_buffers_.count(item.key()) == 0 && is_spoiled(item.value()))
+    if (initially_nonfinite_buffers_.count(item.key()) == 0 && holds_nan_or_infinity(item.value()))
       throw broken_rule<nonfinite_error, rule::N13>("the buffer " + item.key() + " is not finite");
   }
   return content;
 }
 
-KEEL_BODY nlohmann::ordered_json checkpoint_manager::described_state() {
-  optimizer_shares::inside const shares(models_.trained().front().shares);
+KEEL_BODY nlohmann::ordered_json checkpoint_manager::describe_live_state() {
+  optimizer_shards::scope const shards(models_.trained().front().shards);
   return describe_state(models_.model(), models_.optimizer(), models_.parameters());
 }
 
@@ -363,22 +365,22 @@ KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::strin
   run_id_ = run;
 }
 
-KEEL_BODY void checkpoint_manager::save_if_wanted(bool updated, bool asked) {
-  bool const here = asked_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
+KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
+  bool const here = is_save_requested_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
   // Of several ranks none looks at what only it knows.
   bool const wanted = ranks_.is_shared() ? is_due_by_count(models_.updates(), updated) : here;
-  if (!wanted && !asked && !best_wanted_) return;
+  if (!wanted && !asked && !is_best_pending_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
   // Rank 0 has the clock and the disk.
   enum : int { drops, is_scheduled, is_of_program, is_requested };
   bool due = false;
-  int const plan = ranks_.of_first([&]() -> nlohmann::json {
+  int const plan = ranks_.on_rank0([&]() -> nlohmann::json {
     due = is_due(models_.updates(), updated);
     // The update for which the time had come was skipped; who else asked, asks again.
-    if (clock_asked_ && !here && !best_wanted_) return 2 * drops;
+    if (is_save_requested_by_clock_ && !here && !is_best_pending_) return 2 * drops;
     // Whoever asked is served when the disk is free.
-    if (saver_->drops_now() && !best_wanted_) {
-      asked_ |= asked;
+    if (saver_->would_drop() && !is_best_pending_) {
+      is_save_requested_ |= asked;
       if (due) saver_->drop(models_.updates());
       return 2 * drops + (due ? 1 : 0);
     }
@@ -389,18 +391,18 @@ KEEL_BODY void checkpoint_manager::save_if_wanted(bool updated, bool asked) {
     return 2 * why + (due ? 1 : 0);
   });
   due = plan % 2 == 1;
-  if (due) note_saved_units();
+  if (due) record_saved_units();
   if (plan / 2 == drops) return;
   models_.settle();
-  if (due || best_wanted_) best_.judge(world_of_one(), models_.updates());
+  if (due || is_best_pending_) best_.judge(world_of_one(), models_.updates());
   save_requested_.store(false, std::memory_order_relaxed);
-  asked_ = best_wanted_ = false;
+  is_save_requested_ = is_best_pending_ = false;
   begin_save(plan / 2 == is_scheduled    ? save_reason::scheduled
              : plan / 2 == is_of_program ? save_reason::program
                                          : save_reason::requested);
 }
 
-KEEL_BODY void checkpoint_manager::note_saved_units() {
+KEEL_BODY void checkpoint_manager::record_saved_units() {
   bool const by_epochs = recipe_.checkpoint.kind == checkpoint::kind::every_epochs;
   progress_.record.saved_units = by_epochs ? progress_.cursor.epoch : progress_.record.tokens;
 }
@@ -418,7 +420,7 @@ KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<
   // What became of the one before decides which is the best.
   wait_for_files();
   remember([&] {
-    if (ranks_.is_shared()) return save_of_ranks(reason, age, false);
+    if (ranks_.is_shared()) return save_collectively(reason, age, false);
     saver_->save(models_.updates(), live(age), retention_for(reason), [this] { require_lock(); });
   });
 }
@@ -426,19 +428,19 @@ KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<
 KEEL_BODY void checkpoint_manager::save_now(save_reason reason) {
   wait_for_files();
   remember([&] {
-    if (ranks_.is_shared()) return save_of_ranks(reason, {}, true);
+    if (ranks_.is_shared()) return save_collectively(reason, {}, true);
     require_lock();
     saver_->save_now(models_.updates(), live(), retention_for(reason));
   });
 }
 
-KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
+KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once) {
   using kind = saver::at_once;
   retention const keep = retention_for(reason);
   auto const nothing = [] { return nlohmann::json(); };
-  std::optional<opened_checkpoint> opened;
+  std::optional<pending_checkpoint> opened;
   try {
-    nlohmann::json const place = ranks_.of_first([&]() -> nlohmann::json {
+    nlohmann::json const place = ranks_.on_rank0([&]() -> nlohmann::json {
       opened = saver_->open(models_.updates(), run_id(), machine_.new_run_id(), keep, at_once ? kind::yes : kind::no,
                             [this] { require_lock(); });
       if (!opened) return nullptr;
@@ -446,23 +448,24 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
     });
     if (place.is_null()) return;
     std::filesystem::path const directory = place.get<std::string>();
-    if (!all_write_) {
-      bool const all_can = ranks_.all_say(saver_ || (writer_ && writer_->can_write(directory)));
-      bool const all_seen = ranks_.first_says([&] { return directory_->checkpoints().is_seen_by(*opened, ranks_.size()); });
-      all_write_ = all_can && all_seen;
+    if (!can_all_ranks_write_) {
+      bool const all_can = ranks_.all_ranks_agree(saver_ || (writer_ && writer_->can_write(directory)));
+      bool const all_seen =
+          ranks_.rank0_decides([&] { return directory_->checkpoints().is_visible_to_ranks(*opened, ranks_.size()); });
+      can_all_ranks_write_ = all_can && all_seen;
     }
-    bool const all_write = *all_write_;
-    using writers = run_of_ranks::writers;
+    bool const all_write = *can_all_ranks_write_;
+    using writers = checkpoint_collectives::writers;
     snapshot const content =
         ranks_.gather([&] { return live(age); }, models_.trained(), models_.model(), all_write ? writers::all : writers::first);
     int const ranks = all_write ? ranks_.size() : 1;
     using std::chrono::milliseconds;
     milliseconds const short_while(2000), long_while = std::max(ranks_.timeout() / 2, short_while);
-    auto const patience = [this, short_while, long_while] { return ranks_may_be_gone_ ? short_while : long_while; };
+    auto const patience = [this, short_while, long_while] { return may_have_lost_ranks_ ? short_while : long_while; };
     if (recipe_.checkpoint.asynchronous && !at_once) {
       if (writer_ && all_write) writer_->begin(directory, content);
-      ranks_.all_say(true);
-      ranks_.of_first([&] {
+      ranks_.all_ranks_agree(true);
+      ranks_.on_rank0([&] {
         saver_->begin(*opened, content, keep, ranks, patience);
         opened.reset();
         return nothing();
@@ -477,11 +480,11 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
         failure = without_id(thrown.what());
       }
     }
-    if (!ranks_.first_says([&] { return saver_->write_files(*opened, content); })) return;
-    std::string const failed = ranks_.failure_of_any(failure);
-    ranks_.of_first([&] {
+    if (!ranks_.rank0_decides([&] { return saver_->write_files(*opened, content); })) return;
+    std::string const failed = ranks_.first_failure_message(failure);
+    ranks_.on_rank0([&] {
       if (failed.empty()) {
-        saver_->seal(*opened, keep, ranks, patience);
+        saver_->commit_checkpoint(*opened, keep, ranks, patience);
       } else {
         saver_->fail(*opened, failed);
       }
@@ -496,7 +499,7 @@ KEEL_BODY void checkpoint_manager::save_of_ranks(save_reason reason, std::option
 
 KEEL_BODY void checkpoint_manager::require_lock() {
   if (directory_->require_lock()) log_.lock_retaken(models_.updates());
-  log_.weaker_promises(models_.updates());
+  log_.log_weaker_promises(models_.updates());
 }
 
 template <class Save>
@@ -505,12 +508,12 @@ void checkpoint_manager::remember(Save const& save) {
   try {
     save();
   } catch (...) {
-    take_save_back(models_.updates());
+    revert_failed_save(models_.updates());
     throw;
   }
 }
 
-KEEL_BODY bool checkpoint_manager::asked_by_file() {
+KEEL_BODY bool checkpoint_manager::take_save_request_file() {
   auto const now = options_.clock().now();
   if (now - looked_at_ < std::chrono::seconds(1)) return false;
   looked_at_ = now;
@@ -535,8 +538,8 @@ KEEL_BODY void checkpoint_manager::warn_of_grace(double slowest_update) {
 }
 
 KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& source, snapshot_use use) {
-  std::int64_t const ranks = ranks_of_checkpoint(content);
-  is_own_ = take_own_part(content, ranks_.rank());
+  std::int64_t const ranks = checkpoint_world_size(content);
+  is_checkpoint_of_this_rank_ = select_rank_state(content, ranks_.rank());
   if (ranks != ranks_.size() && (use == snapshot_use::resume || use == snapshot_use::roll_back))
     log_.other_ranks(source, ranks, ranks_.size());
   for (auto const& one : migrations_) {
@@ -553,35 +556,35 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   std::string const run_id = content.run;
   // Older checkpoints have none, and what this run had is not theirs.
   progress_.record.interval = {};
-  late_->match(content, models_.trained(), source);
+  deferred_parts_->match(content, models_.trained(), source);
   models_.match_groups(content.state);
   config const present = present_config();
   apply_snapshot(std::move(content), present, models_.model(), models_.trained(), parts(), source, accepted(use));
   run_id_ = run_id;
-  models_.take_loaded_rates();
+  models_.adopt_loaded_rates();
 }
 
 KEEL_BODY void checkpoint_manager::restore_loaded_random() {
   random_.restore();
-  if (is_own_) return;
-  separate_random(models_.parameters().device, ranks_.rank());
+  if (is_checkpoint_of_this_rank_) return;
+  decorrelate_generators(models_.parameters().device, ranks_.rank());
 }
 
-KEEL_BODY bool checkpoint_manager::take_newest(std::function<void(snapshot, std::string const&)> const& take) {
-  if (!ranks_.is_shared()) return load_newest_whole(directory_->checkpoints(), take, on_damaged());
+KEEL_BODY bool checkpoint_manager::visit_newest(std::function<void(snapshot, std::string const&)> const& take) {
+  if (!ranks_.is_shared()) return load_newest_valid(directory_->checkpoints(), take, on_damaged());
   snapshot content;
   std::string source;
   auto const find = [&](snapshot& to, std::string& from) {
-    return load_newest_whole(
+    return load_newest_valid(
         directory_->checkpoints(), [&](snapshot one, std::string const& path) { to = std::move(one), from = path; },
         on_damaged());
   };
-  if (!ranks_.share(find, kept_shares(), content, source)) return false;
+  if (!ranks_.share(find, sharded_optimizers(), content, source)) return false;
   take(std::move(content), source);
   return true;
 }
 
-KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::kept_shares() {
+KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::sharded_optimizers() {
   // A migration sees a checkpoint as it was saved.
   if (!migrations_.empty()) return {};
   return models_.trained();
@@ -593,18 +596,18 @@ KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const 
   // A replay makes no step, so the rate does not count.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
   if (use == snapshot_use::put_back) accepts = {};
-  accepts.own_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
+  accepts.is_same_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
   return accepts;
 }
 
-KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
+KEEL_BODY bool checkpoint_manager::load_checkpoint_of(std::int64_t update) {
   auto& store = directory_->checkpoints();
   if (saver_) saver_->wait();
   rollback_history history;
   run_record newest;
   std::int64_t newest_update = -1;
   auto const look = [&](snapshot content, std::string const& source) {
-    take_own_part(content, ranks_.rank());
+    select_rank_state(content, ranks_.rank());
     nlohmann::json const fields = content.state.value("run", nlohmann::json::object());
     nlohmann::json const rollbacks = fields.value("rollbacks", nlohmann::json::object());
     nlohmann::json const record = fields.value("record", nlohmann::json::object());
@@ -614,7 +617,7 @@ KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
     newest.visit(counts);
     newest_update = fields.value(nlohmann::json::json_pointer("/step/updates"), std::int64_t{0});
   };
-  take_newest(look);
+  visit_newest(look);
   double const rate = models_.highest_rate();
   if (history.was_restarted(update, rate)) return load_newest();
   snapshot content;
@@ -633,7 +636,7 @@ KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
     from = store.path_of(id).string();
     return true;
   };
-  ranks_.share(find, kept_shares(), content, source);
+  ranks_.share(find, sharded_optimizers(), content, source);
   apply(std::move(content), source);
   restore_loaded_random();
   history.restarted_at.push_back(update);
@@ -645,7 +648,7 @@ KEEL_BODY bool checkpoint_manager::load_at(std::int64_t update) {
   progress_.record.attempts = std::max(newest.attempts, progress_.record.attempts);
   progress_.record.lines = directory_->metrics().lines();
   progress_.record.rungs = std::max(newest.rungs, progress_.record.rungs);
-  ranks_.of_first([&] {
+  ranks_.on_rank0([&] {
     checkpoint_id const id(update, !store.exists(update));
     for (checkpoint_id const& one : store.all())
       if (one > id) store.rename_abandoned(one);
@@ -668,7 +671,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
       from = directory.string();
       return true;
     };
-    ranks_.share(find, kept_shares(), content, source);
+    ranks_.share(find, sharded_optimizers(), content, source);
     apply(std::move(content), source);
   } catch (nlohmann::json::exception const& thrown) {
     throw checkpoint_error(
@@ -680,7 +683,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   progress_.record.lines = 0;
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
-  log_.begins_with(directory, models_.updates(), in_place_of(options_), described_state());
+  log_.begins_with(directory, models_.updates(), describe_replaced_source(options_), describe_live_state());
   // From here on this directory stands alone.
   begin_save(save_reason::scheduled, progress_.record.age);
   if (saver_) saver_->wait();
@@ -691,14 +694,15 @@ KEEL_BODY bool checkpoint_manager::load_newest() {
   if (saver_) saver_->wait();
   auto const apply_one = [&](snapshot content, std::string const& source) {
     apply(std::move(content), source);
-    log_.notice("resumed at update " + std::to_string(models_.updates()) + " from " + source + in_place_of(options_));
+    log_.notice("resumed at update " + std::to_string(models_.updates()) + " from " + source +
+                describe_replaced_source(options_));
   };
-  if (!take_newest(apply_one)) return false;
+  if (!visit_newest(apply_one)) return false;
   restore_loaded_random();
   saved_at_ = progress_.record.attempts;
   forget_lost_best();
   directory_->metrics().resume_at(progress_.record.lines);
-  log_.resumed(models_.updates(), described_state());
+  log_.resumed(models_.updates(), describe_live_state());
   return true;
 }
 
@@ -716,31 +720,31 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   std::int64_t const attempts = progress_.record.attempts;
   models_.settle();
   log_.write_rest();
-  rollback_plan const plan = plan_of(by, request.spike);
+  rollback_plan const plan = plan_rollback(by, request.spike);
   if (rollbacks_.attempts() >= plan.attempts)
-    give_up_rolling_back(request, rollbacks_,
+    throw_rollback_limit(request, rollbacks_,
                          "the run rolled back " +
                              (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
                              ", which is this recipe's limit");
   // Where nothing was saved since the last time, that checkpoint led here already.
   std::optional<std::int64_t> before;
   if (rollbacks_.attempts() > 0) {
-    std::int64_t const newest = ranks_.of_first([&] { return nlohmann::json(newest_scheduled()); });
+    std::int64_t const newest = ranks_.on_rank0([&] { return nlohmann::json(newest_scheduled()); });
     if (newest == rollbacks_.to.back()) before = newest;
   }
   snapshot content;
   std::string source;
   auto const find = [&](snapshot& to, std::string& from) {
     auto& store = directory_->checkpoints();
-    auto found = checkpoint_before(store, attempts - plan.behind, before, on_damaged());
+    auto found = find_checkpoint_before(store, attempts - plan.behind, before, on_damaged());
     if (!found) return false;
     to = std::move(found->second);
     to.state["found_at"] = found->first.update;
     from = store.path_of(found->first).string();
     return true;
   };
-  if (!ranks_.share(find, kept_shares(), content, source))
-    give_up_rolling_back(request, rollbacks_, "the run has no checkpoint from before it");
+  if (!ranks_.share(find, sharded_optimizers(), content, source))
+    throw_rollback_limit(request, rollbacks_, "the run has no checkpoint from before it");
   auto const found_at = content.state.at("found_at").get<std::int64_t>();
   content.state.erase("found_at");
 
@@ -756,7 +760,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   // What an update that was under way came to is of the run that is left.
   config ignored = recipe_;
   models_.take_rollback_request(ignored);
-  best_wanted_ = false;
+  is_best_pending_ = false;
   rollbacks_ = std::move(history);
   std::int64_t const kept = last_kept_attempt();
   // The record goes on; only what it compares with is from before.
@@ -792,8 +796,8 @@ KEEL_BODY std::int64_t checkpoint_manager::newest_scheduled() {
 }
 
 KEEL_BODY void checkpoint_manager::forget_lost_best() {
-  std::vector<std::int64_t> const there = ranks_.of_first([&] { return nlohmann::json(directory_->checkpoints().updates()); });
-  for (std::int64_t const update : best_.forget_all_but(there)) log_.best_lost(update);
+  std::vector<std::int64_t> const there = ranks_.on_rank0([&] { return nlohmann::json(directory_->checkpoints().updates()); });
+  for (std::int64_t const update : best_.retain_only(there)) log_.best_lost(update);
 }
 
 KEEL_BODY void checkpoint_manager::reseed(at::DeviceType device, std::int64_t count) {

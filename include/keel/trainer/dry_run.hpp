@@ -79,7 +79,7 @@ class saved_state {
     at::NoGradGuard no_grad;
     for (std::size_t i = 0; i < live_.size(); ++i) live_[i].copy_(copies_[i]);
     buffers_.restore();
-    program_.put_back(registered_);
+    program_.restore(registered_);
     for (std::size_t i = 0; i < gradients_.size(); ++i) parameters_.tensors[i].mutable_grad() = gradients_[i];
     optimizer_.state() = std::move(state_);
     if (engine_) engine_();
@@ -107,7 +107,7 @@ class saved_state {
 /// gives up.
 template <class Step, class Batches, class LossOf, class Take>
 void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
-  auto const goes_on = [&](step_outcome const& one) {
+  auto const should_continue = [&](step_outcome const& one) {
     if (one.is<result::accumulated>()) return true;
     if (auto const* const updated = one.get_if<result::updated>()) return take(*updated);
     if (auto const* const ended = one.get_if<result::gave_up>()) {
@@ -124,10 +124,10 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
           for (; at != end; ++at) {
             any = true;
             step_outcome const launched = step(*at, std::ref(loss_of));
-            if (!goes_on(step.settle().value_or(launched))) return true;
+            if (!should_continue(step.settle().value_or(launched))) return true;
           }
           step.ranks().end_of_data(step.attempted());
-        } catch (data_ended const&) {
+        } catch (peer_data_exhausted const&) {
           // Of another rank; all begin the batches again.
         }
         return false;
@@ -147,7 +147,7 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
 /// Looks at outcomes alone.
 class dry_run_observer final : public step_observer {
  public:
-  bool looks_into_incidents() const override { return false; }
+  bool traces_incidents() const override { return false; }
 };
 
 /// Where several ranks train: who makes the call.
@@ -156,13 +156,13 @@ enum class dry_run_of : bool { all_ranks, this_rank };
 /// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
 template <class Recipe, class Environment>
 class dry_run {
-  using step_type = step_of<Recipe, Environment, at_trainer>;
+  using step_type = typed_step<Recipe, Environment, trainer_entry>;
   static constexpr bool is_strict = step_type::configured.determinism.kind == determinism::kind::strict;
 
  public:
   /// Both outlive this. `length`: updates of the run. Throws error (E12) inside an update.
   dry_run(step_engine& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
-      : step_(step), registered_(registered), length_(length), of_(of) {
+      : step_(step), registered_(registered), length_(length), caller_(of) {
     step_.settle();
     if (!step_.at_boundary()) throw error("E12", "an update is open. Call a dry run between updates, before fit or after it.");
   }
@@ -232,7 +232,7 @@ class dry_run {
   }
 
  private:
-  world_of_ranks world() const { return of_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks(); }
+  world_of_ranks world() const { return caller_ == dry_run_of::all_ranks ? step_.ranks().world() : world_of_ranks(); }
 
   template <class Train>
   void try_out(Train const& train) {
@@ -242,16 +242,16 @@ class dry_run {
     auto& groups = step_.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
     dry_run_observer observer;
-    step_type like_it(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_, observer, world());
-    like_it.ladder().begin_like(step_.ladder());
-    like_it.restore_on_skip(registered_);
-    train(like_it);
+    step_type trial_step(step_.model(), step_.optimizer(), step_.recipe_numbers(), length_, observer, world());
+    trial_step.ladder().copy_position(step_.ladder());
+    trial_step.restore_on_skip(registered_);
+    train(trial_step);
   }
 
   step_engine& step_;
   registered_states& registered_;
   std::int64_t length_;
-  dry_run_of of_;
+  dry_run_of caller_;
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

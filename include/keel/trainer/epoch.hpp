@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <keel/core/error.hpp>
 #include <keel/core/outcome.hpp>
-#include <keel/trainer/batch_walk.hpp>
+#include <keel/trainer/epoch_walker.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/progress.hpp>
 #include <optional>
@@ -35,8 +35,8 @@ void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unuse
 
 /// Batches of an epoch, by the options or as the source knows it; -1: neither. Of several ranks the options alone have it alike for all.
 template <class Batches>
-std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batches_per_epoch, bool is_alone) {
-  if (batches_per_epoch > 0 || !is_alone) return batches_per_epoch > 0 ? batches_per_epoch : -1;
+std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batches_per_epoch, bool is_single_rank) {
+  if (batches_per_epoch > 0 || !is_single_rank) return batches_per_epoch > 0 ? batches_per_epoch : -1;
   if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
     return static_cast<std::int64_t>(ranges::size(batches));
   } else if constexpr (
@@ -57,7 +57,7 @@ trainer_options with_epoch_length(trainer_options options, Batches& batches) {
 }
 
 /// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
-inline void take_order(data_cursor& cursor, std::string const& order, bool accept_another) {
+inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
     throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor.order + ", now " + order +
                                       ". Use that data, another run directory, or options.accept_changed_recipe.");
@@ -66,14 +66,14 @@ inline void take_order(data_cursor& cursor, std::string const& order, bool accep
 /// The same with what the batches say of their order, or in one process with how many are in memory. Ranks may have different numbers of
 /// them, and between epochs data may grow.
 template <class Batches>
-void take_order_of(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_alone, bool accept_another) {
+void adopt_source_order(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_single_rank, bool accept_another) {
   if constexpr (requires { std::string(batches.describe()); }) {
-    take_order(cursor, batches.describe(), accept_another);
+    adopt_data_order(cursor, batches.describe(), accept_another);
   } else if constexpr (ranges::forward_range<Batches&> && ranges::sized_range<Batches&>) {
-    if (!is_alone) return;
+    if (!is_single_rank) return;
     auto const described = [](std::int64_t count) { return std::to_string(count) + " batches"; };
     bool const is_between_epochs = cursor.position == 0 || cursor.order == described(cursor.position);
-    take_order(cursor, described(static_cast<std::int64_t>(ranges::size(batches))), accept_another || is_between_epochs);
+    adopt_data_order(cursor, described(static_cast<std::int64_t>(ranges::size(batches))), accept_another || is_between_epochs);
   }
 }
 

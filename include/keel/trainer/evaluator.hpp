@@ -39,7 +39,7 @@ class evaluator {
     keel::hooks& hooks;
     time_source const& time;
   };
-  explicit evaluator(run_context const& of) : of_(of) {}
+  explicit evaluator(run_context const& of) : context_(of) {}
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
@@ -102,7 +102,7 @@ class evaluator {
   /// At an update boundary, once an epoch.
   bool is_due_by_epochs() const;
   /// Calls it before each batch of an evaluation.
-  void before_each_batch(std::function<void()> call) { each_batch_ = std::move(call); }
+  void set_before_batch_hook(std::function<void()> call) { before_batch_hook_ = std::move(call); }
   /// An evaluation is under way, or ended with an exception.
   bool is_inside() const { return is_inside_; }
   /// Seconds that the slowest evaluation of all took.
@@ -118,20 +118,20 @@ class evaluator {
 
   template <class Batches, class LossOf>
   evaluation_result measure(Batches& batches, LossOf& loss_of, std::int64_t most, evaluation_memory const& memory) const {
-    return keel::evaluate(of_.models.model(), of_.models.parameters().device,
-                          of_.environment.autocast(of_.recipe.precision.kind), batches, loss_of, memory, most);
+    return keel::evaluate(context_.models.model(), context_.models.parameters().device,
+                          context_.environment.autocast(context_.recipe.precision.kind), batches, loss_of, memory, most);
   }
   void replace_or_add(std::string name, measurement measure);
   evaluation_result evaluate(std::string const& name, measurement const& measure, std::int64_t most = 0);
-  evaluation::settings const& settings() const { return of_.recipe.evaluation; }
-  bool may_cut() const { return oom::has_rung(of_.recipe.oom, oom::rung_kind::halve_micro_batch); }
+  evaluation::settings const& settings() const { return context_.recipe.evaluation; }
+  bool may_cut() const { return oom::has_rung(context_.recipe.oom, oom::rung_kind::halve_micro_batch); }
   double judged(std::vector<std::pair<std::string, double>> const& values) const;
 
-  run_context of_;
+  run_context context_;
   std::vector<named_evaluation> all_;
   double slowest_ = 0.0;
-  bool of_recipe_ = false;
-  std::function<void()> each_batch_;
+  bool is_recipe_evaluation_ = false;
+  std::function<void()> before_batch_hook_;
   bool is_inside_ = false;
   program_state* program_ = nullptr;
 };

@@ -8,8 +8,8 @@
 #include <cstddef>
 #include <keel/step/gradients.hpp>
 #include <keel/step/update_decision.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
 #include <keel/trainer/evaluator.hpp>
-#include <keel/trainer/run_of_ranks.hpp>
 #include <optional>
 
 #include <keel/libtorch/detail/body_begin.inc>
@@ -31,39 +31,40 @@ KEEL_BODY void evaluator::replace_or_add(std::string name, measurement measure) 
 }
 
 KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measurement const& measure, std::int64_t most) {
-  of_.models.settle();
-  auto const began = of_.time.now();
-  phase_clock::scope const timed(of_.phases, run_phase::evaluating);
+  context_.models.settle();
+  auto const began = context_.time.now();
+  phase_clock::scope const timed(context_.phases, run_phase::evaluating);
   // At a boundary the gradients are of no more use: the next update begins without them.
   auto const make_room = [this] {
-    if (of_.models.at_boundary()) clear_gradients(of_.models.parameters().tensors);
+    if (context_.models.at_boundary()) clear_gradients(context_.models.parameters().tensors);
   };
   is_inside_ = true;
   evaluation_result result = [&] {
     // Inside an update what the program changes between two micro-batches is its own.
-    unchanged_program_state const unchanged(of_.models.at_boundary() ? program_ : nullptr);
-    return measure(most, {of_.models.pieces(), may_cut(), of_.models.relief().attention, make_room, each_batch_});
+    program_state_guard const unchanged(context_.models.at_boundary() ? program_ : nullptr);
+    return measure(most,
+                   {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch_hook_});
   }();
-  if (shard::is_of_ranks(of_.recipe.shard)) combine_over(of_.world, name, result);
+  if (shard::is_distributed(context_.recipe.shard)) average_over_ranks(context_.world, name, result);
   is_inside_ = false;
-  double const taken = std::chrono::duration<double, std::milli>(of_.time.now() - began).count();
-  of_.log.evaluated(of_.models.updates(), name, result, of_recipe_ ? std::optional(taken) : std::nullopt);
-  if (!of_recipe_) of_.hooks(event::evaluated{of_.models.updates(), name, result});
+  double const taken = std::chrono::duration<double, std::milli>(context_.time.now() - began).count();
+  context_.log.evaluated(context_.models.updates(), name, result, is_recipe_evaluation_ ? std::optional(taken) : std::nullopt);
+  if (!is_recipe_evaluation_) context_.hooks(event::evaluated{context_.models.updates(), name, result});
   return result;
 }
 
 KEEL_BODY double evaluator::evaluate_all() {
-  auto const began = of_.time.now();
+  auto const began = context_.time.now();
   std::vector<std::pair<std::string, double>> values;
   std::vector<evaluation_result> results;
   auto const evaluate_each = [&] {
-    raised const of_recipe(of_recipe_);
+    scoped_flag const of_recipe(is_recipe_evaluation_);
     for (auto const& one : all_) {
       results.push_back(evaluate(one.name, one.measure, settings().batches));
       for (auto const& [name, value] : results.back().values) values.emplace_back(name_of_value(one.name, name), value);
     }
   };
-  moving_average* const average = settings().averaged ? of_.models.average() : nullptr;
+  moving_average* const average = settings().averaged ? context_.models.average() : nullptr;
   if (average != nullptr) {
     auto const in_place = average->swap_in();
     evaluate_each();
@@ -71,15 +72,16 @@ KEEL_BODY double evaluator::evaluate_all() {
     evaluate_each();
   }
   // With the parameters in their place.
-  for (std::size_t i = 0; i < results.size(); ++i) of_.hooks(event::evaluated{of_.models.updates(), all_[i].name, results[i]});
-  slowest_ = std::max(slowest_, std::chrono::duration<double>(of_.time.now() - began).count());
+  for (std::size_t i = 0; i < results.size(); ++i)
+    context_.hooks(event::evaluated{context_.models.updates(), all_[i].name, results[i]});
+  slowest_ = std::max(slowest_, std::chrono::duration<double>(context_.time.now() - began).count());
   return judged(values);
 }
 
 KEEL_BODY void evaluator::rehearse_each(
     std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const {
   for (named_evaluation const& one : all_) {
-    use(one.name, [&](std::int64_t most) { one.measure(most, {1, may_cut(), of_.models.relief().attention, [] {}, {}}); });
+    use(one.name, [&](std::int64_t most) { one.measure(most, {1, may_cut(), context_.models.relief().attention, [] {}, {}}); });
   }
 }
 
@@ -97,7 +99,7 @@ KEEL_BODY bool evaluator::is_due(std::int64_t updates) const {
 KEEL_BODY bool evaluator::is_due_by_epochs() const {
   if (settings().kind != evaluation::kind::every_epochs) return false;
   std::int64_t const interval = settings().interval;
-  return of_.progress.cursor.epoch / interval > of_.progress.record.evaluated_epochs / interval;
+  return context_.progress.cursor.epoch / interval > context_.progress.record.evaluated_epochs / interval;
 }
 
 KEEL_BODY double evaluator::judged(std::vector<std::pair<std::string, double>> const& values) const {

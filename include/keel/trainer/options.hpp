@@ -95,10 +95,10 @@ std::int64_t length_of(trainer_options const& options, std::int64_t accumulate);
 
 /// The same, or run_facts::length_of_batches for a schedule that needs the run's length where options.epochs alone are given of it: the
 /// batches may know their number. Ranks may have different numbers of them.
-std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone);
+std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank);
 
 /// What the program had loaded by itself is lost with a resume, and a person who did not expect that reads why.
-inline char const* in_place_of(trainer_options const& options) {
+inline char const* describe_replaced_source(trainer_options const& options) {
   return options.weights_from.empty() ? ", in place of the parameters that the program gave"
                                       : ", in place of options.weights_from, which is for a run that begins";
 }
@@ -109,7 +109,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Rank 0 has the console, the sinks, and the run directory; each other one has a directory in it, `rank-1` and so on, for its events,
 /// its times and its incidents.
-trainer_options options_of_rank(trainer_options options, int rank);
+trainer_options adapt_options_to_rank(trainer_options options, int rank);
 
 }  // namespace keel::detail::inline KEEL_MODE
 

@@ -16,8 +16,8 @@ KEEL_BODY std::int64_t length_of(trainer_options const& options, std::int64_t ac
   return batches / accumulate + (batches % accumulate > 0 ? 1 : 0);
 }
 
-KEEL_BODY std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_alone) {
-  bool const is_open = is_alone && options.updates == 0 && options.epochs > 0 && options.batches_per_epoch == 0 &&
+KEEL_BODY std::int64_t length_at_construction(trainer_options const& options, config const& recipe, bool is_single_rank) {
+  bool const is_open = is_single_rank && options.updates == 0 && options.epochs > 0 && options.batches_per_epoch == 0 &&
                        schedule::depends_on_length(recipe.schedule) && recipe.schedule.total == 0;
   return is_open ? run_facts::length_of_batches : length_of(options, recipe.accumulate.count);
 }
@@ -67,7 +67,7 @@ KEEL_BODY void require_sound(trainer_options const& options, bool saves) {
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY trainer_options options_of_rank(trainer_options options, int rank) {
+KEEL_BODY trainer_options adapt_options_to_rank(trainer_options options, int rank) {
   if (rank == 0) return options;
   if (!options.run_directory.empty()) options.run_directory /= "rank-" + std::to_string(rank);
   options.console = nullptr;

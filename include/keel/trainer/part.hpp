@@ -27,10 +27,10 @@ struct after {
 
 /// A model with its optimizer and recipe in a keel::run. All ranks make the same calls.
 template <class Recipe, class Environment = environment>
-class part final : public detail::run_part, private step_observer, private detail::own_backward_runner {
-  using admission = detail::admission<Recipe, detail::at_part>;
-  using recipe_type = typename admission::recipe;
-  using step_type = detail::step_of<Recipe, Environment, detail::at_part>;
+class part final : public detail::run_part, private step_observer, private detail::manual_backward_host {
+  using validated = detail::validated<Recipe, detail::part_entry>;
+  using recipe_type = typename validated::recipe;
+  using step_type = detail::typed_step<Recipe, Environment, detail::part_entry>;
 
  public:
   /// The recipe's configuration, without numbers that are given later.
@@ -68,18 +68,18 @@ class part final : public detail::run_part, private step_observer, private detai
   step_outcome update(LossOf&& loss_of) {
     return taken([&] { return step_(loss_of); });
   }
-  /// A micro-batch whose backward passes the program runs (step/own_backward.hpp).
-  [[nodiscard]] own_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    detail::reject_own_backward<Recipe, configured>();
+  /// A micro-batch whose backward passes the program runs (step/manual_backward.hpp).
+  [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    detail::reject_manual_backward<Recipe, configured>();
     return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
   /// Applies the last, partial accumulation; after the loop it is recorded and saved as an iteration is.
   std::optional<step_outcome> flush() {
-    bool const is_alone = !loop_.is_in_iteration();
+    bool const is_outside_iteration = !loop_.is_in_iteration();
     std::optional<step_outcome> last;
     loop_.update(*this, [&] { last = step_.flush(); });
-    if (is_alone) loop_.end_flush();
+    if (is_outside_iteration) loop_.end_flush();
     return last;
   }
 
@@ -88,7 +88,7 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     auto const which = as_module(module).parameters();
-    models_.require_free(*this, which);
+    models_.require_unowned(*this, which);
     run_part::unfreeze(which, rate > 0.0 ? rate : step_.schedule().highest(0));
   }
   /// As trainer::change.
@@ -148,12 +148,12 @@ class part final : public detail::run_part, private step_observer, private detai
         run_recipe_(of.recipe_value()),
         step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
     // Also what only both recipes together break.
-    if constexpr (!std::same_as<recipe_type, detail::inert> && !std::same_as<typename Run::recipe_type, detail::inert>)
-        [[maybe_unused]]
-      detail::verdict_of<detail::in_a_run<Recipe, typename Run::recipe_type>> said;
-    if constexpr (step_type::replicates) step_.ranks().move_to("an update of the part " + this->name());
+    if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
+                  !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
+      detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> said;
+    if constexpr (step_type::replicates) step_.ranks().set_location("an update of the part " + this->name());
     step_.phases().use(of.options_.clock());
-    step_.phases().listen(&of.loop_.phases_of_parts());
+    step_.phases().listen(&of.loop_.parts_phase_listener());
     use(step_, detail::trained_models::model_name(*this, follows));
     of.loop_.add(*this, follows);
   }
@@ -162,8 +162,8 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run>
   static world_of_ranks world_in(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
-        std::same_as<recipe_type, detail::inert> || std::same_as<typename Run::recipe_type, detail::inert>;
-    if constexpr (!is_rejected && step_type::replicates != Run::is_of_ranks)
+        std::same_as<recipe_type, detail::rejected_recipe> || std::same_as<typename Run::recipe_type, detail::rejected_recipe>;
+    if constexpr (!is_rejected && step_type::replicates != Run::is_distributed)
       detail::reject_call<rule::U59, Recipe, typename Run::recipe_type>();
     if constexpr (step_type::replicates) detail::require_same_lines(of.ranks_.world(), "part " + name + "\n");
     return of.ranks_.world();
@@ -200,34 +200,34 @@ class part final : public detail::run_part, private step_observer, private detai
     hooks_(event);
   }
   void observe(event::update_end const& event) override {
-    figures_.rows += event.rows;
-    figures_.tokens += event.tokens;
+    stats_.rows += event.rows;
+    stats_.tokens += event.tokens;
     if (auto const* const updated = event.result.updated()) {
-      ++figures_.applied;
-      figures_.clipped += updated->clipped ? 1 : 0;
-      figures_.loss += event.loss;
-      figures_.gradient_norm += event.gradient_norm;
-      if (!event.losses.empty()) figures_.losses.assign(event.losses.begin(), event.losses.end());
+      ++stats_.applied;
+      stats_.clipped += updated->clipped ? 1 : 0;
+      stats_.loss += event.loss;
+      stats_.gradient_norm += event.gradient_norm;
+      if (!event.losses.empty()) stats_.losses.assign(event.losses.begin(), event.losses.end());
     } else if (auto const* const skipped = event.result.skipped()) {
-      ++figures_.skipped;
-      figures_.why = *skipped;
+      ++stats_.skipped;
+      stats_.why = *skipped;
     }
     hooks_(event);
   }
   bool reads_losses() const override { return hooks_.template has_hook_for<event::micro_batch_end>(); }
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
-  config judged(config const& value) const override { return detail::joined_with_run(value, run_recipe_); }
+  config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
   // A micro-batch whose backward passes the program runs.
-  void begin_own() override {
-    loop_.update(*this, [this] { step_.begin_own(); });
+  void begin_manual_backward() override {
+    loop_.update(*this, [this] { step_.begin_manual_backward(); });
   }
-  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
-    return taken([&] { return step_.end_own(loss, rows, tokens); });
+  step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override {
+    return taken([&] { return step_.end_manual_backward(loss, rows, tokens); });
   }
-  void abandon_own() override {
-    step_.abandon_own();
-    loop_.expect_exception(step_.ranks().all_know());
+  void abandon_manual_backward() override {
+    step_.abandon_manual_backward();
+    loop_.expect_exception(step_.ranks().is_failure_collective());
   }
 
   hooks hooks_;

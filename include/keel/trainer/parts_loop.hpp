@@ -10,7 +10,7 @@
 #include <exception>
 #include <keel/core/outcome.hpp>
 #include <keel/metrics/phase_times.hpp>
-#include <keel/trainer/iterations_of_ranks.hpp>
+#include <keel/trainer/iteration_sync.hpp>
 #include <keel/trainer/run_loop.hpp>
 #include <keel/trainer/training_data.hpp>
 #include <optional>
@@ -21,8 +21,8 @@ namespace keel::detail::inline KEEL_MODE {
 class parts_loop final : public run_loop, private phase_listener {
  public:
   /// All of them outlive this. Throws as run_loop; on all ranks.
-  parts_loop(config const& recipe, trained_models& parts, iterations_of_ranks& ranks, phase_clock& phases,
-             trainer_options& options, alarms_of_run const& alarms, environment const& machine);
+  parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
+             run_alarms const& alarms, environment const& machine);
 
   /// A loop of the program, for as long as it lives.
   class walk {
@@ -84,26 +84,26 @@ class parts_loop final : public run_loop, private phase_listener {
   void observe(event::out_of_memory const& event);
   void observe(event::rung_released const& event) { log_.rung_released(event); }
   /// Of the clocks of the parts.
-  phase_listener& phases_of_parts() { return *this; }
+  phase_listener& parts_phase_listener() { return *this; }
 
  private:
   void phase_began(run_phase which) override { of_.phases.enter(which); }
   void phase_ended(run_phase which) override {
     of_.phases.enter(run_phase::data);
-    if (which == run_phase::update) watch_.moved();
+    if (which == run_phase::update) watch_.record_progress();
   }
   void drop_open_update() override;
-  void forget_stops() override;
+  void clear_stop_requests() override;
 
   void begin();
   /// Of several ranks they agree here: the first that has no batch, or -1.
-  int first_without_batch(bool has_batch, signal_listener const& signals);
+  int find_rank_without_batch(bool has_batch, signal_listener const& signals);
   /// An epoch ends on this rank, which has more of it, because it ends on another one.
   void data_ended(int rank);
   void begin_iteration();
   /// Between two iterations. False where the loop is to end.
   bool end_iteration(bool consumed, int signal);
-  bool goes_on(int signal);
+  bool should_continue(int signal);
   bool end_epoch(int signal);
   /// One line for all that the parts did since the last boundary. True where something was applied.
   bool record_iteration();
@@ -111,12 +111,12 @@ class parts_loop final : public run_loop, private phase_listener {
   /// Also where a loop before this one was asked to stop.
   bool is_over() const { return was_stopped_ || is_at_end(); }
 
-  iterations_of_ranks& ranks_;
+  iteration_sync& ranks_;
   data_cursor boundary_cursor_;  ///< before what parts have accumulated
   bool in_iteration_ = false;
   bool was_stopped_ = false;
-  int signal_ = 0;                                ///< that stopped it
-  std::optional<signal_listener> until_the_end_;  ///< of several ranks that a signal stops
+  int signal_ = 0;                                        ///< that stopped it
+  std::optional<signal_listener> final_signal_listener_;  ///< of several ranks that a signal stops
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -6,7 +6,7 @@
 #include <c10/util/ScopeExit.h>
 
 #include <cmath>
-#include <keel/collective/words_of_rank.hpp>
+#include <keel/collective/broadcast_string.hpp>
 #include <keel/core/error.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/trainer/parts_loop.hpp>
@@ -18,18 +18,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY parts_loop::parts_loop(config const& recipe, trained_models& parts, iterations_of_ranks& ranks, phase_clock& phases,
-                                 trainer_options& options, alarms_of_run const& alarms, environment const& machine)
+KEEL_BODY parts_loop::parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases,
+                                 trainer_options& options, run_alarms const& alarms, environment const& machine)
     : run_loop({recipe, parts, ranks, ranks.is_shared(), phases, options, machine}, alarms), ranks_(ranks) {}
 
 KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) {
   ranks_.begin_call();
-  threw_.clear();
+  last_error_.clear();
   try {
     call();
   } catch (std::exception const& thrown) {
-    threw_ = first_line(thrown);
-    ranks_.leave(threw_.c_str());
+    last_error_ = first_line(thrown);
+    ranks_.abort_peers(last_error_.c_str());
     if (ends_run && begun_) fail(thrown, true);
     throw;
   }
@@ -39,7 +39,7 @@ KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) 
 
 KEEL_BODY parts_loop::walk::~walk() {
   of_.watch_.end();
-  if (std::uncaught_exceptions() > unwinding_) of_.ranks_.leave("an exception has ended the loop of its run");
+  if (std::uncaught_exceptions() > unwinding_) of_.ranks_.abort_peers("an exception has ended the loop of its run");
 }
 
 KEEL_BODY void parts_loop::walk::begin() {
@@ -61,19 +61,19 @@ KEEL_BODY void parts_loop::walk::start(std::int64_t until) {
 }
 
 KEEL_BODY void parts_loop::walk::advance() {
-  bool const goes_on = of_.end_iteration(true, signals_.received());
+  bool const should_continue = of_.end_iteration(true, signals_.received());
   if (data_ == nullptr) {
-    over_ = !goes_on;
-    of_.data_moved_ = false;
+    over_ = !should_continue;
+    of_.is_data_rewound_ = false;
     return find_iteration();
   }
-  if (!goes_on) {
+  if (!should_continue) {
     // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
     std::int64_t const end = data_->epoch_length(of_.options().batches_per_epoch, !of_.ranks_.is_shared());
     if (of_.is_at_end() && of_.progress_.cursor.position == end) static_cast<void>(of_.end_epoch(0));
     return leave();
   }
-  if (std::exchange(of_.data_moved_, false)) {
+  if (std::exchange(of_.is_data_rewound_, false)) {
     opened_ = false;
   } else {
     data_->next();
@@ -87,23 +87,23 @@ KEEL_BODY void parts_loop::walk::find_batch() {
     if (count_ > 0 && cursor.epoch >= count_) return leave();
     if (!data_->is_repeatable() && cursor.epoch > 0) return leave();
     if (!opened_) {
-      data_->take_order(!of_.ranks_.is_shared(), of_.options().accept_changed_recipe);
+      data_->adopt_data_order(!of_.ranks_.is_shared(), of_.options().accept_changed_recipe);
       data_->open([&](std::int64_t position) { of_.hooks_(event::epoch_begin{cursor.epoch, position}); });
       opened_ = true;
     }
     bool const has_batch = data_->has_batch();
-    int const ended_on = of_.first_without_batch(has_batch, signals_);
-    if (ended_on < 0) break;
+    int const first_exhausted_rank = of_.find_rank_without_batch(has_batch, signals_);
+    if (first_exhausted_rank < 0) break;
     if (has_batch) {
-      of_.data_ended(ended_on);
+      of_.data_ended(first_exhausted_rank);
     } else {
       require_batches(cursor);
     }
     opened_ = false;
     data_->close();
-    bool const goes_on = of_.end_epoch(signals_.received());
-    if (std::exchange(of_.data_moved_, false)) continue;
-    if (!goes_on) return leave();
+    bool const should_continue = of_.end_epoch(signals_.received());
+    if (std::exchange(of_.is_data_rewound_, false)) continue;
+    if (!should_continue) return leave();
   }
   data_->train();
   of_.begin_iteration();
@@ -112,9 +112,9 @@ KEEL_BODY void parts_loop::walk::find_batch() {
 KEEL_BODY void parts_loop::walk::find_iteration() {
   over_ = over_ || of_.progress_.cursor.consumed >= count_;
   // Also at its end: what a rank was asked for in the last iteration is not lost.
-  of_.first_without_batch(true, signals_);
+  of_.find_rank_without_batch(true, signals_);
   if (over_) {
-    if (of_.ranks_.is_shared() && !of_.was_stopped_) of_.goes_on(0);
+    if (of_.ranks_.is_shared() && !of_.was_stopped_) of_.should_continue(0);
   } else {
     of_.begin_iteration();
   }
@@ -131,9 +131,9 @@ KEEL_BODY void parts_loop::begin() {
   was_stopped_ = false;
 }
 
-KEEL_BODY int parts_loop::first_without_batch(bool has_batch, signal_listener const& signals) {
+KEEL_BODY int parts_loop::find_rank_without_batch(bool has_batch, signal_listener const& signals) {
   phase_clock::scope const agreeing(of_.phases, run_phase::update);
-  return ranks_.begin(has_batch, ranks_.is_shared() ? requests(signals.received()) : asked_of_ranks());
+  return ranks_.begin(has_batch, ranks_.is_shared() ? requests(signals.received()) : pending_requests());
 }
 
 KEEL_BODY void parts_loop::data_ended(int rank) {
@@ -146,7 +146,7 @@ KEEL_BODY void parts_loop::data_ended(int rank) {
 
 KEEL_BODY void parts_loop::begin_iteration() {
   if (!in_iteration_) {
-    checkpoints_.note_before_parts();
+    checkpoints_.capture_random_before_parts();
     if (models().at_boundary()) {
       begin_update();
       boundary_cursor_ = progress_.cursor;
@@ -164,21 +164,21 @@ KEEL_BODY bool parts_loop::end_iteration(bool consumed, int signal) {
     ++progress_.cursor.consumed;
   }
   in_iteration_ = false;
-  watch_.moved();
+  watch_.record_progress();
   if (!models().at_boundary()) return true;
   bool const applied = record_iteration();
   checkpoints_.mark_incomplete(false);
   after_update(applied);
-  return goes_on(signal);
+  return should_continue(signal);
 }
 
-KEEL_BODY bool parts_loop::goes_on(int signal) {
+KEEL_BODY bool parts_loop::should_continue(int signal) {
   if (is_at_end()) return false;
   bool stops = false;
   if (ranks_.is_shared()) {
-    signal = ranks_.asked().signal;
-    stops = ranks_.asked().stops;
-    ranks_.forget_asked();
+    signal = ranks_.requests().signal;
+    stops = ranks_.requests().stops;
+    ranks_.clear_requests();
   } else {
     stops = stop_requested_.load(std::memory_order_relaxed);
   }
@@ -186,13 +186,13 @@ KEEL_BODY bool parts_loop::goes_on(int signal) {
   was_stopped_ = stops || signal != 0;
   if (signal != 0) signal_ = signal;
   // The others' signal may be still on its way to this rank, which is to take part in the last save.
-  if (signal != 0 && ranks_.is_shared() && !until_the_end_) until_the_end_.emplace(options().stop_on_signals);
+  if (signal != 0 && ranks_.is_shared() && !final_signal_listener_) final_signal_listener_.emplace(options().stop_on_signals);
   return !was_stopped_;
 }
 
 KEEL_BODY bool parts_loop::end_epoch(int signal) {
   close_epoch();
-  return !models().at_boundary() || goes_on(signal);
+  return !models().at_boundary() || should_continue(signal);
 }
 
 KEEL_BODY bool parts_loop::record_iteration() {
@@ -200,7 +200,7 @@ KEEL_BODY bool parts_loop::record_iteration() {
   double loss = 0.0, squares = 0.0;
   std::optional<result::skipped> why;
   for (run_part* const one : models().all()) {
-    auto figures = one->take_figures();
+    auto figures = one->take_stats();
     applied += figures.applied;
     clipped += figures.clipped;
     rows += figures.rows;
@@ -272,7 +272,7 @@ KEEL_BODY outcome parts_loop::finish() {
 KEEL_BODY void parts_loop::drop_open_update() {
   if (models().at_boundary()) return;
   // The others cannot go back to where that update began.
-  if (models().has_news()) {
+  if (models().has_new_results()) {
     in_iteration_ = true;
     if (saves())
       log_.notice(
@@ -284,11 +284,11 @@ KEEL_BODY void parts_loop::drop_open_update() {
   checkpoints_.restore_random();
 }
 
-KEEL_BODY void parts_loop::forget_stops() {
-  run_loop::forget_stops();
+KEEL_BODY void parts_loop::clear_stop_requests() {
+  run_loop::clear_stop_requests();
   in_iteration_ = false;
-  if (until_the_end_) static_cast<void>(until_the_end_->received());
-  until_the_end_.reset();
+  if (final_signal_listener_) static_cast<void>(final_signal_listener_->received());
+  final_signal_listener_.reset();
 }
 
 // Parts.
@@ -302,7 +302,7 @@ KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
     checkpoints_.part_added(one.name(), alone);
   } catch (...) {
     // Rethrown: the part is not made.
-    models().take_back(one);
+    models().remove_unfinished(one);
     throw;
   }
 }
@@ -336,12 +336,12 @@ KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call)
   });
   gradients_of_others const set_aside(models(), one);
   ranks_.begin_call();
-  threw_.clear();
+  last_error_.clear();
   try {
     call();
   } catch (std::exception const& thrown) {
-    threw_ = first_line(thrown);
-    ranks_.threw(one.step().ranks().all_know(), threw_.c_str());
+    last_error_ = first_line(thrown);
+    ranks_.threw(one.step().ranks().is_failure_collective(), last_error_.c_str());
     throw;
   }
 }

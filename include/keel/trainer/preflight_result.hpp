@@ -75,8 +75,8 @@ struct preflight_subject {
 
 /// The checks, which keel/diagnose/preflight.hpp has on a higher floor.
 template <class Subject, class Batches, class LossOf>
-preflight_result preflight_where_included(Subject const& subject, Batches& batches, LossOf& loss_of,
-                                          preflight_options const& options) {
+preflight_result run_preflight_if_included(Subject const& subject, Batches& batches, LossOf& loss_of,
+                                           preflight_options const& options) {
   constexpr bool is_included = requires { preflight_of(subject, batches, loss_of, options); };
   static_assert(
       is_included,

@@ -55,17 +55,17 @@ class update_cursor {
   /// Runs what takes a micro-batch. What throws after the update was closed has consumed it.
   template <class Run>
   auto taking(Run const& run) {
-    return watched(run, [this] { advance(); });
+    return rewind_on_exception(run, [this] { advance(); });
   }
   /// Runs what closes the open update and takes nothing.
   template <class Run>
   auto closing(Run const& run) {
-    return watched(run, [] {});
+    return rewind_on_exception(run, [] {});
   }
 
  private:
   template <class Run, class AfterClosing>
-  auto watched(Run const& run, AfterClosing const& after_closing) {
+  auto rewind_on_exception(Run const& run, AfterClosing const& after_closing) {
     try {
       return run();
     } catch (...) {

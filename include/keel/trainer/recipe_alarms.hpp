@@ -13,7 +13,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// Rejects what no run can do for its alarms (U42, U45).
 template <class Recipe>
-alarms_of_run alarms_of_recipe() {
+run_alarms collect_recipe_alarms() {
   using policy = policy_of<Recipe, slot::health>;
   if constexpr (!health::has_alarms_only<policy>()) {
     reject_call<rule::U42, Recipe>();

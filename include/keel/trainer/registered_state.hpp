@@ -37,7 +37,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 /// The places of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
 template <class State>
-std::set<std::string> unsound_fields(State& state) {
+std::set<std::string> find_nonfinite_fields(State& state) {
   std::set<std::string> found;
   for_each_leaf(state, "", [&]<class Leaf>(auto const& path, Leaf& leaf) {
     if constexpr (std::is_same_v<Leaf, at::Tensor>) {
@@ -56,7 +56,7 @@ std::set<std::string> unsound_fields(State& state) {
 
 /// Throws data_error (E05) that names the first tensor which no checkpoint can hold.
 template <class State>
-void require_tensors_can_be_saved(State& state, std::string const& name) {
+void require_saveable_tensors(State& state, std::string const& name) {
   for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {
     if constexpr (std::is_same_v<Leaf, at::Tensor>) {
       if (leaf.defined()) require_file_takes(path(), leaf);
@@ -82,18 +82,18 @@ class registered_states final : public program_state {
       throw error("E12",
                   "a registered state needs a name, without a dot. Name it as it should appear in the checkpoint, such as "
                   "\"curriculum\".");
-    detail::require_tensors_can_be_saved(state, name);
+    detail::require_saveable_tensors(state, name);
     states_.push_back(
         {.name = std::move(name),
          .scope = scope,
          .write = [&state](state_writer& archive) { state.visit(archive); },
          .read = [&state](state_reader& archive) { state.visit(archive); },
          .take = [&state] { return field_copies::of(state); },
-         .put_back = [&state](field_copies const& copies) { copies.put_back(state); },
-         .take_marks = [&state] { return field_marks::of(state); },
-         .leave_changed = [&state](field_marks const& marks, field_copies& copies) { copies.leave_changed(marks, state); },
-         .unsound = [&state] { return detail::unsound_fields(state); },
-         .unsound_from_the_start = detail::unsound_fields(state)});
+         .restore = [&state](field_copies const& copies) { copies.restore(state); },
+         .capture_marks = [&state] { return field_marks::of(state); },
+         .exclude_changed = [&state](field_marks const& marks, field_copies& copies) { copies.exclude_changed(marks, state); },
+         .unsound = [&state] { return detail::find_nonfinite_fields(state); },
+         .initially_nonfinite = detail::find_nonfinite_fields(state)});
   }
 
   /// Nothing that an update would have to put back.
@@ -102,31 +102,31 @@ class registered_states final : public program_state {
   }
   std::vector<field_copies> take() override {
     std::vector<field_copies> copies;
-    for_each_undone([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
+    for_each_restorable([&](entry const& one, std::size_t) { copies.push_back(one.take()); });
     return copies;
   }
-  void put_back(std::vector<field_copies> const& copies) override {
-    for_each_undone([&](entry const& one, std::size_t i) {
-      if (i < copies.size()) one.put_back(copies[i]);
+  void restore(std::vector<field_copies> const& copies) override {
+    for_each_restorable([&](entry const& one, std::size_t i) {
+      if (i < copies.size()) one.restore(copies[i]);
     });
   }
-  std::vector<field_copies> take_all() override {
+  std::vector<field_copies> capture_all() override {
     std::vector<field_copies> copies;
     copies.reserve(states_.size());
     for (auto const& one : states_) copies.push_back(one.take());
     return copies;
   }
-  void put_back_all(std::vector<field_copies> const& copies) override {
-    for (std::size_t i = 0; i < std::min(states_.size(), copies.size()); ++i) states_[i].put_back(copies[i]);
+  void restore_all(std::vector<field_copies> const& copies) override {
+    for (std::size_t i = 0; i < std::min(states_.size(), copies.size()); ++i) states_[i].restore(copies[i]);
   }
-  std::vector<field_marks> take_marks() override {
+  std::vector<field_marks> capture_marks() override {
     std::vector<field_marks> marks;
-    for_each_undone([&](entry const& one, std::size_t) { marks.push_back(one.take_marks()); });
+    for_each_restorable([&](entry const& one, std::size_t) { marks.push_back(one.capture_marks()); });
     return marks;
   }
-  void leave_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) override {
-    for_each_undone([&](entry const& one, std::size_t i) {
-      if (i < marks.size() && i < copies.size()) one.leave_changed(marks[i], copies[i]);
+  void exclude_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) override {
+    for_each_restorable([&](entry const& one, std::size_t i) {
+      if (i < marks.size() && i < copies.size()) one.exclude_changed(marks[i], copies[i]);
     });
   }
 
@@ -134,7 +134,7 @@ class registered_states final : public program_state {
   void require_finite() const {
     for (auto const& one : states_) {
       for (std::string const& field : one.unsound()) {
-        if (one.unsound_from_the_start.count(field) == 0)
+        if (one.initially_nonfinite.count(field) == 0)
           throw nonfinite_error("N13",
                                 one.name + "." + field +
                                     " is not finite, and a checkpoint with it would replace a good one. Keep NaN out of "
@@ -162,11 +162,11 @@ class registered_states final : public program_state {
     std::function<void(state_writer&)> write;
     std::function<void(state_reader&)> read;
     std::function<field_copies()> take;
-    std::function<void(field_copies const&)> put_back;
-    std::function<field_marks()> take_marks;
-    std::function<void(field_marks const&, field_copies&)> leave_changed;
+    std::function<void(field_copies const&)> restore;
+    std::function<field_marks()> capture_marks;
+    std::function<void(field_marks const&, field_copies&)> exclude_changed;
     std::function<std::set<std::string>()> unsound;
-    std::set<std::string> unsound_from_the_start;  ///< a mask of minus infinity, a number that is not known yet
+    std::set<std::string> initially_nonfinite;  ///< a mask of minus infinity, a number that is not known yet
 
     template <class Archive>
     void visit(Archive& archive) const {
@@ -178,7 +178,7 @@ class registered_states final : public program_state {
     }
   };
   template <class Use>
-  void for_each_undone(Use const& use) const {
+  void for_each_restorable(Use const& use) const {
     std::size_t index = 0;
     for (auto const& one : states_) {
       if (one.scope == state_scope::updates) use(one, index++);

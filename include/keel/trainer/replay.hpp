@@ -22,7 +22,7 @@
 #include <keel/core/mode_scope.hpp>
 #include <keel/recompute/unit_scope.hpp>
 #include <keel/rule/reject_call.hpp>
-#include <keel/step/taken_batch.hpp>
+#include <keel/step/any_micro_batch.hpp>
 #include <keel/step/update_trace.hpp>
 #include <keel/trainer/change_batch.hpp>
 #include <keel/trainer/progress.hpp>
@@ -115,10 +115,10 @@ struct incident_facts {
   std::string gradients;
 };
 /// Throws checkpoint_error (E05) for a checkpoint that is not an incident, or one without its batches.
-incident_facts facts_of_incident(nlohmann::json const& state, std::string const& source);
-nlohmann::json const& batch_of_incident(incident_facts const& facts, std::size_t index);
-at::Device device_of_batch(nlohmann::json const& batch);
-bool are_same(incident_facts const& facts, traced_update const& traced);
+incident_facts parse_incident(nlohmann::json const& state, std::string const& source);
+nlohmann::json const& incident_batch(incident_facts const& facts, std::size_t index);
+at::Device batch_device(nlohmann::json const& batch);
+bool matches_incident(incident_facts const& facts, traced_update const& traced);
 
 /// LibTorch's threads, its anomaly mode and the model's mode, for as long as it lives.
 class replay_scope {
@@ -154,7 +154,7 @@ class incident_replay {
     if (!step_.at_boundary())
       throw error("E12", "an update is open. Replay an incident between updates, before fit or after it.");
     content_ = read_incident(incident);
-    facts_ = facts_of_incident(content_.state, source_);
+    facts_ = parse_incident(content_.state, source_);
     random_snapshot const random = random_snapshot::take(step_.parameters().device);
     auto buffers = std::make_shared<snapshot_buffers>();
     snapshot const present = buffers->copy(checkpoints.before_update(random, cursor));
@@ -190,8 +190,8 @@ class incident_replay {
 
   config const& recipe_value() const { return step_.recipe_value(); }
   replay_result run(replay_options const& options) {
-    kept_update const kept = read_batches(options);
-    auto const forward = [&](taken_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
+    update_inputs const kept = read_batches(options);
+    auto const forward = [&](any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units) {
       using keel::precision::kind;
       auto const part = batch.part(begin, end, facts_.length);
       autocast_scope const autocast(
@@ -209,28 +209,28 @@ class incident_replay {
     replay_scope const scope(step_.model(), options.threads > 0 ? options.threads : facts_.threads, options.anomaly_mode,
                              options.evaluation_mode);
     traced_update traced = step_.replay(kept, forward, settings);
-    bool const same = are_same(facts_, traced);
+    bool const same = matches_incident(facts_, traced);
     return {std::move(traced.origin), std::move(traced.losses), same};
   }
 
  private:
-  kept_update read_batches(replay_options const& options) {
-    kept_update kept;
+  update_inputs read_batches(replay_options const& options) {
+    update_inputs kept;
     for (std::size_t i = 0; i < facts_.micro_batches; ++i) {
       if (options.micro_batch >= 0 && static_cast<std::size_t>(options.micro_batch) != i) continue;
-      nlohmann::json const& values = batch_of_incident(facts_, i);
+      nlohmann::json const& values = incident_batch(facts_, i);
       state_reader reader(values, content_.tensors, source_, "incident." + std::to_string(i) + ".");
       batch_type batch{};
       fields_of_batch(reader, "batch", batch);
       random_snapshot random;
       reader("random", random);
-      change_batch(batch, [device = device_of_batch(values)](at::Tensor const& one) { return one.to(device); });
+      change_batch(batch, [device = batch_device(values)](at::Tensor const& one) { return one.to(device); });
       if (options.synthetic) {
         change_batch(batch,
                      [](at::Tensor const& one) { return at::isFloatingType(one.scalar_type()) ? at::randn_like(one) : one; });
       }
       std::int64_t const granularity = granularity_of(batch, update_granularity(step_.recipe_value()));
-      kept.owned.push_back(std::make_unique<taken_batch_of<batch_type, LossOf&>>(batch, loss_of_, granularity));
+      kept.owned.push_back(std::make_unique<typed_micro_batch<batch_type, LossOf&>>(batch, loss_of_, granularity));
       kept.micro_batches.push_back({kept.owned.back().get(), random});
     }
     return kept;
@@ -245,13 +245,13 @@ class incident_replay {
 };
 
 /// The experiments of narrow(), in the order in which they are tried.
-std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts, config const& recipe);
+std::vector<std::pair<std::string, replay_options>> list_experiments(incident_facts const& facts, config const& recipe);
 narrow_row row_of(std::string const& experiment, replay_result const& result);
 
 template <class Again>
-narrow_result narrowed(Again& again) {
+narrow_result run_experiments(Again& again) {
   narrow_result result;
-  for (auto const& [experiment, options] : experiments_on(again.facts(), again.recipe_value()))
+  for (auto const& [experiment, options] : list_experiments(again.facts(), again.recipe_value()))
     result.rows.push_back(row_of(experiment, again.run(options)));
   return result;
 }

@@ -47,7 +47,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY snapshot read_incident(std::filesystem::path const& incident) { return read_checkpoint(incident); }
 
-KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::string const& source) {
+KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string const& source) {
   auto const found = state.find("incident");
   if (found == state.end() || !found->is_object()) {
     throw checkpoint_error("E05", source +
@@ -81,7 +81,7 @@ KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::str
     facts.threads = static_cast<int>(integer(incident.at("threads"), "threads", 0, 1024));
     for (nlohmann::json const& loss : incident.at("losses")) facts.losses.push_back(loss.dump());
     facts.gradients = incident.at("gradients").get<std::string>();
-    for (nlohmann::json const& batch : incident.at("batches")) static_cast<void>(device_of_batch(batch));
+    for (nlohmann::json const& batch : incident.at("batches")) static_cast<void>(batch_device(batch));
     auto const origin = incident.find("origin");
     require(origin == incident.end() || origin->is_object(), "origin");
     if (origin != incident.end() && origin->contains("rows")) {
@@ -96,13 +96,13 @@ KEEL_BODY incident_facts facts_of_incident(nlohmann::json const& state, std::str
   }
 }
 
-KEEL_BODY nlohmann::json const& batch_of_incident(incident_facts const& facts, std::size_t index) {
+KEEL_BODY nlohmann::json const& incident_batch(incident_facts const& facts, std::size_t index) {
   return facts.description->at("batches").at(index);
 }
 
-KEEL_BODY at::Device device_of_batch(nlohmann::json const& batch) { return at::Device(batch.at("device").get<std::string>()); }
+KEEL_BODY at::Device batch_device(nlohmann::json const& batch) { return at::Device(batch.at("device").get<std::string>()); }
 
-KEEL_BODY bool are_same(incident_facts const& facts, traced_update const& traced) {
+KEEL_BODY bool matches_incident(incident_facts const& facts, traced_update const& traced) {
   if (facts.losses.size() != traced.losses.size() || facts.gradients != traced.gradients) return false;
   for (std::size_t i = 0; i < traced.losses.size(); ++i) {
     if (number_to_json(traced.losses[i]).dump() != facts.losses[i]) return false;
@@ -125,8 +125,8 @@ KEEL_BODY replay_scope::~replay_scope() {
   if (at::get_num_threads() != threads_) at::set_num_threads(threads_);
 }
 
-KEEL_BODY std::vector<std::pair<std::string, replay_options>> experiments_on(incident_facts const& facts,
-                                                                             config const& recipe) {
+KEEL_BODY std::vector<std::pair<std::string, replay_options>> list_experiments(incident_facts const& facts,
+                                                                               config const& recipe) {
   std::vector<std::pair<std::string, replay_options>> all;
   all.push_back({"the same again", {}});
   if (recipe.precision.kind != precision::kind::fp32) all.push_back({"fp32", {.fp32 = true}});

@@ -20,7 +20,7 @@
 #include <keel/json/load_config.hpp>
 #include <keel/json/write_config.hpp>
 #include <keel/lora/lora.hpp>
-#include <keel/shard/optimizer_shares.hpp>
+#include <keel/shard/optimizer_shards.hpp>
 #include <keel/trainer/options.hpp>
 #include <set>
 #include <string>
@@ -33,7 +33,7 @@ namespace keel::inline KEEL_MODE {
 struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
-  bool own_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
+  bool is_same_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
   /// Beside the learning rate, whose change brings no mechanism.
   bool accepts_a_policy() const {
     return std::any_of(names.begin(), names.end(), [](std::string const& name) { return name != "lr"; });
@@ -46,18 +46,18 @@ struct accepted_changes {
 namespace keel::detail::inline KEEL_MODE {
 
 /// Where in a checkpoint's state an optimizer and its step are.
-struct state_places {
+struct state_paths {
   std::string optimizer = "/optimizer";
   std::string step = "/run/step";
   std::string recipe = "/recipe";
 };
-inline state_places places_of(std::string const& name) {
+inline state_paths places_of(std::string const& name) {
   if (name.empty()) return {};
   return {"/optimizers/" + name, "/run/step/" + name, "/recipes/" + name};
 }
 
 /// Slots that decide what the parameters become. The others may change between a run and its resume.
-inline bool shapes_the_result(std::string const& slot) {
+inline bool affects_result(std::string const& slot) {
   static std::set<std::string> const others = {"checkpoint", "oom",       "recompute", "offload", "health",
                                                "evaluation", "profile",   "incident",  "timeout", "batch_guard",
                                                "model",      "optimizer", "data",      "device",  "world"};
@@ -83,7 +83,7 @@ inline nlohmann::json saved_recipe(nlohmann::json const& state) {
 }
 
 /// What an attention policy comes to here: the default may be the kernel that an older recipe named.
-inline attention_kind kernel_of(attention_settings const& policy, config const& value) {
+inline attention_kind effective_attention(attention_settings const& policy, config const& value) {
   if (policy.kind == attention_kind::fused) return attention_kernel(attention_kind::fused);
   bool const automatic = policy.kind == attention_kind::automatic && !value.model.inner_gradients;
   return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
@@ -91,10 +91,11 @@ inline attention_kind kernel_of(attention_settings const& policy, config const& 
 
 /// True for settings by which the parameters become the same.
 template <class Slot>
-bool comes_to_the_same(typename Slot::settings before, typename Slot::settings now, config const& value) {
-  if constexpr (std::is_same_v<Slot, slot::attention>) return kernel_of(before, value) == kernel_of(now, value);
+bool is_equivalent(typename Slot::settings before, typename Slot::settings now, config const& value) {
+  if constexpr (std::is_same_v<Slot, slot::attention>)
+    return effective_attention(before, value) == effective_attention(now, value);
   // Where the optimizer's state lies.
-  if constexpr (std::is_same_v<Slot, slot::shard>) return shard::is_of_ranks(before) && shard::is_of_ranks(now);
+  if constexpr (std::is_same_v<Slot, slot::shard>) return shard::is_distributed(before) && shard::is_distributed(now);
   if constexpr (std::is_same_v<Slot, slot::schedule>) {
     for (schedule::settings* one : {&before, &now}) {
       if (one->kind == schedule::kind::one_cycle && one->warmup == 0 && one->warmup_ratio == 0.0)
@@ -106,13 +107,13 @@ bool comes_to_the_same(typename Slot::settings before, typename Slot::settings n
 
 /// A slot's settings of a checkpoint beside those of the recipe: nothing where they come to the same, or what the checkpoint's are.
 template <class Slot>
-std::string other_settings(nlohmann::json const& saved, config const& value) {
+std::string describe_changed_settings(nlohmann::json const& saved, config const& value) {
   if (saved.is_null()) return "nothing";
   if (saved == slot_to_json<Slot>(value)) return "";
   try {
     config before;
     before.*place<Slot> = read_slot<Slot>(saved, "");
-    if (comes_to_the_same<Slot>(before.*place<Slot>, value.*place<Slot>, value)) return "";
+    if (is_equivalent<Slot>(before.*place<Slot>, value.*place<Slot>, value)) return "";
     return print_slot<Slot>(before, shown::set).c_str();
   } catch (config_error const&) {
     // A custom policy, settings of another version, or no settings at all: not the same.
@@ -133,10 +134,10 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   for_each_described_slot(slots{}, [&]<class Slot>() {
     std::string const name = Slot::name;
     bool const by_evaluations = name == "evaluation" && schedule::judges_evaluations(value.schedule);
-    if ((!shapes_the_result(name) && !by_evaluations) || accepts(name)) return;
+    if ((!affects_result(name) && !by_evaluations) || accepts(name)) return;
     // A migration takes any.
     if (saved.contains(name) && saved[name].is_null()) return;
-    std::string const before = other_settings<Slot>(saved.value(name, nlohmann::json()), value);
+    std::string const before = describe_changed_settings<Slot>(saved.value(name, nlohmann::json()), value);
     if (before.empty()) return;
     differences +=
         (differences.empty() ? "" : "; ") + name + " was " + before + " and is " + print_slot<Slot>(value, shown::set).c_str();
@@ -146,7 +147,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   bool const is_own = value.schedule.kind == schedule::kind::custom;
   bool const takes_length = value.schedule.total == 0 && (is_own || schedule::depends_on_length(value.schedule));
   // A replay has no batches that could say it.
-  if (takes_length && !value.run.is_length_open && length != value.run.updates && !accepts("schedule")) {
+  if (takes_length && !value.run.is_length_pending && length != value.run.updates && !accepts("schedule")) {
     differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
                    " updates and now over " + std::to_string(value.run.updates);
   }
@@ -159,7 +160,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
 
 /// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
 /// would otherwise win without a word. The present rate is the schedule's business and not compared.
-inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, state_places const& at,
+inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, state_paths const& at,
                                  std::string const& source) {
   using pointer = nlohmann::json::json_pointer;
   auto const options_of = [&](nlohmann::json const& state, std::size_t group) {
@@ -191,13 +192,13 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
 
 /// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
 /// schedules and rollbacks made of the old one is forgotten.
-inline void take_own_options(nlohmann::json& saved, nlohmann::json const& live, config const& value, state_places const& at,
-                             accepted_changes const& accepts) {
+inline void override_saved_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
+                                   state_paths const& at, accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
   // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
   nlohmann::json const schedule_before = saved.value(pointer(at.recipe + "/schedule"), nlohmann::json());
   bool const had_schedule = !schedule::changes_the_rate(value.schedule) && !schedule_before.is_null() &&
-                            !other_settings<slot::schedule>(schedule_before, value).empty();
+                            !describe_changed_settings<slot::schedule>(schedule_before, value).empty();
   std::size_t const groups = live.at(pointer(at.optimizer)).at("groups").size();
   for (std::size_t group = 0; group < groups; ++group) {
     pointer const place(at.optimizer + "/groups/" + std::to_string(group) + "/options");
@@ -289,7 +290,7 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
   for (trained_optimizer const& one : trained) {
     auto& object = one.name.empty() ? content.state["optimizer"] : content.state["optimizers"][one.name];
     tensor_map tensors;
-    detail::optimizer_shares::inside const shares(one.shares);
+    detail::optimizer_shards::scope const shards(one.shards);
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
     // Two optimizers may have had the same parameters, one after the other.
     for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.prefix() + name, tensor);
@@ -310,7 +311,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   if (!content.state.is_object())
     throw checkpoint_error("E05", source + ": state.json is not a JSON object. Take an older checkpoint.");
   detail::require_same_parts(trained, content.state, source);
-  if (!accepts.own_run) {
+  if (!accepts.is_same_run) {
     detail::require_same_recipe(value, content.state, source, accepts);
     for (trained_optimizer const& one : trained) {
       if (one.name.empty()) continue;
@@ -331,15 +332,15 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   for (trained_optimizer const& one : trained) {
     auto const places = detail::places_of(one.name);
     std::string const where = one.name.empty() ? source : source + ", part " + one.name + ",";
-    detail::take_own_options(content.state, live.state, one.value, places, accepts);
-    if (!accepts.all && !accepts.own_run) detail::require_same_options(live.state, content.state, places, where);
+    detail::override_saved_options(content.state, live.state, one.value, places, accepts);
+    if (!accepts.all && !accepts.is_same_run) detail::require_same_options(live.state, content.state, places, where);
   }
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
     // A mechanism that a changed recipe adds starts fresh.
     bool const is_step = std::string_view(part.name) == "step";
-    bool const brings = accepts.all || accepts.own_run || (is_step && accepts.accepts_a_policy());
+    bool const brings = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
     part.read(reader);
   }
@@ -355,8 +356,8 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     std::string const prefix = one.prefix();
     for (auto const& [name, tensor] : content.optimizer)
       if (name.starts_with(prefix)) tensors.emplace(name.substr(prefix.size()), tensor);
-    if (one.shares != nullptr) one.shares->cut(tensors, *one.parameters, source);
-    detail::optimizer_shares::inside const shares(one.shares);
+    if (one.shards != nullptr) one.shards->cut(tensors, *one.parameters, source);
+    detail::optimizer_shards::scope const shards(one.shards);
     load_optimizer(*one.optimizer, *one.parameters, object, tensors, one.name.empty() ? source : source + ", part " + one.name);
   }
   load_model(model, content.model, source);

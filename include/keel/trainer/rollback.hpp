@@ -38,20 +38,20 @@ struct rollback_plan {
   std::int64_t behind;    ///< the fault may be so many updates old
 };
 
-constexpr rollback_plan plan_of(config const& recipe, bool spike) {
+constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
   if (spike) return {nonfinite::change::skip_data, recipe.spike.attempts, rule::sum(recipe.spike.window, recipe.spike.limit)};
   return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
 }
 
 /// How many updates old a fault may be that this recipe rolls back from; 0: it does not roll back.
 constexpr std::int64_t rollback_distance(config const& recipe) {
-  std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_of(recipe, false).behind : 0;
-  std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_of(recipe, true).behind : 0;
+  std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_rollback(recipe, false).behind : 0;
+  std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_rollback(recipe, true).behind : 0;
   return nonfinite > spike ? nonfinite : spike;
 }
 
 /// Throws the error that ends a run which cannot roll back again: nonfinite_error (E08) or diverged_error (E14), with all that was tried.
-[[noreturn]] inline void give_up_rolling_back(rollback_request const& request, rollback_history const& history,
+[[noreturn]] inline void throw_rollback_limit(rollback_request const& request, rollback_history const& history,
                                               std::string const& why) {
   std::string tried;
   for (std::size_t i = 0; i < history.to.size(); ++i)
@@ -67,9 +67,9 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
 /// The newest whole checkpoint, of the scheduled ones, of at most `attempts` updates and, where there is one,
 /// older than `before`; a damaged one is passed to `on_damaged` and skipped. Nothing if all are too young.
 template <class Store, class OnDamaged>
-std::optional<std::pair<checkpoint_id, snapshot>> checkpoint_before(Store& store, std::int64_t attempts,
-                                                                    std::optional<std::int64_t> before,
-                                                                    OnDamaged const& on_damaged) {
+std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& store, std::int64_t attempts,
+                                                                         std::optional<std::int64_t> before,
+                                                                         OnDamaged const& on_damaged) {
   std::optional<std::pair<checkpoint_id, snapshot>> second;
   for (checkpoint_id const& id : store.newest_first()) {
     try {

@@ -33,15 +33,15 @@
 #include <keel/evaluation/evaluate.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/phase_times.hpp>
-#include <keel/recipe/admitted.hpp>
+#include <keel/recipe/validated.hpp>
 #include <keel/rule/reject_call.hpp>
+#include <keel/step/checked_world.hpp>
 #include <keel/step/recipe_numbers.hpp>
 #include <keel/step/require_valid.hpp>
-#include <keel/step/step_of.hpp>
-#include <keel/step/world_for.hpp>
+#include <keel/step/typed_step.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/epoch.hpp>
-#include <keel/trainer/iterations_of_ranks.hpp>
+#include <keel/trainer/iteration_sync.hpp>
 #include <keel/trainer/options.hpp>
 #include <keel/trainer/parts_loop.hpp>
 #include <keel/trainer/recipe_alarms.hpp>
@@ -61,18 +61,18 @@ class part;
 /// Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
-  using admission = detail::admission<Recipe, detail::at_run>;
-  static_assert(alignof(typename admission::demanded) > 0);
+  using validated = detail::validated<Recipe, detail::run_entry>;
+  static_assert(alignof(typename validated::diagnostics) > 0);
 
  public:
   /// The recipe.
-  using recipe_type = typename admission::recipe;
+  using recipe_type = typename validated::recipe;
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
   /// What parts take from the machine.
   using environment_type = Environment;
   /// True for a recipe of several ranks.
-  static constexpr bool is_of_ranks = shard::is_of_ranks(configured.shard);
+  static constexpr bool is_distributed = shard::is_distributed(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
   explicit run(trainer_options options = {})
@@ -90,12 +90,12 @@ class run {
   template <std::same_as<world_of_ranks> World>
   explicit run(World const& world, trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
-      : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), taken_world(world)) {}
+      : run(detail::recipe_numbers(config_of<recipe_type>), std::move(options), checked_run_world(world)) {}
   /// The same for a recipe that leaves numbers open.
   template <std::same_as<world_of_ranks> World>
   run(World const& world, numbers const& all, trainer_options options = {})
     requires(detail::leaves_numbers_open<recipe_type>)
-      : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), taken_world(world)) {}
+      : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), checked_run_world(world)) {}
   run(run const&) = delete;
   run& operator=(run const&) = delete;
 
@@ -206,18 +206,20 @@ class run {
 
   run(detail::recipe_numbers const& all, trainer_options options, world_of_ranks const& world)
       : numbers_(all),
-        options_(detail::options_of_rank(std::move(options), world.rank())),
+        options_(detail::adapt_options_to_rank(std::move(options), world.rank())),
         ranks_(world, recipe_value(), options_),
-        loop_(recipe_value(), models_, ranks_, phases_, options_, detail::alarms_of_recipe<recipe_type>(),
-              detail::machine_of<Environment>()) {
+        loop_(recipe_value(), models_, ranks_, phases_, options_, detail::collect_recipe_alarms<recipe_type>(),
+              detail::environment_instance<Environment>()) {
     require_unbroken<detail::rules_about<recipe_type>>(recipe_value());
   }
 
-  static constexpr bool takes_several = is_of_ranks || std::same_as<recipe_type, detail::inert>;
+  static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;
   /// Rejected (U57) for a recipe of one rank.
-  static world_of_ranks taken_world(world_of_ranks const& world) { return detail::world_for<Recipe, takes_several>(world); }
+  static world_of_ranks checked_run_world(world_of_ranks const& world) {
+    return detail::checked_world<Recipe, accepts_world>(world);
+  }
   /// Rejected (U56) where the recipe needs one.
-  static void require_world() { detail::require_world<Recipe, is_of_ranks>(); }
+  static void require_world() { detail::require_world<Recipe, is_distributed>(); }
 
   /// Of both loops: begin() once, then operator++ between iterations.
   template <class Loop>
@@ -314,7 +316,7 @@ class run {
 
   detail::recipe_numbers numbers_;
   trainer_options options_;
-  detail::iterations_of_ranks ranks_;
+  detail::iteration_sync ranks_;
   detail::trained_models models_;
   phase_clock phases_{options_.clock()};
   detail::parts_loop loop_;

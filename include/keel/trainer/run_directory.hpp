@@ -71,9 +71,9 @@ class run_directory {
   /// True once for a file `save` that a person made here, which then goes. A directory of that name, or a file that is too long
   /// for a note, holds data and is not a request.
   bool take_save_request() {
-    constexpr std::uint64_t longest_note = 4096;
+    constexpr std::uint64_t max_note_bytes = 4096;
     auto const name = root_ / "save";
-    if (files_.kind(name) != file_kind::file || files_.size(name) > longest_note) return false;
+    if (files_.kind(name) != file_kind::file || files_.size(name) > max_note_bytes) return false;
     files_.remove_file(name);
     return true;
   }

@@ -22,7 +22,7 @@ void add_incident(snapshot& to, event::incident const& event, nlohmann::ordered_
 struct written_incident {
   std::filesystem::path path;
   std::uint64_t bytes = 0;
-  std::string not_removed;  ///< why something of older ones stays that should go; empty: nothing does
+  std::string removal_failure;  ///< why something of older ones stays that should go; empty: nothing does
 };
 
 /// Writes one; of older ones the newest stay, `most` with this one, and what a person put into the folder of an older one. Throws file_error (E02),

@@ -138,12 +138,12 @@ KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::p
                                         description.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n")
                          .bytes;
     if (files.exists(run_directory / "metrics.jsonl"))
-      written.bytes +=
-          detail::write_text(files, beside / "records.jsonl",
-                             detail::last_lines(files.read(run_directory / "metrics.jsonl", file_system::longest_record), 200))
-              .bytes;
+      written.bytes += detail::write_text(
+                           files, beside / "records.jsonl",
+                           detail::last_lines(files.read(run_directory / "metrics.jsonl", file_system::max_record_bytes), 200))
+                           .bytes;
     // Of an attempt that was made again after a resume the newer one stays.
-    written.not_removed = detail::remove_incident(files, written.path, name);
+    written.removal_failure = detail::remove_incident(files, written.path, name);
     files.rename(beside, written.path);
   } catch (std::exception const&) {
     // What threw goes on; half of an incident does not stay.
@@ -156,10 +156,10 @@ KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::p
   }
   try {
     std::string const stays = detail::remove_old_incidents(files, folder, most);
-    if (written.not_removed.empty()) written.not_removed = stays;
+    if (written.removal_failure.empty()) written.removal_failure = stays;
   } catch (file_error const& thrown) {
     // This one is there.
-    written.not_removed = thrown.what();
+    written.removal_failure = thrown.what();
   }
   return written;
 }

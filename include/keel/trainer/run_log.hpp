@@ -56,14 +56,14 @@ class run_log {
   ~run_log() { console_.log_to(nullptr); }
 
   /// For the console alone.
-  void notice(std::string const& words) { console_.notice(words); }
+  void notice(std::string const& message) { console_.notice(message); }
 
   /// A run that is not resumed begins: an empty record, and its recipe.
   void begin(config const& recipe);
   /// What the run is from here on, for load_config and for a reader.
   void write_recipe(config const& recipe);
-  /// The program's own loop was left by an exception; `words`: of the run's call that threw it, or empty.
-  void left_by_exception(std::int64_t update, std::string const& words) noexcept;
+  /// The program's own loop was left by an exception; `message`: of the run's call that threw it, or empty.
+  void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
   /// The loop ends inside an update, of which `micro_batches` are left out.
   void partial_update(std::int64_t update, std::int64_t micro_batches);
   /// The recipe has a seed, and the model was made before the generators had it.
@@ -75,7 +75,7 @@ class run_log {
   void write_rest();
 
   /// Batches are made of token ids, so that a loss without a name is taken for a cross-entropy.
-  void counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
+  void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
 
   /// For the next line of the record.
   void log(reduced_value const& value) { own_.push_back(value); }
@@ -95,13 +95,13 @@ class run_log {
   std::vector<raised_alarm> take_alarms() { return std::exchange(raised_, {}); }
 
   /// Once for each sentence: why promises of the run directory are weaker than usual.
-  void weaker_promises(std::int64_t update);
+  void log_weaker_promises(std::int64_t update);
   void lock_retaken(std::int64_t update);
   void best_lost(std::int64_t update);
 
   /// What became of a save.
   void saved(save_report const& report);
-  void cannot_look(std::int64_t update, std::string const& words);
+  void cannot_look(std::int64_t update, std::string const& message);
   /// A signal would end the run before its checkpoint is written (H04).
   void grace_too_short(std::int64_t update, double grace, double needed);
   /// The updates after `to` up to `from` are no longer part of the run, nor are lines of attempts after `kept`.
@@ -110,38 +110,38 @@ class run_log {
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
   /// Of several ranks: a run, or its part after a resume, begins.
-  void begins_on(std::int64_t update, world_of_ranks const& world);
-  void leave_record_of(world_of_ranks const& world, std::string const& why);
+  void log_world_size(std::int64_t update, world_of_ranks const& world);
+  void record_last_collectives(world_of_ranks const& world, std::string const& why);
   /// The run goes on from a checkpoint of another number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
   /// For the next line of the record, what the ranks took; and which rank the others wait for, where they have for long.
-  void ranks_took(std::int64_t update, times_of_ranks const& times);
+  void record_rank_timing(std::int64_t update, rank_timing const& times);
   /// The epoch ends for all ranks, because one has no more data.
   void data_ended(std::int64_t update, int rank);
-  /// The run goes on from a checkpoint of this directory, or begins with one of another run; `words` say in place of what.
+  /// The run goes on from a checkpoint of this directory, or begins with one of another run; `message` say in place of what.
   /// `state`: checksums of what was loaded.
   void resumed(std::int64_t update, nlohmann::ordered_json const& state);
-  void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
+  void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                    nlohmann::ordered_json const& state);
-  void stopped_early(std::int64_t update, std::string const& words);
+  void stopped_early(std::int64_t update, std::string const& message);
 
-  /// The run ends as `words` say; `why_finished`, if it is.
-  void ended(outcome const& result, std::int64_t update, std::string const& words, std::string const& why_finished);
+  /// The run ends as `message` say; `why_finished`, if it is.
+  void ended(outcome const& result, std::int64_t update, std::string const& message, std::string const& why_finished);
 
-  /// The first update of a run, or after a resume, is next: what keel/trainer/run_beginning.hpp says of it.
+  /// The first update of a run, or after a resume, is next: what keel/trainer/describe_run.hpp says of it.
   void begins(std::int64_t update, nlohmann::ordered_json const& description);
   /// What a guess knows of the labels of the first batches.
   void labels(std::int64_t update, label_guess const& guess);
 
   /// The run ends with an exception, which goes on. `memory`: where it ran out, or null.
-  void failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory);
+  void failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory);
 
   /// A value without a name is a loss. `milliseconds` that an evaluation of the recipe took, which has a line and is watched by alarms.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
                  std::optional<double> milliseconds);
 
   /// For each checkpoint that is damaged and skipped.
-  void damaged(std::int64_t update, std::string const& words);
+  void damaged(std::int64_t update, std::string const& message);
 
   void rung_released(event::rung_released const& event);
 
@@ -171,7 +171,7 @@ class run_log {
   /// A line of the record, and for the sinks.
   void write(update_metrics const& line);
   /// Once for every time that a disk does not take the record.
-  void say_what_waits();
+  void warn_about_pending_lines();
   /// The sinks go on behind the last line that stays.
   void restart_sinks_after(std::int64_t update);
   /// With what to do about it, for a person and for the record.
@@ -179,7 +179,7 @@ class run_log {
   /// The file `incident-ALARM-UPDATE.json`: what the event has, and the values that raised the alarm.
   void write_incident(raised_alarm const& alarm, nlohmann::ordered_json details);
   /// Once for each sink and what is wrong with it.
-  void say_what_sinks_miss(std::int64_t update);
+  void report_sink_failures(std::int64_t update);
 
   run_directory* directory_;
   console& console_;
@@ -213,7 +213,7 @@ class run_log {
   std::string slowdown_;
   std::optional<sink_thread> console_log_;
   bool warned_ = false;  ///< that memory grows
-  bool lines_wait_ = false;
+  bool has_pending_lines_ = false;
   std::set<std::string> warnings_;  ///< that were said
 };
 

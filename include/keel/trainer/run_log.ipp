@@ -5,7 +5,7 @@
 #include <keel/checkpoint/archive.hpp>
 #include <keel/checkpoint/checksum.hpp>
 #include <keel/checkpoint/saver.hpp>
-#include <keel/collective/left_record.hpp>
+#include <keel/collective/write_rank_record.hpp>
 #include <keel/config/describe.hpp>
 #include <keel/core/error.hpp>
 #include <keel/core/version.hpp>
@@ -15,8 +15,8 @@
 #include <keel/metrics/tensorboard_sink.hpp>
 #include <keel/metrics/update_metrics.hpp>
 #include <keel/oom/ladder_position.hpp>
+#include <keel/trainer/describe_run.hpp>
 #include <keel/trainer/options.hpp>
-#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_log.hpp>
 #include <keel/trainer/summary.hpp>
@@ -76,20 +76,20 @@ KEEL_BODY void run_log::write_recipe(config const& recipe) {
 }
 
 KEEL_BODY void run_log::not_seeded(std::int64_t update) {
-  std::string const words =
+  std::string const message =
       "the model was made before the recipe's seed was set, so its initial parameters are others in each process, unless the "
       "program "
       "loads or sets them. Call keel::seed<recipe>() before the model is made";
-  console_.notice("warning: " + words);
-  if (directory_) directory_->event("not_seeded", update, {{"message", words}});
+  console_.notice("warning: " + message);
+  if (directory_) directory_->event("not_seeded", update, {{"message", message}});
 }
 
 KEEL_BODY void run_log::partial_update(std::int64_t update, std::int64_t micro_batches) {
-  std::string const words = "the last, partial update has " + std::to_string(micro_batches) +
-                            (micro_batches == 1 ? " micro-batch" : " micro-batches") +
-                            " and is left out. Call flush() before finish() to apply it; after a resume they come again";
-  console_.notice("warning: " + words);
-  if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", words}});
+  std::string const message = "the last, partial update has " + std::to_string(micro_batches) +
+                              (micro_batches == 1 ? " micro-batch" : " micro-batches") +
+                              " and is left out. Call flush() before finish() to apply it; after a resume they come again";
+  console_.notice("warning: " + message);
+  if (directory_) directory_->event("partial_update", update, {{"micro_batches", micro_batches}, {"message", message}});
 }
 
 KEEL_BODY void run_log::no_fused_attention(std::int64_t update) {
@@ -124,34 +124,34 @@ KEEL_BODY void run_log::update(event::update_end const& event, figures const& kn
     for (raised_alarm const& one : record_.alarms.update(m)) raise(one);
   }
   if (skipped && directory_) {
-    nlohmann::ordered_json words{{"why", m.skipped_because}, {"attempt", m.attempt}};
+    nlohmann::ordered_json message{{"why", m.skipped_because}, {"attempt", m.attempt}};
     if (auto const* const why = event.result.get_if<result::skipped>()) {
-      if (!why->where.empty()) words["where"] = why->where;
-      if (!why->origin.empty()) words["origin"] = why->origin;
+      if (!why->where.empty()) message["where"] = why->where;
+      if (!why->origin.empty()) message["origin"] = why->origin;
     }
-    directory_->event("skipped", m.update, words);
+    directory_->event("skipped", m.update, message);
   }
   if (skipped && warns) {
     console_.notice("warning: update " + std::to_string(m.update + 1) + " was skipped: " + m.skipped_because);
   }
   console_.show(m);
-  say_what_sinks_miss(m.update);
+  report_sink_failures(m.update);
 }
 
 KEEL_BODY void run_log::part_skipped(std::int64_t update, std::string const& part, result::skipped const& why) {
-  std::string const words = to_string(why.why) + (why.where.empty() ? "" : " in " + why.where);
-  console_.notice("warning: " + part + " skipped an update: " + words);
+  std::string const message = to_string(why.why) + (why.where.empty() ? "" : " in " + why.where);
+  console_.notice("warning: " + part + " skipped an update: " + message);
   if (!directory_) return;
-  nlohmann::ordered_json details{{"part", part}, {"why", words}};
+  nlohmann::ordered_json details{{"part", part}, {"why", message}};
   if (!why.origin.empty()) details["origin"] = why.origin;
   directory_->event("part_skipped", update, details);
 }
 
-KEEL_BODY void run_log::weaker_promises(std::int64_t update) {
-  for (std::string const& words : directory_->take_warnings()) {
-    if (!warnings_.insert(words).second) continue;
-    console_.notice("warning: " + words);
-    directory_->event("weaker_promise", update, {{"message", words}});
+KEEL_BODY void run_log::log_weaker_promises(std::int64_t update) {
+  for (std::string const& message : directory_->take_warnings()) {
+    if (!warnings_.insert(message).second) continue;
+    console_.notice("warning: " + message);
+    directory_->event("weaker_promise", update, {{"message", message}});
   }
 }
 
@@ -181,23 +181,23 @@ KEEL_BODY void run_log::saved(save_report const& report) {
                        {"stall_ms", milliseconds(report.stall)},
                        {"written_ms", milliseconds(report.written)}});
   }
-  directory_->warn(report.saved.not_synced);
-  weaker_promises(report.update);
-  if (report.saved.not_removed.empty()) return;
-  directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.not_removed}});
-  console_.notice("an old checkpoint stays: " + report.saved.not_removed);
+  directory_->warn(report.saved.sync_failure);
+  log_weaker_promises(report.update);
+  if (report.saved.removal_failure.empty()) return;
+  directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.removal_failure}});
+  console_.notice("an old checkpoint stays: " + report.saved.removal_failure);
 }
 
-KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& words) {
-  console_.notice("cannot look for the file `save`: " + words);
-  if (directory_) directory_->event("cannot_look", update, {{"message", words}});
+KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& message) {
+  console_.notice("cannot look for the file `save`: " + message);
+  if (directory_) directory_->event("cannot_look", update, {{"message", message}});
 }
 
 KEEL_BODY void run_log::grace_too_short(std::int64_t update, double grace, double needed) {
-  std::string const words =
+  std::string const message =
       detail::formatted("a signal leaves %.0f s, and an update with its save takes %.1f s", grace, needed);
-  console_.notice("warning: " + words + "; save asynchronously, use a faster disk, or ask for a longer grace");
-  if (directory_) directory_->event("grace_too_short", update, {{"message", words}});
+  console_.notice("warning: " + message + "; save asynchronously, use a faster disk, or ask for a longer grace");
+  if (directory_) directory_->event("grace_too_short", update, {{"message", message}});
 }
 
 KEEL_BODY void run_log::rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept) {
@@ -236,49 +236,50 @@ KEEL_BODY void run_log::migrated(std::string const& name, std::string const& sou
   directory_->event("migrated", 0, {{"migration", name}, {"checkpoint", source}});
 }
 
-KEEL_BODY void run_log::begins_on(std::int64_t update, world_of_ranks const& world) {
+KEEL_BODY void run_log::log_world_size(std::int64_t update, world_of_ranks const& world) {
   console_.notice("trains on " + std::to_string(world.size()) + " ranks");
   if (!directory_) return;
   directory_->event("ranks", update, {{"rank", world.rank()}, {"ranks", world.size()}});
-  detail::remove_record(world, directory_->root());
+  detail::remove_rank_record(world, directory_->root());
 }
 
-KEEL_BODY void run_log::leave_record_of(world_of_ranks const& world, std::string const& why) {
-  if (directory_) detail::leave_record(world, directory_->root(), why);
+KEEL_BODY void run_log::record_last_collectives(world_of_ranks const& world, std::string const& why) {
+  if (directory_) detail::write_rank_record(world, directory_->root(), why);
 }
 
 KEEL_BODY void run_log::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
-  std::string const words = source + " is of " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
-                            " and goes on with " + std::to_string(now) +
-                            ": data stay at their place where an update takes as many rows as before";
-  console_.notice(words);
-  if (directory_) directory_->event("other_ranks", 0, {{"message", words}});
+  std::string const message = source + " is of " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
+                              " and goes on with " + std::to_string(now) +
+                              ": data stay at their place where an update takes as many rows as before";
+  console_.notice(message);
+  if (directory_) directory_->event("other_ranks", 0, {{"message", message}});
 }
 
-KEEL_BODY void run_log::ranks_took(std::int64_t update, times_of_ranks const& times) {
+KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing const& times) {
   log(metric<reduce::mean>("ranks/slowest_ms").reduced(world_of_one{}, times.slowest_ms));
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
-  std::string const words = detail::formatted(
+  std::string const message = detail::formatted(
       "rank %d takes %.1f ms an update, and the others %.1f ms, for the last %lld updates: they wait for it", times.slowest,
       times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
-  console_.notice("warning: " + words);
+  console_.notice("warning: " + message);
   if (directory_)
-    directory_->event("straggler", update,
-                      {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}, {"message", words}});
+    directory_->event(
+        "straggler", update,
+        {{"rank", times.slowest}, {"ms", times.slowest_ms}, {"others_ms", times.others_ms}, {"message", message}});
 }
 
 KEEL_BODY void run_log::data_ended(std::int64_t update, int rank) {
-  std::string const words = "rank " + std::to_string(rank) +
-                            " has no more data in this epoch, so it ends for all, and what the others had taken for the next "
-                            "update is left out";
-  console_.notice("warning: " + words);
-  if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", words}});
+  std::string const message = "rank " + std::to_string(rank) +
+                              " has no more data in this epoch, so it ends for all, and what the others had taken for the next "
+                              "update is left out";
+  console_.notice("warning: " + message);
+  if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", message}});
 }
 
-KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& words,
+KEEL_BODY void run_log::begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                                     nlohmann::ordered_json const& state) {
-  console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + words);
+  console_.notice("begins at update " + std::to_string(update) + " with " + checkpoint.string() + message);
   sinks_.restarted_after(-1);
   directory_->event("resumed_from", update, {{"checkpoint", checkpoint.string()}, {"state", state}});
 }
@@ -301,34 +302,34 @@ KEEL_BODY void run_log::labels(std::int64_t update, label_guess const& guess) {
                      {"in_a_batch", guess.in_a_batch}});
 }
 
-KEEL_BODY void run_log::stopped_early(std::int64_t update, std::string const& words) {
-  console_.notice("stopped early at update " + std::to_string(update) + ": " + words);
-  if (directory_) directory_->event("stopped_early", update, {{"message", words}});
+KEEL_BODY void run_log::stopped_early(std::int64_t update, std::string const& message) {
+  console_.notice("stopped early at update " + std::to_string(update) + ": " + message);
+  if (directory_) directory_->event("stopped_early", update, {{"message", message}});
 }
 
-KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::string const& words,
+KEEL_BODY void run_log::ended(outcome const& result, std::int64_t update, std::string const& message,
                               std::string const& why_finished) {
   write_rest();
   for (auto const& [alarm, metric] : record_.alarms.never_seen())
     console_.notice("warning: the alarm " + alarm + " looks at " + metric + ", which this run never had");
   if (directory_) {
-    nlohmann::ordered_json details = {{"words", words}};
+    nlohmann::ordered_json details = {{"words", message}};
     if (result.is<result::finished>()) details["why"] = why_finished;
-    directory_->event(event_of_ending(result), update, details);
+    directory_->event(ending_event_name(result), update, details);
     directory_->metrics().flush();
     directory_->metrics().sync();
   }
   // Last, because a sink may hang, and a preempted process has little time.
   sinks_.drain();
-  say_what_sinks_miss(update);
+  report_sink_failures(update);
   if (console_log_) console_log_->drain();
 }
 
-KEEL_BODY void run_log::failed(std::int64_t update, std::string const& words, nlohmann::ordered_json const& memory) {
-  console_.notice("the run ends at update " + std::to_string(update) + ": " + words);
+KEEL_BODY void run_log::failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory) {
+  console_.notice("the run ends at update " + std::to_string(update) + ": " + message);
   try {
     write_rest();
-    nlohmann::ordered_json details = {{"message", words}};
+    nlohmann::ordered_json details = {{"message", message}};
     if (!memory.is_null()) details["memory"] = memory;
     if (directory_) directory_->event("failed", update, details);
   } catch (file_error const&) {
@@ -338,9 +339,9 @@ KEEL_BODY void run_log::failed(std::int64_t update, std::string const& words, nl
   if (console_log_) console_log_->drain();
 }
 
-KEEL_BODY void run_log::left_by_exception(std::int64_t update, std::string const& words) noexcept {
+KEEL_BODY void run_log::record_exception_exit(std::int64_t update, std::string const& message) noexcept {
   try {
-    failed(update, words.empty() ? "an exception of the program" : words, {});
+    failed(update, message.empty() ? "an exception of the program" : message, {});
   } catch (std::exception const&) {
     // What ends the run is on its way.
   }
@@ -350,12 +351,12 @@ KEEL_BODY void run_log::evaluated(std::int64_t update, std::string const& evalua
                                   std::optional<double> milliseconds) {
   nlohmann::ordered_json details;
   if (!evaluation.empty()) details["name"] = evaluation;
-  std::string words = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
+  std::string message = "evaluated" + (evaluation.empty() ? "" : " " + evaluation) + " at update " + std::to_string(update);
   for (auto const& [name, value] : result.values) {
     std::string const shown = name.empty() ? "loss" : name;
     details["values"][shown] = detail::number_to_json(value);
     if (shown == "loss") details["loss"] = detail::number_to_json(value);
-    words += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
+    message += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
   }
   if (directory_) directory_->event("evaluated", update, details);
   // One of the program's may come before the run, or where a run that was resumed does not come again.
@@ -368,17 +369,17 @@ KEEL_BODY void run_log::evaluated(std::int64_t update, std::string const& evalua
     line["ms"] = *milliseconds;
     directory_->metrics().add(line);
     ++record_.lines;
-    say_what_waits();
+    warn_about_pending_lines();
   }
-  console_.notice(words);
+  console_.notice(message);
   sinks_.evaluated(update, evaluation, result);
   if (!milliseconds) return;
   for (raised_alarm const& one : record_.alarms.evaluated(update, evaluation, result.values)) raise(one);
 }
 
-KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& words) {
-  console_.notice("skipped a damaged checkpoint: " + words);
-  directory_->event("damaged", update, {{"message", words}});
+KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& message) {
+  console_.notice("skipped a damaged checkpoint: " + message);
+  directory_->event("damaged", update, {{"message", message}});
 }
 
 KEEL_BODY void run_log::rung_released(event::rung_released const& event) {
@@ -392,9 +393,9 @@ KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
   bool const grows = found == memory::growth::staircase || found == memory::growth::slope;
   if (!grows || warned_) return;
   warned_ = true;
-  std::string const words = to_string(found);
-  console_.notice("memory grows at update " + std::to_string(update) + " as " + words);
-  if (directory_) directory_->event("memory_grows", update, {{"how", words}});
+  std::string const message = to_string(found);
+  console_.notice("memory grows at update " + std::to_string(update) + " as " + message);
+  if (directory_) directory_->event("memory_grows", update, {{"how", message}});
 }
 
 KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event) {
@@ -433,8 +434,8 @@ KEEL_BODY void run_log::found(std::int64_t update, batch_finding const& finding)
 
 KEEL_BODY void run_log::incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path,
                                  std::uint64_t bytes) {
-  std::string const words = description["words"].get<std::string>();
-  console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + words +
+  std::string const message = description["words"].get<std::string>();
+  console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + message +
                   (path.empty() ? "" : "; run.replay(\"" + path + "\", loss_of) shows it again"));
   if (!directory_) return;
   nlohmann::ordered_json details;
@@ -472,9 +473,9 @@ KEEL_BODY void run_log::profiled(std::int64_t update, std::filesystem::path cons
 KEEL_BODY void run_log::raise(raised_alarm const& alarm) {
   raised_.push_back(alarm);
   health::alarm const& what = *alarm.what;
-  auto const listed = [](auto const& words) {
+  auto const listed = [](auto const& message) {
     auto all = nlohmann::ordered_json::array();
-    for (char const* const one : words) {
+    for (char const* const one : message) {
       if (one != nullptr) all.push_back(one);
     }
     return all;
@@ -523,28 +524,28 @@ KEEL_BODY void run_log::write_incident(raised_alarm const& alarm, nlohmann::orde
 }
 
 KEEL_BODY void run_log::numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part) {
-  std::string words;
+  std::string message;
   auto const compare = [&](char const* name, auto was, auto is) {
     if (was == is) return;
-    words +=
-        (words.empty() ? "" : ", ") + detail::formatted("%s %g -> %g", name, static_cast<double>(was), static_cast<double>(is));
+    message += (message.empty() ? "" : ", ") +
+               detail::formatted("%s %g -> %g", name, static_cast<double>(was), static_cast<double>(is));
   };
   compare("accumulate", before.accumulate.count, now.accumulate.count);
   compare("clip", before.clip.limit, now.clip.limit);
-  if (!words.empty() && directory_)
-    directory_->event("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + words}});
+  if (!message.empty() && directory_)
+    directory_->event("numbers_changed", update, {{"message", (part.empty() ? "" : part + ": ") + message}});
 }
 
 KEEL_BODY void run_log::slower(std::int64_t update, slowdown const& found) {
-  std::string const words = words_of(found);
-  slowdown_ = words;
-  console_.notice("warning: slower at update " + std::to_string(update) + ": " + words);
+  std::string const message = describe(found);
+  slowdown_ = message;
+  console_.notice("warning: slower at update " + std::to_string(update) + ": " + message);
   if (!directory_) return;
   directory_->event("slowdown", update,
                     {{"before_ms", found.before},
                      {"now_ms", found.now},
                      {"phase", found.phase ? to_string(*found.phase) : "none"},
-                     {"message", words}});
+                     {"message", message}});
 }
 
 KEEL_BODY void run_log::write(update_metrics const& line) {
@@ -552,7 +553,7 @@ KEEL_BODY void run_log::write(update_metrics const& line) {
   if (!directory_) return;
   directory_->metrics().add(to_json(line));
   ++record_.lines;
-  say_what_waits();
+  warn_about_pending_lines();
 }
 
 KEEL_BODY void run_log::write_rest() {
@@ -565,21 +566,21 @@ KEEL_BODY void run_log::restart_sinks_after(std::int64_t update) {
   if (directory_ && directory_->layers().size() > 0) directory_->layers().add({{"restarted_after", update}});
 }
 
-KEEL_BODY void run_log::say_what_sinks_miss(std::int64_t update) {
+KEEL_BODY void run_log::report_sink_failures(std::int64_t update) {
   auto troubles = sinks_.take_troubles();
   if (console_log_) {
-    if (std::string words = console_log_->take_trouble(); !words.empty()) troubles.push_back(std::move(words));
+    if (std::string message = console_log_->take_trouble(); !message.empty()) troubles.push_back(std::move(message));
   }
-  for (std::string const& words : troubles) {
-    console_.notice("warning: " + words);
-    if (directory_) directory_->event("sink_trouble", update, {{"message", words}});
+  for (std::string const& message : troubles) {
+    console_.notice("warning: " + message);
+    if (directory_) directory_->event("sink_trouble", update, {{"message", message}});
   }
 }
 
-KEEL_BODY void run_log::say_what_waits() {
+KEEL_BODY void run_log::warn_about_pending_lines() {
   std::string const& trouble = directory_->metrics().trouble();
-  if (!trouble.empty() && !lines_wait_) console_.notice("the record waits in memory: " + trouble);
-  lines_wait_ = !trouble.empty();
+  if (!trouble.empty() && !has_pending_lines_) console_.notice("the record waits in memory: " + trouble);
+  has_pending_lines_ = !trouble.empty();
 }
 
 }  // namespace keel::inline KEEL_MODE

@@ -16,7 +16,7 @@
 #include <keel/metrics/metric.hpp>
 #include <keel/metrics/phase_times.hpp>
 #include <keel/shard/rank_requests.hpp>
-#include <keel/timeout/run_watch.hpp>
+#include <keel/timeout/run_watchdog.hpp>
 #include <keel/trainer/checkpoint_manager.hpp>
 #include <keel/trainer/environment.hpp>
 #include <keel/trainer/evaluator.hpp>
@@ -36,7 +36,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// The alarms of a recipe, whose types the loop does not see.
-struct alarms_of_run {
+struct run_alarms {
   std::vector<health::watched_alarm> all;
   bool write_incidents = false;
 };
@@ -59,13 +59,13 @@ class run_loop {
 
   void request_stop() { stop_requested_.store(true, std::memory_order_relaxed); }
   void log(reduced_value const& value) {
-    if (!is_trying_) log_.log(value);
+    if (!in_dry_run_) log_.log(value);
   }
   bool resume();
   void save();
   void wait_for_save();
   /// A dry run or a replay, of which nothing stays, for as long as it lives.
-  raised try_out() { return raised(is_trying_); }
+  scoped_flag try_out() { return scoped_flag(in_dry_run_); }
 
   hooks& listeners() { return hooks_; }
   data_cursor& cursor() { return progress_.cursor; }
@@ -79,7 +79,7 @@ class run_loop {
 
  protected:
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory; on all ranks.
-  run_loop(loop_parts const& of, alarms_of_run const& alarms);
+  run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
   /// In updates; 0: open.
@@ -103,7 +103,7 @@ class run_loop {
   /// Before the first micro-batch of an update.
   void begin_update();
   /// What this rank asks of all, for the next agreement.
-  asked_of_ranks requests(int signal);
+  pending_requests requests(int signal);
   /// The cadences, at an update boundary; `updated`: the last update was applied.
   void after_update(bool updated);
   void close_epoch();
@@ -113,7 +113,7 @@ class run_loop {
   /// `saves_end`: it is a boundary, which can be saved.
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// What asked this loop to end does not ask the next one.
-  virtual void forget_stops();
+  virtual void clear_stop_requests();
   /// In the handler of the exception by which the run ends: what can still be written down is. `of_all`: all ranks have it.
   void fail(std::exception const& thrown, bool of_all = false);
 
@@ -129,11 +129,11 @@ class run_loop {
   update_timer timer_;
   run_observer observer_;
   std::atomic<bool> stop_requested_{false};
-  std::string threw_;  ///< the last call of a program's own loop, first line; empty: nothing
+  std::string last_error_;  ///< the last call of a program's own loop, first line; empty: nothing
   bool begun_ = false;
-  bool ended_ = false;       ///< the loop came to its end once
-  bool data_moved_ = false;  ///< by a rollback
-  run_watch watch_;
+  bool ended_ = false;            ///< the loop came to its end once
+  bool is_data_rewound_ = false;  ///< by a rollback
+  run_watchdog watch_;
 
  private:
   template <class Call>
@@ -145,7 +145,7 @@ class run_loop {
 
   int unwinding_ = std::uncaught_exceptions();  ///< when it was built
   bool console_begun_ = false;
-  bool is_trying_ = false;  ///< a dry run or a replay, of which nothing stays
+  bool in_dry_run_ = false;  ///< a dry run or a replay, of which nothing stays
   bool const was_seeded_;
   std::int64_t tokens_before_ = 0;
   time_source::time_point started_;

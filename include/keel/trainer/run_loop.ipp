@@ -7,22 +7,22 @@
 #include <chrono>
 #include <keel/attention/attention.hpp>
 #include <keel/collective/agreed.hpp>
-#include <keel/collective/words_of_rank.hpp>
+#include <keel/collective/broadcast_string.hpp>
 #include <keel/core/error.hpp>
 #include <keel/determinism/seed.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
 #include <keel/trainer/run_directory.hpp>
+#include <keel/trainer/run_ending_errors.hpp>
 #include <keel/trainer/run_loop.hpp>
-#include <keel/trainer/run_of_ranks.hpp>
-#include <keel/trainer/spoiled.hpp>
 #include <keel/trainer/summary.hpp>
-#include <keel/trainer/watched_run.hpp>
+#include <keel/trainer/watchdog_target.hpp>
 #include <utility>
 
 #include <keel/libtorch/detail/body_begin.inc>
 
 namespace keel::detail::inline KEEL_MODE {
 
-KEEL_BODY run_loop::run_loop(loop_parts const& of, alarms_of_run const& alarms)
+KEEL_BODY run_loop::run_loop(loop_parts const& of, run_alarms const& alarms)
     : of_(of),
       console_(of.options.console, of.options.mode, of.options.console_every),
       directory_(on_all_ranks(of.ranks.world(), [&] { return open_directory(of.options, saves()); })),
@@ -31,20 +31,21 @@ KEEL_BODY run_loop::run_loop(loop_parts const& of, alarms_of_run const& alarms)
       log_(directory_.get(), console_, progress_.record, of.options),
       evaluator_({of.models, recipe(), of.phases, of.ranks.world(), of.machine, progress_, log_, hooks_, of.options.clock()}),
       checkpoints_(recipe(), of.options, of.machine, directory_.get(), of.models, progress_, log_, hooks_,
-                   run_of_ranks(of.ranks.world())),
+                   checkpoint_collectives(of.ranks.world())),
       timer_(of.options.clock()),
       observer_(recipe(), of.models, of.phases, log_, of.options, directory_.get(), alarms.write_incidents),
-      watch_(recipe().timeout, is_watched(recipe().timeout) ? watched(recipe().timeout, directory_.get(), of.options,
-                                                                      of.ranks.world(), [this] { return of_.phases.shown(); })
-                                                            : watched_run()),
+      watch_(recipe().timeout, has_timeouts(recipe().timeout)
+                                   ? make_watchdog_target(recipe().timeout, directory_.get(), of.options, of.ranks.world(),
+                                                          [this] { return of_.phases.shown(); })
+                                   : watchdog_target()),
       was_seeded_(is_seeded(recipe().determinism)),
       started_(of.options.clock().now()) {
   evaluator_.restore(checkpoints_.registered());
-  if (is_watched(recipe().timeout)) evaluator_.before_each_batch([this] { watch_.moved(); });
+  if (has_timeouts(recipe().timeout)) evaluator_.set_before_batch_hook([this] { watch_.record_progress(); });
 }
 
 KEEL_BODY run_loop::~run_loop() {
-  if (begun_ && std::uncaught_exceptions() > unwinding_) log_.left_by_exception(models().updates(), threw_);
+  if (begun_ && std::uncaught_exceptions() > unwinding_) log_.record_exception_exit(models().updates(), last_error_);
 }
 
 KEEL_BODY bool run_loop::begin_run() {
@@ -53,7 +54,7 @@ KEEL_BODY bool run_loop::begin_run() {
   auto const& world = of_.ranks.world();
   // A second loop of one run goes on; only the first of a run that was not resumed begins it.
   if (!resumed && progress_.record.attempts == 0) {
-    begin_random(recipe().determinism, models().device().type(), world.rank());
+    seed_generators(recipe().determinism, models().device().type(), world.rank());
     log_.begin(recipe());
     if (!was_seeded_ && world.rank() == 0) log_.not_seeded(models().updates());
   }
@@ -61,19 +62,19 @@ KEEL_BODY bool run_loop::begin_run() {
   log_.write_recipe(recipe());
   if (recipe().attention.kind == attention_kind::fused && attention_kernel(attention_kind::fused) != attention_kind::fused)
     log_.no_fused_attention(models().updates());
-  if (directory_) log_.weaker_promises(models().updates());
-  if (world.size() > 1) log_.begins_on(models().updates(), world);
+  if (directory_) log_.log_weaker_promises(models().updates());
+  if (world.size() > 1) log_.log_world_size(models().updates(), world);
   observer_.begin();
   if (options().operations_per_token > 0.0) observer_.use_operations(options().operations_per_token);
   started_ = options().clock().now();
   of_.phases.restart();
-  if (resumed) observer_.data_moved();
+  if (resumed) observer_.on_data_rewound();
   timer_.begin_run();
   tokens_before_ = progress_.record.tokens;
   evaluator_.require_any();
   hooks_(event::run_begin{models().updates(), resumed});
   checkpoints_.begin();
-  checkpoints_.note_random();
+  checkpoints_.capture_random_state();
   if (directory_) observer_.describe_begin(resumed);
   begun_ = true;
   return true;
@@ -82,7 +83,7 @@ KEEL_BODY bool run_loop::begin_run() {
 KEEL_BODY void run_loop::begin_console(std::int64_t rows, std::int64_t tokens) {
   if (std::exchange(console_begun_, true)) return;
   console_.begin(length(), tokens != rows ? "tokens" : "rows");
-  log_.counts_tokens(tokens != rows);
+  log_.set_counts_tokens(tokens != rows);
 }
 
 KEEL_BODY void run_loop::begin_update() {
@@ -90,9 +91,9 @@ KEEL_BODY void run_loop::begin_update() {
   timer_.begin_update(progress_.cursor.epoch);
 }
 
-KEEL_BODY asked_of_ranks run_loop::requests(int signal) {
+KEEL_BODY pending_requests run_loop::requests(int signal) {
   if (save_signal_.take_request()) checkpoints_.ask();
-  return {signal, stop_requested_.load(std::memory_order_relaxed), checkpoints_.wants_save()};
+  return {signal, stop_requested_.load(std::memory_order_relaxed), checkpoints_.should_request_save()};
 }
 
 // Boundaries.
@@ -101,7 +102,7 @@ KEEL_BODY void run_loop::after_update(bool updated) {
   if ((updated && evaluator_.is_due(models().updates())) || evaluator_.is_due_by_epochs()) evaluate_recipe();
   bool const asked = of_.ranks_agree ? of_.ranks.take_save_request() : save_signal_.take_request();
   while_saving([&] { save_at_boundary(updated, asked); });
-  checkpoints_.note_random();
+  checkpoints_.capture_random_state();
 }
 
 KEEL_BODY void run_loop::close_epoch() {
@@ -112,7 +113,7 @@ KEEL_BODY void run_loop::close_epoch() {
   observer_.end_epoch();
   if (!models().at_boundary()) return;  // both come after the update that spans two epochs
   after_epoch();
-  checkpoints_.note_random();
+  checkpoints_.capture_random_state();
 }
 
 KEEL_BODY void run_loop::after_epoch() {
@@ -129,15 +130,15 @@ KEEL_BODY void run_loop::save_at_boundary(bool updated, bool asked) {
   // Seconds of an update and the evaluation that may follow it.
   auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
   if (!checkpoints_.at_boundary(updated, asked, slowest)) return;
-  data_moved_ = true;
-  observer_.data_moved();
+  is_data_rewound_ = true;
+  observer_.on_data_rewound();
 }
 
 template <class Call>
 void run_loop::while_saving(Call const& call) {
   phase_clock::scope const saving(of_.phases, run_phase::saving);
   call();
-  watch_.moved();
+  watch_.record_progress();
 }
 
 KEEL_BODY bool run_loop::resume() {
@@ -167,7 +168,7 @@ KEEL_BODY void run_loop::evaluate_recipe() {
 KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late, bool warns) {
   auto const time = timer_.end_update(late);
   for (auto const& [name, value] : event.losses) log_.log(metric<reduce::mean>("loss/" + name).reduced(world_of_one(), value));
-  if (of_.ranks.times().slowest_ms > 0.0) log_.ranks_took(models().updates(), of_.ranks.times());
+  if (of_.ranks.times().slowest_ms > 0.0) log_.record_rank_timing(models().updates(), of_.ranks.times());
   log_.update(event,
               {time.epoch, models().learning_rate(), models().skipped(), time.milliseconds, checkpoints_.rollbacks(),
                observer_.operations_per_token(), observer_.peak(), observer_.gpu(), late},
@@ -196,7 +197,7 @@ KEEL_BODY outcome run_loop::end_run(outcome const& ended, bool by_program, bool 
   models().settle();
   models().verify_replicas();
   of_.phases.stop();
-  models().finish_layers();
+  models().flush_layer_metrics();
   while_saving([&] { saves_end ? checkpoints_.end() : checkpoints_.wait_for_save(); });
   observer_.end();
   std::string const words = ending(ended);
@@ -210,21 +211,21 @@ KEEL_BODY outcome run_loop::end_run(outcome const& ended, bool by_program, bool 
   hooks_(event::run_end{ended});
   begun_ = false;
   ended_ = true;
-  forget_stops();
+  clear_stop_requests();
   return ended;
 }
 
-KEEL_BODY void run_loop::forget_stops() {
+KEEL_BODY void run_loop::clear_stop_requests() {
   stop_requested_ = false;
-  of_.ranks.forget_asked();
+  of_.ranks.clear_requests();
 }
 
 KEEL_BODY void run_loop::fail(std::exception const& thrown, bool of_all) {
-  if (!of_all) of_.ranks.leave(first_line(thrown).c_str());
+  if (!of_all) of_.ranks.abort_peers(first_line(thrown).c_str());
   observer_.failing(thrown, evaluator_.is_inside());
   drop_open_update();
   begun_ = false;
-  forget_stops();
+  clear_stop_requests();
   auto const try_to = [](auto const& call) {
     try {
       call();
@@ -232,11 +233,11 @@ KEEL_BODY void run_loop::fail(std::exception const& thrown, bool of_all) {
       // What ends the run is the exception that is on its way; a save's end is an event in the record, and older checkpoints are whole.
     }
   };
-  bool const device_may_wait = dynamic_cast<world_error const*>(&thrown) != nullptr && !of_.ranks.all_know();
+  bool const device_may_wait = dynamic_cast<world_error const*>(&thrown) != nullptr && !of_.ranks.is_failure_collective();
   if (!device_may_wait) try_to([this] { models().settle(); });
-  try_to([&] { while_saving([&] { checkpoints_.save_after(thrown, of_.ranks.all_know()); }); });
+  try_to([&] { while_saving([&] { checkpoints_.save_after(thrown, of_.ranks.is_failure_collective()); }); });
   observer_.end();
-  if (of_.ranks_agree) log_.leave_record_of(of_.ranks.world(), thrown.what());
+  if (of_.ranks_agree) log_.record_last_collectives(of_.ranks.world(), thrown.what());
   log_.failed(models().updates(), first_line(thrown), observer_.failure());
   watch_.end();
 }

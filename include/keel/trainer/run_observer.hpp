@@ -58,7 +58,7 @@ class run_observer {
   void dropped(std::int64_t count, std::int64_t rows);
   void end_epoch();
   /// A resume or a rollback moved the data.
-  void data_moved() { batches_.data_moved(); }
+  void on_data_rewound() { batches_.on_data_rewound(); }
 
   // Utilisation.
 
@@ -87,7 +87,7 @@ class run_observer {
 
  private:
   void say(batch_finding const& found);
-  void say_what_is_written();
+  void report_written_profiles();
 
   config const& recipe_;
   trained_models& models_;

@@ -6,10 +6,10 @@
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/metrics/operation_count.hpp>
-#include <keel/shard/optimizer_shares.hpp>
+#include <keel/shard/optimizer_shards.hpp>
+#include <keel/trainer/describe_run.hpp>
 #include <keel/trainer/open_directory.hpp>
 #include <keel/trainer/resume.hpp>
-#include <keel/trainer/run_beginning.hpp>
 #include <keel/trainer/run_directory.hpp>
 #include <keel/trainer/run_incidents.hpp>
 #include <keel/trainer/run_observer.hpp>
@@ -49,9 +49,9 @@ KEEL_BODY void run_observer::begin() {
 }
 
 KEEL_BODY void run_observer::describe_begin(bool resumed) {
-  if (models_.is_of_parts()) return;
+  if (models_.has_parts()) return;
   step_engine& step = models_.all().front()->step();
-  optimizer_shares::inside const shares(step.ranks().shares());
+  optimizer_shards::scope const shards(step.ranks().shards());
   auto description = describe_parameters(step.model(), step.optimizer(), step.parameters());
   if (resumed && description.is_object())
     description["state"] = describe_state(step.model(), step.optimizer(), step.parameters());
@@ -138,7 +138,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
       random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
       // A share of the moments is of no use to a replay, which makes no update.
-      if (part.step().ranks().shares() != nullptr) {
+      if (part.step().ranks().shards() != nullptr) {
         content.optimizer.clear();
         for (run_part const* const one : models_.all())
           content.state[nlohmann::json::json_pointer(places_of(one->name()).optimizer + "/state")] = nlohmann::json::object();
@@ -146,7 +146,8 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
       add_incident(content, event, description);
       written =
           write_incident(directory_->files(), directory_->root(), attempts + 1, recipe_.incident.most, content, description);
-      if (!written.not_removed.empty()) log_.notice("warning: an older incident was not removed: " + written.not_removed);
+      if (!written.removal_failure.empty())
+        log_.notice("warning: an older incident was not removed: " + written.removal_failure);
     } catch (std::exception const& thrown) {
       // What the run does with the update does not depend on it.
       log_.notice("warning: an incident was not kept: " + first_line(thrown));
@@ -158,14 +159,14 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
 KEEL_BODY void run_observer::before_update(std::int64_t attempt) {
   if (recipe_.profile.kind == profile::kind::off) return;
   profiles_.before_update(models_.updates(), attempt, phases_);
-  say_what_is_written();
+  report_written_profiles();
 }
 
 KEEL_BODY void run_observer::end() {
   if (recipe_.profile.kind == profile::kind::off) return;
   try {
     profiles_.end(phases_);
-    say_what_is_written();
+    report_written_profiles();
   } catch (std::exception const& thrown) {
     // The run's end is what counts.
     log_.notice("warning: a profile was lost: " + first_line(thrown));
@@ -176,7 +177,7 @@ KEEL_BODY void run_observer::say(batch_finding const& found) {
   if (batches_.is_news(found.what)) log_.found(models_.updates(), found);
 }
 
-KEEL_BODY void run_observer::say_what_is_written() {
+KEEL_BODY void run_observer::report_written_profiles() {
   while (auto const one = profiles_.take_written()) log_.profiled(one->first_update, one->path, one->why);
   if (auto const words = profiles_.take_trouble(); !words.empty()) log_.notice("warning: " + words);
 }

@@ -18,7 +18,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 /// The updates of a part since the last boundary of its run.
-struct part_figures {
+struct part_stats {
   std::int64_t applied = 0;
   std::int64_t skipped = 0;
   std::int64_t clipped = 0;
@@ -44,8 +44,8 @@ class run_part {
   /// By the names that the run's checkpoints have for them.
   parameter_list const& parameters() const { return has_name() ? parameters_ : step_->parameters(); }
 
-  part_figures take_figures() { return std::exchange(figures_, {}); }
-  bool has_news() const { return figures_.applied + figures_.skipped > 0; }
+  part_stats take_stats() { return std::exchange(stats_, {}); }
+  bool has_new_results() const { return stats_.applied + stats_.skipped > 0; }
 
   void unfreeze(std::vector<at::Tensor> const& which, double rate) {
     step_->unfreeze(which, rate);
@@ -66,7 +66,7 @@ class run_part {
     model_name_ = std::move(model_name);
     name_parameters();
   }
-  part_figures figures_;
+  part_stats stats_;
 
  private:
   void name_parameters() {

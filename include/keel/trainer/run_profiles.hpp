@@ -37,7 +37,7 @@ class run_profiles final : private phase_listener {
     // Where a profile begins and ends it takes milliseconds, more than a small update.
     phase_clock::left_out const cost(phases);
     if (is_recording()) {
-      if (goes_on()) return;
+      if (should_continue()) return;
       phases.listen(nullptr);
       finish();
     }
@@ -67,7 +67,7 @@ class run_profiles final : private phase_listener {
   }
 
  private:
-  static constexpr std::size_t most_profiles = 16;
+  static constexpr std::size_t max_profiles = 16;
   static constexpr std::int64_t between_symptoms = 100;  ///< updates
 
   struct open_profile;
@@ -80,7 +80,7 @@ class run_profiles final : private phase_listener {
   bool is_recording() const { return open_ != nullptr; }
   bool begin(std::int64_t update, std::int64_t attempt);
   /// Another update belongs to the profile.
-  bool goes_on();
+  bool should_continue();
   void finish();
   void record_memory();
 

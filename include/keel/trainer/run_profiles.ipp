@@ -101,7 +101,7 @@ KEEL_BODY void run_profiles::record_memory() {
   }
 }
 
-KEEL_BODY bool run_profiles::goes_on() {
+KEEL_BODY bool run_profiles::should_continue() {
   ++ended_;
   if (ended_ == settings_.warmup) {
     open_->operations.restart();
@@ -125,7 +125,7 @@ KEEL_BODY void run_profiles::finish() {
   writer_->post(
       [all, folder, recording = std::move(recording), ended = written_](metric_sink&) {
         file_system files;
-        detail::make_room(files, folder, most_profiles);
+        detail::make_room(files, folder, max_profiles);
         auto const write = [&](char const* name, std::string const& content) {
           detail::replace_file(files, folder / name, [&](auto const& sink) { sink(content.data(), content.size()); });
         };

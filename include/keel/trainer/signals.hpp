@@ -34,15 +34,15 @@ class process_signals {
   }
 
   void listen();
-  void leave();
+  void stop_listening();
   int received();
   /// A signal that no run has taken is for the next one that listens, and not raised again.
   void defer() { is_deferred_ = true; }
   /// The same for a look: a signal that no run has taken yet stays the program's.
-  static int pending_now() { return pending().load(std::memory_order_relaxed); }
+  static int peek_pending() { return pending().load(std::memory_order_relaxed); }
 
   void listen_for_saves();
-  void leave_saves() {
+  void stop_listening_for_saves() {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--save_listeners_ == 0) put_back(SIGUSR2, &on_save, save_before_);
   }
@@ -104,7 +104,7 @@ class signal_listener {
   signal_listener(signal_listener const&) = delete;
   signal_listener& operator=(signal_listener const&) = delete;
   ~signal_listener() {
-    if (active_) detail::process_signals::instance().leave();
+    if (active_) detail::process_signals::instance().stop_listening();
   }
   /// The run has finished: a signal that came meanwhile stops the next one of this process, if there is one.
   void defer() const {
@@ -125,7 +125,7 @@ class save_listener {
   save_listener(save_listener const&) = delete;
   save_listener& operator=(save_listener const&) = delete;
   ~save_listener() {
-    if (active_) detail::process_signals::instance().leave_saves();
+    if (active_) detail::process_signals::instance().stop_listening_for_saves();
   }
   /// A checkpoint was asked for since the last call.
   bool take_request();

@@ -25,7 +25,7 @@ KEEL_BODY void process_signals::listen() {
   }
 }
 
-KEEL_BODY void process_signals::leave() {
+KEEL_BODY void process_signals::stop_listening() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (--listeners_ > 0) return;
   for (int i = 0; i < count; ++i) put_back(numbers[i], &on_stop, before_[i]);

@@ -20,13 +20,13 @@ std::string ending(outcome const& result);
 std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
 
 /// Its name in events.jsonl.
-inline char const* event_of_ending(outcome const& result) {
+inline char const* ending_event_name(outcome const& result) {
   if (result.is<result::finished>()) return "finished";
   return result.is<result::stopped>() ? "stopped" : "gave_up";
 }
 
 /// What a run does for memory, in words; empty where it does nothing.
-std::string words_of(memory_settings const& relief);
+std::string describe(memory_settings const& relief);
 
 std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                               std::int64_t skipped, double clipped, run_record const& record,

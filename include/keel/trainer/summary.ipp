@@ -23,7 +23,7 @@ KEEL_BODY std::string why_finished(bool length_is_reached, early_stop const& eva
   return by_program ? "the program's loop ended" : "its data or its epochs came to their end";
 }
 
-KEEL_BODY std::string words_of(memory_settings const& relief) {
+KEEL_BODY std::string describe(memory_settings const& relief) {
   std::vector<std::string> all;
   if (relief.pieces > 1) all.push_back("micro-batches in " + std::to_string(relief.pieces) + " pieces");
   if (relief.recompute == recompute_kind::reentrant) all.push_back("reentrant recompute");
@@ -66,7 +66,7 @@ KEEL_BODY std::vector<std::pair<std::string, std::string>> summary_rows(std::str
                                     place_in_update(timeline.peak_phase()), static_cast<long long>(timeline.peak_update())) +
                       to_string(timeline.judge()));
   }
-  if (auto const saved = words_of(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
+  if (auto const saved = describe(relief); !saved.empty()) rows.emplace_back("to save memory", saved);
   if (!directory.empty()) rows.emplace_back("kept in", directory);
   return rows;
 }

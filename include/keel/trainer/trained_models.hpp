@@ -41,11 +41,11 @@ class trained_models {
   /// Its model may be gone from here on. Where the run has made updates, what asks for its state next throws error (E12).
   void remove(run_part& one);
   /// One that could not be made.
-  void take_back(run_part& one);
+  void remove_unfinished(run_part& one);
   /// Throws error (E11) where another part trains one of these, and names both.
-  void require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
+  void require_unowned(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
   std::vector<run_part*> const& all() const { return all_; }
-  bool is_of_parts() const { return !only_; }
+  bool has_parts() const { return !only_; }
   /// By what name checkpoints have its model: that of the part it follows.
   static std::string const& model_name(run_part const& one, run_part const* follows) {
     return follows == nullptr ? one.name() : follows->name();
@@ -78,12 +78,12 @@ class trained_models {
   std::int64_t skipped() const;
   bool at_boundary() const;
   /// A part was updated since its figures were taken.
-  bool has_news() const;
+  bool has_new_results() const;
   /// The optimizer of one threw inside its step.
   bool is_half_updated() const;
   void settle();
   void drop_updates();
-  void finish_layers();
+  void flush_layer_metrics();
   /// All ranks: throws world_error for parameters, buffers or options that are not rank 0's.
   void verify_replicas();
   void require_parameters_in_place();
@@ -98,7 +98,7 @@ class trained_models {
   /// How many updates old a fault may be that it rolls back from; 0: it does not roll back.
   std::int64_t rollback_distance() const;
   void lower(double factor);
-  void take_loaded_rates();
+  void adopt_loaded_rates();
   /// An evaluation of the run has this value.
   void evaluated(double value, bool larger_is_better);
   /// The longest warm-up of their schedules.
@@ -115,7 +115,7 @@ class trained_models {
   std::optional<run_part> only_;
   std::shared_ptr<torch::nn::Module> joint_;
   std::vector<run_part*> all_;
-  std::string gone_;  ///< a part that was destroyed while the run went on
+  std::string destroyed_part_;  ///< a part that was destroyed while the run went on
   std::int64_t updates_ = 0;
 };
 

@@ -62,7 +62,7 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
   all_.push_back(&one);
 }
 
-KEEL_BODY void trained_models::take_back(run_part& one) {
+KEEL_BODY void trained_models::remove_unfinished(run_part& one) {
   std::erase(all_, &one);
   bool const is_gone = std::none_of(all_.begin(), all_.end(),
                                     [&](run_part* const other) { return &other->step().model() == &one.step().model(); });
@@ -75,8 +75,8 @@ KEEL_BODY void trained_models::take_back(run_part& one) {
 }
 
 KEEL_BODY void trained_models::remove(run_part& one) {
-  take_back(one);
-  if (updates_ > 0) gone_ = one.name();
+  remove_unfinished(one);
+  if (updates_ > 0) destroyed_part_ = one.name();
 }
 
 KEEL_BODY run_part& trained_models::first() const {
@@ -87,7 +87,7 @@ KEEL_BODY run_part& trained_models::first() const {
   return *all_.front();
 }
 
-KEEL_BODY void trained_models::require_free(run_part const& wanted_by, std::vector<at::Tensor> const& which) const {
+KEEL_BODY void trained_models::require_unowned(run_part const& wanted_by, std::vector<at::Tensor> const& which) const {
   for (run_part const* const other : all_) {
     if (other == &wanted_by) continue;
     auto const& list = other->parameters();
@@ -107,8 +107,8 @@ KEEL_BODY bool trained_models::at_boundary() const {
   return std::all_of(all_.begin(), all_.end(), [](run_part const* one) { return one->step().at_boundary(); });
 }
 
-KEEL_BODY bool trained_models::has_news() const {
-  return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->has_news(); });
+KEEL_BODY bool trained_models::has_new_results() const {
+  return std::any_of(all_.begin(), all_.end(), [](run_part const* one) { return one->has_new_results(); });
 }
 
 KEEL_BODY bool trained_models::is_half_updated() const {
@@ -129,8 +129,8 @@ KEEL_BODY void trained_models::drop_updates() {
   for (run_part* const one : all_) one->step().drop_update();
 }
 
-KEEL_BODY void trained_models::finish_layers() {
-  for (run_part* const one : all_) one->step().finish_layers();
+KEEL_BODY void trained_models::flush_layer_metrics() {
+  for (run_part* const one : all_) one->step().flush_layer_metrics();
 }
 
 KEEL_BODY void trained_models::verify_replicas() {
@@ -144,8 +144,8 @@ KEEL_BODY void trained_models::require_parameters_in_place() {
 }
 
 KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
-  if (!gone_.empty())
-    throw error("E12", "the part " + gone_ +
+  if (!destroyed_part_.empty())
+    throw error("E12", "the part " + destroyed_part_ +
                            " was destroyed while its run goes on, and no checkpoint would hold it. Make parts where they live "
                            "until finish().");
   std::vector<trained_optimizer> list;
@@ -153,7 +153,7 @@ KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
     step_engine& step = one->step();
     config value = step.recipe_value();
     value.run = step.facts();
-    list.push_back({one->name(), &step.optimizer(), &one->parameters(), value, step.ranks().shares()});
+    list.push_back({one->name(), &step.optimizer(), &one->parameters(), value, step.ranks().shards()});
   }
   return list;
 }
@@ -165,7 +165,7 @@ struct saved_group {
 };
 
 /// Empty where the checkpoint is not written so.
-inline std::vector<saved_group> groups_in(nlohmann::json const& state, state_places const& places) {
+inline std::vector<saved_group> groups_in(nlohmann::json const& state, state_paths const& places) {
   using pointer = nlohmann::json::json_pointer;
   if (!state.is_object()) return {};
   std::vector<saved_group> all;
@@ -242,8 +242,8 @@ KEEL_BODY void trained_models::lower(double factor) {
   for (run_part* const one : all_) one->step().schedule().lower(factor);
 }
 
-KEEL_BODY void trained_models::take_loaded_rates() {
-  for (run_part* const one : all_) one->step().schedule().take_loaded_rates();
+KEEL_BODY void trained_models::adopt_loaded_rates() {
+  for (run_part* const one : all_) one->step().schedule().adopt_loaded_rates();
 }
 
 KEEL_BODY void trained_models::evaluated(double value, bool larger_is_better) {

@@ -5,7 +5,7 @@
 // loop, which asks should_stop and ends with finish.
 // Of a recipe with keel::shard::replicate one on each rank, with its world behind the optimizer:
 //     keel::trainer<recipe> run{model, optimizer, keel::join(), {.run_directory = "run", .updates = 1000}};
-// The ranks save, stop, evaluate and end together (run_of_ranks.hpp), so all of them make the same calls; rank 0 has the checkpoints and
+// The ranks save, stop, evaluate and end together (checkpoint_collectives.hpp), so all of them make the same calls; rank 0 has the checkpoints and
 // their events, the record and the console.
 // This file is the typed front: it checks the types of model, optimizer, batches and loss. The loop is trainer_loop.hpp, the update
 // step/step_engine.hpp.
@@ -20,8 +20,8 @@
 #include <keel/data/no_batches.hpp>
 #include <keel/determinism/seed.hpp>
 #include <keel/evaluation/evaluate.hpp>
-#include <keel/step/step_of.hpp>
-#include <keel/step/world_for.hpp>
+#include <keel/step/checked_world.hpp>
+#include <keel/step/typed_step.hpp>
 #include <keel/trainer/change_batch.hpp>
 #include <keel/trainer/dry_run.hpp>
 #include <keel/trainer/environment.hpp>
@@ -42,9 +42,9 @@ namespace keel::inline KEEL_MODE {
 /// and request_save may be called from any. Of several ranks each has one, and all make the same calls in the same order.
 template <class Recipe, class Environment = environment>
 class trainer {
-  using admission = detail::admission<Recipe, detail::at_trainer>;
-  static_assert(alignof(typename admission::demanded) > 0);
-  using recipe = typename admission::recipe;
+  using validated = detail::validated<Recipe, detail::trainer_entry>;
+  static_assert(alignof(typename validated::diagnostics) > 0);
+  using recipe = typename validated::recipe;
   static constexpr bool has_open_numbers = detail::leaves_numbers_open<recipe>;
 
  public:
@@ -75,20 +75,20 @@ class trainer {
   trainer(Model& model, Optimizer& optimizer, World const& world, trainer_options options = {})
     requires(!has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>), std::move(options),
-                detail::world_for<Recipe, step_type::takes_several>(world)) {}
+                detail::checked_world<Recipe, step_type::accepts_world>(world)) {}
   /// The same for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   trainer(Model& model, Optimizer& optimizer, World const& world, numbers const& all, trainer_options options = {})
     requires(has_open_numbers)
       : trainer(model, optimizer, detail::recipe_numbers(config_of<recipe>, all), std::move(options),
-                detail::world_for<Recipe, step_type::takes_several>(world)) {}
+                detail::checked_world<Recipe, step_type::accepts_world>(world)) {}
   /// With the numbers of another trainer of this recipe.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   trainer(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, trainer_options options,
           world_of_ranks const& world = {})
-      : options_(detail::options_of_rank(std::move(options), world.rank())),
+      : options_(detail::adapt_options_to_rank(std::move(options), world.rank())),
         step_(model, optimizer, all, length_at_construction(options_, all.value(), world.size() == 1), no_observer(), world),
-        loop_(step_, models_, options_, detail::alarms_of_recipe<recipe>(), detail::machine_of<Environment>()) {}
+        loop_(step_, models_, options_, detail::collect_recipe_alarms<recipe>(), detail::environment_instance<Environment>()) {}
   /// Rejected (Z08).
   template <class Model, std::derived_from<torch::optim::Optimizer> First, std::derived_from<torch::optim::Optimizer> Second>
   trainer(Model& model, First& first, Second&, trainer_options const& = {}) : trainer(model, first) {
@@ -129,7 +129,7 @@ class trainer {
       return detail::reject_call<rule::U18, Batches>(), outcome(result::finished{0});
     } else {
       detail::require_epoch_length(batches, options_.batches_per_epoch);
-      if (loop_.is_length_open()) options_ = detail::with_epoch_length(options_, batches), loop_.require_length();
+      if (loop_.is_length_pending()) options_ = detail::with_epoch_length(options_, batches), loop_.require_length();
       step_.add_facts(detail::source_facts<std::remove_cvref_t<Batches>>());
       // By reference: a loss function with state must not begin again with every copy.
       auto const train = [&](auto const& batch) { return take(batch, std::ref(loss_of)); };
@@ -171,7 +171,7 @@ class trainer {
   /// the data at cursor(). Throws what keel::step throws, and what a save throws.
   template <class Batch, class LossOf>
   step_outcome step(Batch const& batch, LossOf&& loss_of) {
-    return loop_.take_in_own_loop([&] { return take(batch, loss_of); });
+    return loop_.step_in_own_loop([&] { return take(batch, loss_of); });
   }
   /// The same without a batch: `loss_of()` is all there is.
   template <class LossOf>
@@ -179,10 +179,10 @@ class trainer {
   step_outcome step(LossOf&& loss_of) {
     return step(no_batch{}, detail::without_batch<detail::kept_function<LossOf>>{loss_of});
   }
-  /// A micro-batch whose backward passes the program runs itself (step/own_backward.hpp); its close() records and saves as step does.
-  [[nodiscard]] own_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
-    detail::reject_own_backward<Recipe, configured>();
-    return loop_.open_own(rows, tokens);
+  /// A micro-batch whose backward passes the program runs itself (step/manual_backward.hpp); its close() records and saves as step does.
+  [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    detail::reject_manual_backward<Recipe, configured>();
+    return loop_.open_manual_backward(rows, tokens);
   }
   /// As keel::step's: waits for an update that is under way on a device.
   std::optional<step_outcome> settle() { return step_.settle(); }
@@ -322,12 +322,12 @@ class trainer {
       return detail::reject_call<rule::U32, Batches>(), preflight_result();
     } else {
       using looked_at = detail::preflight_subject<recipe, Environment>;
-      auto const known = loop_.is_length_open() ? detail::with_epoch_length(options_, batches) : options_;
+      auto const known = loop_.is_length_pending() ? detail::with_epoch_length(options_, batches) : options_;
       auto const trying = loop_.try_out();
       looked_at const subject{
           step_, loop_.checkpoints().registered(), loop_.evaluations(), known,
-          loop_.is_length_open() ? length_of(known, step_.present_value().accumulate.count) : loop_.length()};
-      return detail::preflight_where_included(subject, batches, loss_of, options);
+          loop_.is_length_pending() ? length_of(known, step_.present_value().accumulate.count) : loop_.length()};
+      return detail::run_preflight_if_included(subject, batches, loss_of, options);
     }
   }
 
@@ -340,7 +340,7 @@ class trainer {
   /// The same again and again, each time with one thing changed: what makes it finite is at fault, or near to it.
   template <class Batch = void, class LossOf>
   narrow_result narrow(std::filesystem::path const& incident, LossOf&& loss_of) {
-    return replay_of<Batch>(incident, loss_of, [](auto& again) { return narrowed(again); });
+    return replay_of<Batch>(incident, loss_of, [](auto& again) { return run_experiments(again); });
   }
 
   /// The floating-point operations of a token of this micro-batch, forward and backward; from here on the record has the
@@ -375,7 +375,7 @@ class trainer {
   memory::timeline const& memory_timeline() const { return loop_.memory_timeline(); }
 
  private:
-  using step_type = detail::step_of<recipe, Environment, detail::at_trainer>;
+  using step_type = detail::typed_step<recipe, Environment, detail::trainer_entry>;
 
   template <class Batch, class LossOf>
   step_outcome take(Batch const& batch, LossOf&& loss_of) {
@@ -385,24 +385,24 @@ class trainer {
         size, [&] { return contents_of(batch); },
         [&] {
           if constexpr (configured.batch_guard.kind == batch_guard::kind::drop) {
-            if (auto const finite = finite_rows_of(batch)) return step_(*finite, loss_of);
+            if (auto const finite = drop_nonfinite_rows(batch)) return step_(*finite, loss_of);
           }
           return step_(batch, loss_of);
         });
   }
   /// Nothing where all rows are finite, or none.
   template <class Batch>
-  std::optional<Batch> finite_rows_of(Batch const& batch) {
+  std::optional<Batch> drop_nonfinite_rows(Batch const& batch) {
     std::optional<Batch> finite;
     loop_.check_batch([&] {
-      finite = detail::finite_rows_of(batch,
-                                      [this](std::int64_t count, std::int64_t rows) { loop_.observer().dropped(count, rows); });
+      finite = detail::drop_nonfinite_rows(
+          batch, [this](std::int64_t count, std::int64_t rows) { loop_.observer().dropped(count, rows); });
     });
     return finite;
   }
 
   detail::dry_run<recipe, Environment> dry_run() {
-    return {step_, loop_.checkpoints().registered(), loop_.is_length_open() ? run_facts::length_of_batches : loop_.length()};
+    return {step_, loop_.checkpoints().registered(), loop_.is_length_pending() ? run_facts::length_of_batches : loop_.length()};
   }
 
   template <class Batch, class LossOf, class Use>

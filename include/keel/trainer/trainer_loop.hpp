@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <keel/core/outcome.hpp>
-#include <keel/step/own_backward.hpp>
+#include <keel/step/manual_backward.hpp>
 #include <keel/step/step_engine.hpp>
 #include <keel/trainer/run_loop.hpp>
 #include <keel/trainer/training_data.hpp>
@@ -17,10 +17,10 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-class trainer_loop final : public run_loop, private step_observer, private own_backward_runner {
+class trainer_loop final : public run_loop, private step_observer, private manual_backward_host {
  public:
   /// All of them outlive this. Throws as run_loop; on all ranks of the step's world.
-  trainer_loop(step_engine& step, trained_models& models, trainer_options& options, alarms_of_run const& alarms,
+  trainer_loop(step_engine& step, trained_models& models, trainer_options& options, run_alarms const& alarms,
                environment const& machine);
   ~trainer_loop() override = default;
 
@@ -37,8 +37,8 @@ class trainer_loop final : public run_loop, private step_observer, private own_b
   /// `run` looks at a batch closely before it trains; where it throws, the open update is dropped, on all ranks.
   void check_batch(c10::function_ref<void()> run);
   /// In a program's own loop, which `call` is.
-  step_outcome take_in_own_loop(c10::function_ref<step_outcome()> call);
-  own_backward open_own(std::int64_t rows, std::int64_t tokens);
+  step_outcome step_in_own_loop(c10::function_ref<step_outcome()> call);
+  manual_backward open_manual_backward(std::int64_t rows, std::int64_t tokens);
   std::optional<step_outcome> flush();
   /// `signal()`: the one that asks for a stop, or 0.
   bool should_stop(c10::function_ref<int()> signal) const;
@@ -48,7 +48,7 @@ class trainer_loop final : public run_loop, private step_observer, private own_b
 
   /// By epochs only for as long as these have as many updates as at the beginning.
   std::int64_t length() const override;
-  bool is_length_open() const { return step_.facts().is_length_open; }
+  bool is_length_pending() const { return step_.facts().is_length_pending; }
   /// Throws recipe_error (L04) where the schedule needs a length that neither options nor batches gave.
   void require_length();
 
@@ -68,15 +68,15 @@ class trainer_loop final : public run_loop, private step_observer, private own_b
   bool watches_memory() const override { return options().watch_memory; }
   layer_detail watches_layers() const override;
   // A micro-batch whose backward passes the program runs.
-  void begin_own() override;
-  step_outcome end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
-  void abandon_own() override;
+  void begin_manual_backward() override;
+  step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
+  void abandon_manual_backward() override;
 
   void before_resume() override { require_length(); }
   void drop_open_update() override;
-  void forget_stops() override;
+  void clear_stop_requests() override;
 
-  bool is_of_ranks() const { return of_.ranks_agree; }
+  bool is_distributed() const { return of_.ranks_agree; }
   void begin();
   outcome run_epochs(training_data& data, signal_listener const& listener);
   /// Nothing if the epoch went to its end and the run goes on.
@@ -86,9 +86,9 @@ class trainer_loop final : public run_loop, private step_observer, private own_b
   void before_micro_batch();
   step_outcome after_micro_batch(step_outcome taken);
   /// An update that is decided on a device is read one later, unless something that follows must know it now.
-  step_outcome known_now(step_outcome const& taken);
+  step_outcome settle_if_needed(step_outcome const& taken);
   /// As the ranks agreed.
-  bool asks_to_stop() const;
+  bool is_stop_requested() const;
   std::optional<step_outcome> close_partial_update();
   /// What a partial accumulation has is left out on all ranks, so that they evaluate, save and go on together.
   void drop_uneven_update();
@@ -98,7 +98,7 @@ class trainer_loop final : public run_loop, private step_observer, private own_b
 
   step_engine& step_;
   update_cursor cursor_{progress_.cursor};
-  bool end_is_said_ = false;
+  bool is_end_logged_ = false;
   std::optional<result::gave_up> gave_up_;  ///< the last update of a program's own loop
   mutable int signal_ = 0;                  ///< that this rank has, of several
 };

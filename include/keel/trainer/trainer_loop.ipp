@@ -8,8 +8,8 @@
 #include <keel/core/error.hpp>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/determinism/seed.hpp>
-#include <keel/trainer/run_of_ranks.hpp>
-#include <keel/trainer/spoiled.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
+#include <keel/trainer/run_ending_errors.hpp>
 #include <keel/trainer/trainer_loop.hpp>
 #include <string>
 #include <utility>
@@ -19,12 +19,12 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY trainer_loop::trainer_loop(step_engine& step, trained_models& models, trainer_options& options,
-                                     alarms_of_run const& alarms, environment const& machine)
-    : run_loop({step.recipe_value(), models, step.ranks(), shard::is_of_ranks(step.recipe_value().shard), step.phases(),
+                                     run_alarms const& alarms, environment const& machine)
+    : run_loop({step.recipe_value(), models, step.ranks(), shard::is_distributed(step.recipe_value().shard), step.phases(),
                 options, machine},
                alarms),
       step_(step) {
-  step_.observe_with(*this);
+  step_.set_observer(*this);
   step_.phases().use(options.clock());
   if (directory_) step_.ladder().offload_to(directory_->root());
   step_.restore_on_skip(checkpoints_.registered());
@@ -56,7 +56,7 @@ KEEL_BODY std::int64_t trainer_loop::length() const {
 }
 
 KEEL_BODY void trainer_loop::require_length() {
-  if (!is_length_open()) return;
+  if (!is_length_pending()) return;
   step_.set_length(length_of(options(), step_.present_value().accumulate.count));
 }
 
@@ -68,7 +68,7 @@ KEEL_BODY void trainer_loop::begin() {
 
 KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener const& listener) {
   data_cursor& cursor = progress_.cursor;
-  data_moved_ = false;  // your own loop does not read it
+  is_data_rewound_ = false;  // your own loop does not read it
   std::int64_t const epochs = options().epochs > 0 ? options().epochs : (length() > 0 ? 0 : 1);
   if (length_reached()) {
     require_work_left(step_.updates(), length());
@@ -90,13 +90,13 @@ KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener 
     auto const last = close_partial_update();
     if (last && last->gave_up()) return *last->gave_up();
     // The last update may have sent the run back, and then there is data again.
-    if (!std::exchange(data_moved_, false)) return result::finished{step_.updates()};
+    if (!std::exchange(is_data_rewound_, false)) return result::finished{step_.updates()};
   }
 }
 
 KEEL_BODY std::optional<outcome> trainer_loop::run_epoch(training_data& data, signal_listener const& listener) {
   data_cursor& cursor = progress_.cursor;
-  data.take_order(!step_.ranks().is_shared(), options().accept_changed_recipe);
+  data.adopt_data_order(!step_.ranks().is_shared(), options().accept_changed_recipe);
   std::optional<outcome> ended;
   try {
     auto const closes = c10::make_scope_exit([&] { data.close(); });
@@ -106,36 +106,36 @@ KEEL_BODY std::optional<outcome> trainer_loop::run_epoch(training_data& data, si
       if (ended) break;
     }
     if (!ended) require_batches(cursor);
-    if (!ended && !data_moved_) step_.ranks().end_of_data(step_.attempted());
-  } catch (data_ended const& by) {
+    if (!ended && !is_data_rewound_) step_.ranks().end_of_data(step_.attempted());
+  } catch (peer_data_exhausted const& by) {
     log_.data_ended(step_.updates(), by.rank);
-    end_is_said_ = true;
+    is_end_logged_ = true;
   }
-  if (std::exchange(data_moved_, false)) return std::nullopt;
+  if (std::exchange(is_data_rewound_, false)) return std::nullopt;
   if (ended) return ended;
   drop_uneven_update();
   close_epoch();
-  if (std::exchange(data_moved_, false)) return std::nullopt;
+  if (std::exchange(is_data_rewound_, false)) return std::nullopt;
   if (length_reached() || ended_early()) return result::finished{step_.updates()};
   return std::nullopt;
 }
 
 KEEL_BODY std::optional<outcome> trainer_loop::train_one(training_data& data, signal_listener const& listener) {
-  if (is_of_ranks()) signal_ = listener.received();
+  if (is_distributed()) signal_ = listener.received();
   step_outcome const taken = data.train();
   if (taken.gave_up()) return *taken.gave_up();
   if (!step_.at_boundary()) return std::nullopt;
   // Back in the data: the walk ends here and begins again at the cursor.
-  if (data_moved_) return result::finished{step_.updates()};
+  if (is_data_rewound_) return result::finished{step_.updates()};
   // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
   std::int64_t const end = data.epoch_length(options().batches_per_epoch, !step_.ranks().is_shared());
   if (length_reached() && progress_.cursor.position == end) close_epoch();
-  if (data_moved_ || length_reached() || ended_early()) return result::finished{step_.updates()};
+  if (is_data_rewound_ || length_reached() || ended_early()) return result::finished{step_.updates()};
   int signal = 0;
-  if (is_of_ranks()) {
-    signal = step_.ranks().asked().signal;
-    if (!asks_to_stop()) return std::nullopt;
-    step_.ranks().forget_asked();
+  if (is_distributed()) {
+    signal = step_.ranks().requests().signal;
+    if (!is_stop_requested()) return std::nullopt;
+    step_.ranks().clear_requests();
     stop_requested_ = false;
   } else {
     signal = listener.received();
@@ -163,13 +163,13 @@ KEEL_BODY void trainer_loop::check_batch(c10::function_ref<void()> run) {
     run();
   } catch (...) {
     // Rethrown, once the other ranks know.
-    step_.ranks().tell();
+    step_.ranks().report_failure();
     step_.drop_update();
     throw;
   }
 }
 
-KEEL_BODY step_outcome trainer_loop::take_in_own_loop(c10::function_ref<step_outcome()> call) {
+KEEL_BODY step_outcome trainer_loop::step_in_own_loop(c10::function_ref<step_outcome()> call) {
   return in_own_loop([&] {
     deterministic_scope const deterministic(recipe().determinism.kind == determinism::kind::strict);
     if (!begun_) begin();
@@ -179,7 +179,7 @@ KEEL_BODY step_outcome trainer_loop::take_in_own_loop(c10::function_ref<step_out
 
 KEEL_BODY void trainer_loop::before_micro_batch() {
   step_.phases().stop();
-  if (is_of_ranks()) step_.ranks().ask(requests(signal_));
+  if (is_distributed()) step_.ranks().ask(requests(signal_));
   if (!step_.at_boundary()) return;
   begin_update();
   cursor_.begin();
@@ -195,31 +195,32 @@ KEEL_BODY step_outcome trainer_loop::after_micro_batch(step_outcome taken) {
   }
   cursor_.advance();
   if (!step_.at_boundary()) return taken;
-  step_outcome known = known_now(taken);
+  step_outcome known = settle_if_needed(taken);
   after_update(known.updated() != nullptr);
   return known;
 }
 
-KEEL_BODY own_backward trainer_loop::open_own(std::int64_t rows, std::int64_t tokens) {
+KEEL_BODY manual_backward trainer_loop::open_manual_backward(std::int64_t rows, std::int64_t tokens) {
   return {*this, step_.parameters().device,  step_.environment().autocast(recipe().precision.kind), step_.relief(),
           rows,  tokens == 0 ? rows : tokens};
 }
-KEEL_BODY void trainer_loop::begin_own() {
+KEEL_BODY void trainer_loop::begin_manual_backward() {
   if (!begun_) begin();
   before_micro_batch();
-  cursor_.closing([this] { step_.begin_own(); });
+  cursor_.closing([this] { step_.begin_manual_backward(); });
 }
-KEEL_BODY step_outcome trainer_loop::end_own(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
+KEEL_BODY step_outcome trainer_loop::end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) {
   begin_console(rows, tokens);
-  return in_own_loop([&] { return after_micro_batch(cursor_.taking([&] { return step_.end_own(loss, rows, tokens); })); });
+  return in_own_loop(
+      [&] { return after_micro_batch(cursor_.taking([&] { return step_.end_manual_backward(loss, rows, tokens); })); });
 }
-KEEL_BODY void trainer_loop::abandon_own() {
-  step_.abandon_own();
+KEEL_BODY void trainer_loop::abandon_manual_backward() {
+  step_.abandon_manual_backward();
   cursor_.rewind();
   checkpoints_.restore_random();
 }
 
-KEEL_BODY step_outcome trainer_loop::known_now(step_outcome const& taken) {
+KEEL_BODY step_outcome trainer_loop::settle_if_needed(step_outcome const& taken) {
   if (!step_.is_pending()) return taken;
   std::int64_t const next = step_.updates() + 1;
   bool const last = length() > 0 && next >= length();
@@ -239,12 +240,12 @@ KEEL_BODY std::optional<step_outcome> trainer_loop::close_partial_update() {
 }
 
 KEEL_BODY void trainer_loop::drop_uneven_update() {
-  if (!is_of_ranks()) return;
+  if (!is_distributed()) return;
   std::int64_t const epoch = progress_.cursor.epoch;
-  auto const end = find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(end_is_said_, false));
+  auto const end = find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(is_end_logged_, false));
   if (end) drop_open_update();
   progress_.cursor.epoch = epoch;  // of an update that began in the one before
-  if (end && !end->is_said) log_.data_ended(step_.updates(), end->rank);
+  if (end && !end->is_logged) log_.data_ended(step_.updates(), end->rank);
 }
 
 KEEL_BODY void trainer_loop::drop_open_update() {
@@ -269,15 +270,15 @@ KEEL_BODY void trainer_loop::end_epoch() {
   });
 }
 
-KEEL_BODY bool trainer_loop::asks_to_stop() const {
-  auto const& asked = step_.ranks().asked();
+KEEL_BODY bool trainer_loop::is_stop_requested() const {
+  auto const& asked = step_.ranks().requests();
   return asked.signal != 0 || asked.stops;
 }
 
 KEEL_BODY bool trainer_loop::should_stop(c10::function_ref<int()> signal) const {
-  if (is_of_ranks()) {
+  if (is_distributed()) {
     signal_ = signal();
-    return step_.at_boundary() && (asks_to_stop() || ended_early());
+    return step_.at_boundary() && (is_stop_requested() || ended_early());
   }
   return step_.at_boundary() && (signal() != 0 || stop_requested_.load(std::memory_order_relaxed) || ended_early());
 }
@@ -316,10 +317,10 @@ KEEL_BODY outcome trainer_loop::finish(int signal) {
   return in_own_loop<true>([&] {
     if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
     drop_open_update();
-    if (is_of_ranks()) {
+    if (is_distributed()) {
       // Of a signal that came since the others know nothing.
-      if (step_.ranks().is_shared()) signal = step_.ranks().asked().signal;
-      if (asks_to_stop()) stop_requested_ = true;
+      if (step_.ranks().is_shared()) signal = step_.ranks().requests().signal;
+      if (is_stop_requested()) stop_requested_ = true;
     }
     bool const stops = signal != 0 || stop_requested_.load(std::memory_order_relaxed);
     step_.settle();
@@ -334,20 +335,20 @@ KEEL_BODY layer_detail trainer_loop::watches_layers() const {
   return observer_.layers_due(directory_ || hooks_.has_hook_for<event::layers_measured>(), next);
 }
 
-KEEL_BODY void trainer_loop::forget_stops() {
-  run_loop::forget_stops();
+KEEL_BODY void trainer_loop::clear_stop_requests() {
+  run_loop::clear_stop_requests();
   signal_ = 0;
 }
 
 template <bool EndsRun, class Call>
 std::invoke_result_t<Call const&> trainer_loop::in_own_loop(Call const& call) {
   try {
-    threw_.clear();
+    last_error_.clear();
     return call();
   } catch (std::exception const& thrown) {
-    threw_ = first_line(thrown);
-    bool const is_of_ranks = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().all_know();
-    if (begun_ && (EndsRun || is_of_ranks)) fail(thrown);
+    last_error_ = first_line(thrown);
+    bool const is_distributed = dynamic_cast<world_error const*>(&thrown) != nullptr && !step_.ranks().is_failure_collective();
+    if (begun_ && (EndsRun || is_distributed)) fail(thrown);
     throw;
   }
 }

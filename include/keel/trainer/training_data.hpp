@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <keel/core/outcome.hpp>
 #include <keel/data/batch_source.hpp>
-#include <keel/trainer/batch_walk.hpp>
 #include <keel/trainer/epoch.hpp>
+#include <keel/trainer/epoch_walker.hpp>
 #include <keel/trainer/progress.hpp>
 
 namespace keel::detail::inline KEEL_MODE {
@@ -23,10 +23,10 @@ class training_data {
   /// False for a range that can be read once.
   virtual bool is_repeatable() const = 0;
   /// As keel::detail::epoch_length.
-  virtual std::int64_t epoch_length(std::int64_t given, bool is_alone) = 0;
-  /// As keel::detail::take_order_of.
-  virtual void take_order(bool is_alone, bool accept_another) = 0;
-  // As batch_walk.
+  virtual std::int64_t epoch_length(std::int64_t given, bool is_single_rank) = 0;
+  /// As keel::detail::adopt_source_order.
+  virtual void adopt_data_order(bool is_single_rank, bool accept_another) = 0;
+  // As epoch_walker.
   virtual void open(c10::function_ref<void(std::int64_t position)> begin) = 0;
   virtual bool has_batch() = 0;
   virtual void next() = 0;
@@ -42,10 +42,12 @@ class training_data_of final : public training_data {
   training_data_of(Source& source, data_cursor& cursor, at::DeviceType device, Train const& train)
       : source_(source), cursor_(cursor), walk_(source, cursor, device), train_(train) {}
   bool is_repeatable() const override { return detail::is_repeatable<Source>; }
-  std::int64_t epoch_length(std::int64_t given, bool is_alone) override {
-    return detail::epoch_length(source_, given, is_alone);
+  std::int64_t epoch_length(std::int64_t given, bool is_single_rank) override {
+    return detail::epoch_length(source_, given, is_single_rank);
   }
-  void take_order(bool is_alone, bool accept_another) override { take_order_of(cursor_, source_, is_alone, accept_another); }
+  void adopt_data_order(bool is_single_rank, bool accept_another) override {
+    adopt_source_order(cursor_, source_, is_single_rank, accept_another);
+  }
   void open(c10::function_ref<void(std::int64_t)> begin) override { walk_.open(begin); }
   bool has_batch() override { return walk_.has_batch(); }
   void next() override { walk_.next(); }
@@ -55,7 +57,7 @@ class training_data_of final : public training_data {
  private:
   Source& source_;
   data_cursor& cursor_;
-  batch_walk<Source> walk_;
+  epoch_walker<Source> walk_;
   Train const& train_;
 };
 

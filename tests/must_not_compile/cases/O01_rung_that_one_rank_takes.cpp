@@ -1,7 +1,7 @@
 // expect: O01
 #include <keel/recipe.hpp>
 
-struct own_rung {
+struct custom_rung {
 #ifdef KEEL_TWIN
   static constexpr keel::oom::rung_settings rung{.kind = keel::oom::rung_kind::custom, .agreed = true};
 #else
@@ -9,6 +9,6 @@ struct own_rung {
 #endif
 };
 
-struct mine : keel::recipe<keel::shard::replicate, keel::oom::ladder<own_rung, keel::oom::give_up>> {};
+struct mine : keel::recipe<keel::shard::replicate, keel::oom::ladder<custom_rung, keel::oom::give_up>> {};
 
 template struct keel::checked<mine>;

@@ -57,5 +57,5 @@ void every_visitor(net& state, nlohmann::json& object, keel::tensor_map& tensors
   state.visit(writer);
   keel::state_reader reader(object, tensors, "a test");
   state.visit(reader);
-  keel::field_copies::of(state).put_back(state);
+  keel::field_copies::of(state).restore(state);
 }

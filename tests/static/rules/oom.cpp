@@ -190,10 +190,10 @@ static_assert(breaks<rule::O23>(of<ladder<enable_recompute<keel::precision::bf16
 static_assert(breaks<rule::O23>(of<ladder<enable_recompute<int>, give_up>>) && breaks<rule::O23>(of<ladder<int, give_up>>));
 // More rungs than a ladder holds.
 template <int>
-struct own_rung : drop_the_cache {};
+struct custom_rung : drop_the_cache {};
 template <int... Rung>
 constexpr config const& of_so_many(std::integer_sequence<int, Rung...>) {
-  return of<ladder<own_rung<Rung>..., give_up>>;
+  return of<ladder<custom_rung<Rung>..., give_up>>;
 }
 static_assert(keeps(of_so_many(std::make_integer_sequence<int, oom::max_rungs - 1>{})));
 static_assert(check(of_so_many(std::make_integer_sequence<int, oom::max_rungs>{})).has("O23"));

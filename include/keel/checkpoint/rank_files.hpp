@@ -1,0 +1,210 @@
+// What each rank but 0 writes of a checkpoint that the ranks write side by side, into the directory that rank 0 opens, seals and renames:
+//     optimizer-1.safetensors   its portion of the optimizer's tensors, each of them whole
+//     state-1.safetensors       what is rank 1's alone: random state, registered state
+//     rank-1.json               lengths and checksums of both, or why there are none; rank 0 takes them into the manifest and removes it
+//     rank-1.alive              another text every half second while rank 1 writes, which a disk that syncs for long does not hold up
+//     rank-1.sees               that rank 1 can write there; rank 0 looks for it before the first save, and removes it
+// By rank-1.json, and not by a collective, rank 0 learns that they are durable: beside training there are no collectives to spare. The
+// directory's name is of one save alone, so that a process of an earlier one never writes into it; rank 0 gives a save up by renaming it.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <keel/checkpoint/background_task.hpp>
+#include <keel/checkpoint/manifest.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/file_system.hpp>
+#include <map>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+namespace keel::detail::inline KEEL_MODE {
+
+inline std::filesystem::path rank_file_path(std::filesystem::path const& directory, int rank, char const* extension) {
+  return directory / ("rank-" + std::to_string(rank) + extension);
+}
+
+/// While it lives this rank shows that it is there.
+class heartbeat_file {
+ public:
+  heartbeat_file(file_system& files, std::filesystem::path path) : files_(files), path_(std::move(path)) {
+    thread_ = std::thread([this] { run(); });
+  }
+  heartbeat_file(heartbeat_file const&) = delete;
+  heartbeat_file& operator=(heartbeat_file const&) = delete;
+  ~heartbeat_file() {
+    {
+      std::lock_guard<std::mutex> const lock(mutex_);
+      is_over_ = true;
+    }
+    ends_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  static constexpr std::chrono::milliseconds every{500};
+
+  void run() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (std::int64_t count = 1; !ends_.wait_for(lock, every, [this] { return is_over_; }); ++count) {
+      try {
+        std::string const text = std::to_string(count);
+        auto const file = files_.create(path_);
+        files_.write(file, path_, text.data(), text.size());
+      } catch (std::exception const&) {
+        // What is being written fails by the same disk, and says so.
+      }
+    }
+  }
+
+  file_system& files_;
+  std::filesystem::path path_;
+  std::mutex mutex_;
+  std::condition_variable ends_;
+  bool is_over_ = false;
+  std::thread thread_;  ///< last: it works with all of them
+};
+
+/// In this directory, which rank 0 has opened. What was written takes no space where it fails. Throws file_error (E02) with what it failed
+/// by where not even that can be left; where rank 0 has given the save up, nothing.
+inline void write_rank_files(file_system& files, std::filesystem::path const& directory, int rank, snapshot const& local) {
+  std::string const of_rank = "-" + std::to_string(rank) + ".safetensors";
+  std::string const optimizer = "optimizer" + of_rank, state = "state" + of_rank;
+  auto const alive = rank_file_path(directory, rank, ".alive");
+  auto const leave = [&](nlohmann::json const& record) {
+    auto const path = rank_file_path(directory, rank, ".json"), beside = rank_file_path(directory, rank, ".json.new");
+    // Whoever finds it finds all of it.
+    write_text(files, beside, record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    files.rename(beside, path);
+  };
+  std::string failure, id;
+  try {
+    nlohmann::json record;
+    {
+      heartbeat_file const shown(files, alive);
+      record["files"][optimizer] = json_of(write_tensors(files, directory / optimizer, local.optimizer, {}));
+      record["files"][state] = json_of(write_tensors(files, directory / state, local.tensors, {}));
+    }
+    files.remove_file(alive);
+    files.sync_directory(directory);
+    return leave(record);
+  } catch (error const& thrown) {
+    id = thrown.id();
+    failure = without_id(thrown.what());
+  } catch (std::exception const& thrown) {
+    failure = thrown.what();
+  }
+  if (!files.exists(directory)) return;
+  try {
+    for (auto const& one : {directory / optimizer, directory / state, alive}) files.remove_file(one);
+    leave({{"failed", failure}, {"id", id}});
+  } catch (file_error const&) {
+    if (files.exists(directory)) throw file_error("E02", failure);
+  }
+}
+
+/// Rank 0: waits until each other rank has written its files, and returns what they are, by name. Throws file_error (E02) with what one of
+/// them failed by, or for one that does not show for `patience()` that it is there, and world_error (E25) for what is not its disk's fault.
+inline std::map<std::string, file_record> collect_rank_files(file_system& files, std::filesystem::path const& directory,
+                                                             int ranks,
+                                                             std::function<std::chrono::milliseconds()> const& patience) {
+  using clock = std::chrono::steady_clock;
+  using std::chrono::milliseconds;
+  std::map<std::string, file_record> all;
+  for (int rank = 1; rank < ranks; ++rank) {
+    std::string const who = "rank " + std::to_string(rank);
+    auto const path = rank_file_path(directory, rank, ".json"), alive = rank_file_path(directory, rank, ".alive");
+    auto shown_at = clock::now(), looked_at = shown_at;
+    std::string shown;
+    for (milliseconds pause(1); !files.exists(path); pause = std::min(2 * pause, milliseconds(50))) {
+      auto const now = clock::now();
+      if (now - looked_at >= milliseconds(250)) {
+        looked_at = now;
+        // A network's file system then asks again for what it did not find before.
+        static_cast<void>(files.list(directory));
+        // Between the two it may have come to its end.
+        try {
+          std::string const text = files.exists(alive) ? files.read(alive) : shown;
+          if (text != shown) shown_at = now;
+          shown = text;
+        } catch (file_error const&) {
+          if (files.exists(alive)) throw;
+        }
+      }
+      if (auto const limit = patience(); now - shown_at > limit)
+        throw file_error("E02", who + " has not shown for " + std::to_string(limit.count()) +
+                                    " ms that it still writes its files of a checkpoint. Look at what that process does.");
+      std::this_thread::sleep_for(pause);
+    }
+    try {
+      nlohmann::json const record = nlohmann::json::parse(files.read(path));
+      if (record.contains("failed")) {
+        auto const words = record["failed"].template get<std::string>();
+        std::string const id = record.value("id", "");
+        if (id == "E02") throw file_error("E02", who + ": " + words);
+        throw world_error("E25", who + ": " + (id.empty() ? words : "[" + id + "] " + words));
+      }
+      for (auto const& [name, entry] : record.at("files").items()) all.emplace(name, record_of_json(entry));
+    } catch (nlohmann::json::exception const& thrown) {
+      throw file_error("E02", path.string() + " is not what " + who + " writes (" + thrown.what() + "). Look at the disk.");
+    }
+    files.remove_file(path);
+  }
+  return all;
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
+
+/// Of a rank but 0: its files of checkpoints, in the foreground or beside training.
+class rank_writer {
+ public:
+  rank_writer(file_system& files, int rank) : files_(files), rank_(rank) {}
+
+  /// This rank can write there; rank 0 then looks whether it sees what was written.
+  bool can_write(std::filesystem::path const& directory) {
+    try {
+      if (!files_.exists(directory)) return false;
+      static_cast<void>(files_.create(detail::rank_file_path(directory, rank_, ".sees")));
+      return true;
+    } catch (file_error const&) {
+      // Rank 0 then writes for this one.
+      return false;
+    }
+  }
+  /// The one before has ended. Throws file_error (E02) where not even the reason of a failure could be left.
+  void write(std::filesystem::path const& directory, snapshot const& local) {
+    detail::write_rank_files(files_, directory, rank_, local);
+  }
+  /// Returns when there is a copy, from which the files are written.
+  void begin(std::filesystem::path const& directory, snapshot const& live) {
+    auto held = buffers_.copy_if_room(live);
+    if (!held) return write(directory, live);
+    task_.begin([this, directory, held = *std::move(held)] { write(directory, held); });
+  }
+  /// Waits for the files that are under way; throws as write() does.
+  void wait() { task_.collect(); }
+  /// Does not wait for them.
+  void poll() {
+    if (task_.is_done()) wait();
+  }
+
+ private:
+  file_system& files_;
+  int rank_;
+  snapshot_buffers buffers_;
+  background_task task_;  ///< last: it ends before what it works with
+};
+
+}  // namespace keel::inline KEEL_MODE

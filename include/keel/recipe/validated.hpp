@@ -1,0 +1,116 @@
+// Which recipe a step or trainer runs: its own if it can, otherwise the empty one, so that the calls that follow add no errors to
+// those of the recipe, which `diagnostics` says.
+#pragma once
+
+#include <keel/recipe/valid.hpp>
+#include <keel/rule/not_implemented.hpp>
+
+namespace keel::detail {
+
+/// The empty recipe in the place of one that was rejected; facts of types are not held against it.
+struct rejected_recipe : recipe<> {};
+
+/// Rejected (`Rule`), unless the recipe was, whose own error is enough. `Taken`: what stands for it.
+template <class Rule, class Recipe, class Taken>
+constexpr void reject_call_of() {
+  if constexpr (!std::is_same_v<Taken, rejected_recipe>) reject_call<Rule, Recipe>();
+}
+
+/// A trainer rejects what this version of keel does not implement.
+struct trainer_entry {
+  template <class Recipe>
+  using rules = rule::rules_not_implemented;
+};
+
+/// A bare step also rejects what only a trainer does.
+struct step_entry {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::trainer_only_rules>::type;
+};
+
+/// One of several models in a run, and the run itself.
+struct part_entry {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::run_only_rules>::type;
+};
+struct run_entry {
+  template <class Recipe>
+  using rules = typename rule::detail::joined<rule::rules_not_implemented, rule::part_only_rules>::type;
+};
+
+/// A part's recipe together with that of its run, which has the checkpoints and evaluations; of a run that is not known yet, which may
+/// have both.
+template <class Recipe, class Run>
+struct recipe_within_run : Recipe {};
+
+constexpr config merge_run_config(config value, config const& run) {
+  value.checkpoint = run.checkpoint;
+  value.evaluation = run.evaluation;
+  value.determinism = run.determinism;
+  value.timeout = run.timeout;
+  value.run.is_part = true;
+  return value;
+}
+constexpr config any_run() {
+  config value;
+  // A rollback finds its checkpoint in some run; N12 is asked again with the one that it gets.
+  value.checkpoint = {.kind = checkpoint::kind::every_steps, .interval = 1000, .keep = 1'000'000'000};
+  value.evaluation = {.kind = evaluation::kind::every, .interval = 1000};
+  return value;
+}
+template <class Run>
+constexpr config run_config() {
+  if constexpr (std::is_void_v<Run>) {
+    return any_run();
+  } else {
+    return config_of<Run>;
+  }
+}
+
+/// What is judged at a door.
+template <class Recipe, class EntryPoint>
+struct recipe_for_entry {
+  using type = Recipe;
+};
+template <class Recipe>
+  requires(is_recipe<Recipe>)
+struct recipe_for_entry<Recipe, part_entry> {
+  using type = recipe_within_run<Recipe, void>;
+};
+
+/// `recipe` is what runs; `diagnostics` is an error, where it is instantiated, for what `Recipe` breaks.
+template <class Recipe, class EntryPoint>
+struct validated {
+  using diagnostics = verdict_of<typename recipe_for_entry<Recipe, EntryPoint>::type>;
+  using recipe = rejected_recipe;
+};
+
+template <class Recipe, class EntryPoint>
+  requires(is_recipe<Recipe> && is_valid<typename recipe_for_entry<Recipe, EntryPoint>::type>())
+struct validated<Recipe, EntryPoint> {
+  using diagnostics = verdict_of<Recipe, EntryPoint>;
+  template <class Missing>
+  struct choose {
+    using type = rejected_recipe;
+  };
+  template <class Same, class SameEntryPoint>
+  struct choose<rejected<Same, SameEntryPoint, std::integer_sequence<int>>> {
+    using type = Recipe;
+  };
+  using recipe = typename choose<diagnostics>::type;
+};
+
+template <class Recipe, class EntryPoint>
+  requires(!is_recipe<Recipe>)
+struct validated<Recipe, EntryPoint> {
+  using diagnostics = rule::D21::demand<false, Recipe>;
+  using recipe = rejected_recipe;
+};
+
+}  // namespace keel::detail
+
+namespace keel {
+template <class Recipe, class Run>
+inline constexpr config config_of<detail::recipe_within_run<Recipe, Run>> =
+    detail::merge_run_config(config_of<Recipe>, detail::run_config<Run>());
+}  // namespace keel

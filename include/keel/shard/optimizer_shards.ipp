@@ -1,0 +1,316 @@
+// The bodies of optimizer_shards.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <iterator>
+#include <keel/checkpoint/optimizer_state.hpp>
+#include <keel/collective/broadcast_string.hpp>
+#include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
+#include <keel/libtorch/compatibility.hpp>
+#include <keel/optimizer/engine.hpp>
+#include <keel/shard/buckets.hpp>
+#include <keel/shard/optimizer_shards.hpp>
+#include <utility>
+
+#include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+inline constexpr std::int64_t cache_line_elements = 64;
+
+/// The elements in the order in which those of `like` lie in memory: a view where the tensor lies the same, or else of a copy.
+inline at::Tensor in_memory_order(at::Tensor const& tensor, at::Tensor const& like) {
+  at::Tensor same = tensor;
+  if (tensor.strides() != like.strides())
+    same = at::empty_strided(like.sizes(), like.strides(), tensor.options().requires_grad(false)).copy_(tensor);
+  return same.as_strided({same.numel()}, {1}, same.storage_offset());
+}
+
+KEEL_BODY element_range compute_shard_range(std::int64_t elements, std::size_t index, int rank, int size) {
+  std::int64_t const lines = (elements + cache_line_elements - 1) / cache_line_elements;
+  std::int64_t const part = (rank + static_cast<std::int64_t>(index % static_cast<std::size_t>(size))) % size;
+  auto const begin_of = [&](std::int64_t at) { return std::min(elements, lines * at / size * cache_line_elements); };
+  return {begin_of(part), begin_of(part + 1) - begin_of(part)};
+}
+
+KEEL_BODY optimizer_shards::optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer,
+                                             parameter_list const& parameters)
+    : world_(std::move(world)), optimizer_(optimizer), parameters_(parameters) {
+  at::NoGradGuard const no_grad;
+  auto* const engine = dynamic_cast<update_engine*>(&optimizer);
+  bool has_state = !optimizer.state().empty();
+  std::size_t of_these = 0;
+  for (at::Tensor const& one : parameters.tensors) {
+    has_state = has_state || (engine != nullptr && engine->master_of(one).defined());
+    of_these += optimizer.state().count(libtorch::state_key(one));
+  }
+  if (of_these != optimizer.state().size())
+    throw error("E11",
+                "the optimizer has state of tensors that are not its parameters, as of the shares of another step with "
+                "keel::shard::zero<1> that still lives. Let that one end before the next is built.");
+  nlohmann::json values;
+  tensor_map tensors;
+  if (has_state) save_optimizer(optimizer, parameters, values, tensors);
+  parameters_changed();
+  if (!has_state) return;
+  cut(tensors, parameters, "the optimizer's state");
+  scope const shards(this);
+  load_optimizer(optimizer, parameters, values, tensors, "the optimizer's state");
+}
+
+KEEL_BODY optimizer_shards::~optimizer_shards() {
+  for (parameter_shard const& one : shards_) forget(one);
+}
+
+KEEL_BODY void optimizer_shards::require_dense_memory(at::Tensor const& parameter, std::string const& name) {
+  if (!parameter.is_non_overlapping_and_dense())
+    throw error("E11",
+                "parameter " + name +
+                    " lies in memory with holes, and keel::shard::zero<1> cuts memory. Make it with .contiguous(), or use "
+                    "keel::shard::replicate.");
+}
+
+KEEL_BODY optimizer_shards::parameter_shard optimizer_shards::make_shard(at::Tensor const& parameter, std::size_t index) const {
+  require_dense_memory(parameter, parameters_.names[index]);
+  element_range const range = compute_shard_range(parameter.numel(), index, world_.rank(), world_.size());
+  at::Tensor const flat = in_memory_order(parameter.detach(), parameter);
+  return {parameter, flat.narrow(0, range.begin, range.count), range};
+}
+
+KEEL_BODY void optimizer_shards::forget(parameter_shard const& one) {
+  optimizer_.state().erase(libtorch::state_key(one.piece));
+  if (auto* const engine = dynamic_cast<update_engine*>(&optimizer_);
+      engine != nullptr && engine->master_of(one.piece).defined())
+    engine->set_master(one.piece, at::Tensor());
+}
+
+KEEL_BODY void optimizer_shards::parameters_changed() {
+  at::NoGradGuard const no_grad;
+  std::vector<parameter_shard> before = std::exchange(shards_, {});
+  for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
+    auto const found = std::find_if(before.begin(), before.end(),
+                                    [&](parameter_shard const& one) { return one.parameter.is_same(parameters_.tensors[i]); });
+    // A group is added behind the others, so that a parameter keeps its place, and with it its share.
+    shards_.push_back(found == before.end() ? make_shard(parameters_.tensors[i], i) : *found);
+    if (found != before.end()) before.erase(found);
+  }
+  for (parameter_shard const& one : before) forget(one);
+  swapped_params_.clear();
+  std::size_t index = 0;
+  for (auto const& group : optimizer_.param_groups()) {
+    std::vector<at::Tensor>& pieces = swapped_params_.emplace_back();
+    for (std::size_t i = 0; i < group.params().size(); ++i) pieces.push_back(shards_[index++].piece);
+  }
+}
+
+KEEL_BODY void optimizer_shards::swap() {
+  auto& groups = optimizer_.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) std::swap(groups[i].params(), swapped_params_[i]);
+}
+
+KEEL_BODY void optimizer_shards::set_gradients() {
+  at::NoGradGuard const no_grad;
+  for (parameter_shard& one : shards_) {
+    at::Tensor const local = in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
+    // Something gave the parameter other memory.
+    if (one.range.count > 0 && one.piece.data_ptr() != local.data_ptr()) one.piece.set_data(local);
+    at::Tensor const& gradient = one.parameter.grad();
+    one.piece.mutable_grad() = gradient.defined()
+                                   ? in_memory_order(gradient, one.parameter).narrow(0, one.range.begin, one.range.count)
+                                   : at::Tensor();
+  }
+}
+
+KEEL_BODY optimizer_shards::scope::scope(optimizer_shards* shards, gradients which) : shards_(shards) {
+  if (shards_ == nullptr) return;
+  if (which == gradients::with) shards_->set_gradients();
+  if (shards_->depth_++ == 0) shards_->swap();
+}
+
+KEEL_BODY optimizer_shards::scope::~scope() {
+  if (shards_ == nullptr || --shards_->depth_ > 0) return;
+  shards_->swap();
+  // They hold the memory of whole gradients.
+  for (parameter_shard& one : shards_->shards_) one.piece.mutable_grad() = at::Tensor();
+}
+
+template <class Use>
+void optimizer_shards::for_each_gathered(Use const& use) const {
+  std::vector<std::size_t> updated;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    if (shards_[i].parameter.grad().defined()) updated.push_back(i);
+  }
+  auto const parameter_of = [this](std::size_t i) -> at::Tensor const& { return shards_[i].parameter; };
+  for_each_bucket(updated, parameter_of, [&](std::vector<std::size_t> const& bucket) {
+    std::int64_t longest = 0;
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      std::int64_t length = 0;
+      for (std::size_t const i : bucket) length += range_of(i, rank).count;
+      longest = std::max(longest, length);
+    }
+    use(bucket, longest);
+  });
+}
+
+KEEL_BODY element_range optimizer_shards::range_of(std::size_t index, int rank) const {
+  return compute_shard_range(shards_[index].parameter.numel(), index, rank, world_.size());
+}
+
+KEEL_BODY optimizer_shards::gather_buffers& optimizer_shards::buffers_on(c10::Device device) {
+  for (gather_buffers& one : device_buffers_) {
+    if (one.sent.defined() && one.sent.device() == device) return one;
+  }
+  return device_buffers_.emplace_back();
+}
+
+KEEL_BODY void optimizer_shards::prepare() {
+  for_each_gathered([this](std::vector<std::size_t> const& bucket, std::int64_t longest) {
+    at::Tensor const& like = shards_[bucket.front()].parameter;
+    auto const bytes = longest * static_cast<std::int64_t>(like.element_size());
+    gather_buffers& memory = buffers_on(like.device());
+    if (memory.sent.defined() && memory.sent.numel() >= bytes) return;
+    auto const options = at::TensorOptions(at::kByte).device(like.device());
+    memory.received = at::empty({world_.size() * bytes}, options);
+    memory.sent = at::zeros({bytes}, options);
+  });
+}
+
+KEEL_BODY void optimizer_shards::gather_parameters() {
+  at::NoGradGuard const no_grad;
+  prepare();
+  for_each_gathered([this](std::vector<std::size_t> const& bucket, std::int64_t longest) {
+    at::Tensor const& like = shards_[bucket.front()].parameter;
+    auto const begin_of = [&](at::Tensor const& bytes, std::int64_t elements) {
+      return bytes.narrow(0, 0, elements * static_cast<std::int64_t>(like.element_size())).view(like.scalar_type());
+    };
+    gather_buffers const& memory = buffers_on(like.device());
+    at::Tensor const local = begin_of(memory.sent, longest);
+    std::int64_t at = 0;
+    for (std::size_t const i : bucket) {
+      local.narrow(0, at, shards_[i].range.count).copy_(shards_[i].piece);
+      at += shards_[i].range.count;
+    }
+    at::Tensor all = begin_of(memory.received, world_.size() * longest).view({world_.size(), longest});
+    if (auto const pending = begin_all_gather(world_, local, all)) pending->wait();
+    for (int rank = 0; rank < world_.size(); ++rank) {
+      if (rank == world_.rank()) continue;
+      at = 0;
+      for (std::size_t const i : bucket) {
+        auto const [begin, count] = range_of(i, rank);
+        // Past autograd, which counts one change: the copies in fp32 of narrow shares are not behind.
+        at::Tensor const whole = in_memory_order(shards_[i].parameter.variable_data(), shards_[i].parameter);
+        whole.narrow(0, begin, count).copy_(all[rank].narrow(0, at, count));
+        at += count;
+      }
+    }
+  });
+  // That change the optimizer has counted where it has a share.
+  for (parameter_shard const& one : shards_) {
+    if (one.parameter.grad().defined() && one.range.count == 0) one.parameter.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+KEEL_BODY void optimizer_shards::require_no_full_state() const {
+  auto const& state = optimizer_.state();
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    if (state.count(libtorch::state_key(shards_[i].parameter)) == 0) continue;
+    throw interference_error("E19",
+                             "the optimizer has state of the whole of " + parameters_.names[i] +
+                                 ", where this rank has a share: optimizer.step() or loading was called beside the step. "
+                                 "Remove that call, and start from a checkpoint, or from parameters that you kept.");
+  }
+}
+
+KEEL_BODY optimizer_shards::parameter_shard const* optimizer_shards::shard_of_tensor(std::string const& name,
+                                                                                     parameter_list const& named) const {
+  std::string const parameter = name.substr(0, name.rfind('.'));
+  auto const found = std::find(named.names.begin(), named.names.end(), parameter);
+  return found == named.names.end() ? nullptr : &shards_[static_cast<std::size_t>(found - named.names.begin())];
+}
+
+KEEL_BODY void optimizer_shards::gather_full_tensors(tensor_map& tensors, parameter_list const& named,
+                                                     std::function<int(std::uint64_t)> const& rank_for) const {
+  at::NoGradGuard const no_grad;
+  std::string names;
+  for (auto const& [name, tensor] : tensors) names += name + "\n";
+  if (!world_.combine(reduce::min{}, broadcast_string(world_, names, 0) == names))
+    throw world_error(
+        "E26",
+        "the ranks do not have the same state of the optimizer any more. Freeze, add and remove the same parameters "
+        "on all of them.");
+  for (auto at = tensors.begin(); at != tensors.end();) {
+    auto& [name, tensor] = *at;
+    parameter_shard const* const one = shard_of_tensor(name, named);
+    bool const is_whole = one == nullptr || tensor.dim() == 0;
+    int const keeper = rank_for(is_whole ? tensor.nbytes() : full_bytes(*one, tensor));
+    if (!is_whole) {
+      at::Tensor const all = all_gather_pieces(*one, tensor);
+      if (world_.rank() == keeper) tensor = assemble_full(*one, all);
+    }
+    at = world_.rank() == keeper ? std::next(at) : tensors.erase(at);
+  }
+}
+
+KEEL_BODY std::uint64_t optimizer_shards::full_bytes(parameter_shard const& of, at::Tensor const& piece) {
+  return static_cast<std::uint64_t>(of.parameter.numel() * static_cast<std::int64_t>(piece.element_size()));
+}
+
+KEEL_BODY at::Tensor optimizer_shards::all_gather_pieces(parameter_shard const& of, at::Tensor const& piece) const {
+  auto const index = static_cast<std::size_t>(&of - shards_.data());
+  std::int64_t longest = 0;
+  for (int rank = 0; rank < world_.size(); ++rank) longest = std::max(longest, range_of(index, rank).count);
+  at::Tensor const local = at::zeros({longest}, piece.options());
+  local.narrow(0, 0, piece.numel()).copy_(piece);
+  return all_gather(world_, local);
+}
+
+KEEL_BODY at::Tensor optimizer_shards::assemble_full(parameter_shard const& of, at::Tensor const& pieces) const {
+  auto const index = static_cast<std::size_t>(&of - shards_.data());
+  // A device that has a share has no room for the whole.
+  at::Tensor whole = at::empty_strided(of.parameter.sizes(), of.parameter.strides(), pieces.options().device(at::kCPU));
+  at::Tensor const flat = in_memory_order(whole, of.parameter);
+  for (int rank = 0; rank < world_.size(); ++rank) {
+    auto const [begin, count] = range_of(index, rank);
+    flat.narrow(0, begin, count).copy_(pieces[rank].narrow(0, 0, count));
+  }
+  return whole;
+}
+
+KEEL_BODY bool optimizer_shards::is_cut(parameter_shard const& of, at::Tensor const& tensor) {
+  return tensor.dim() == 1 && tensor.numel() == of.range.count;
+}
+
+KEEL_BODY at::Tensor optimizer_shards::copy_own_shard(parameter_shard const& of, at::Tensor const& whole) {
+  return in_memory_order(whole, of.parameter).narrow(0, of.range.begin, of.range.count).clone();
+}
+
+KEEL_BODY void optimizer_shards::shard_if_full(std::string const& name, at::Tensor& tensor, parameter_list const& named) const {
+  at::NoGradGuard const no_grad;
+  parameter_shard const* const one = shard_of_tensor(name, named);
+  if (one != nullptr && tensor.dim() > 0 && tensor.sizes() == one->parameter.sizes()) tensor = copy_own_shard(*one, tensor);
+}
+
+KEEL_BODY void optimizer_shards::cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const {
+  at::NoGradGuard const no_grad;
+  for (auto& [name, tensor] : tensors) {
+    parameter_shard const* const one = shard_of_tensor(name, named);
+    if (one == nullptr || tensor.dim() == 0) continue;
+    if (tensor.sizes() == one->parameter.sizes()) {
+      tensor = copy_own_shard(*one, tensor);
+    } else if (!is_cut(*one, tensor)) {
+      throw checkpoint_error("E05", source + ": " + name + " has another shape than its parameter. Take an older checkpoint.");
+    }
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/libtorch/detail/body_end.inc>

@@ -1,0 +1,23 @@
+// The world that a step gets: of a recipe for one rank, none of several.
+#pragma once
+
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Rejected (U57) unless the recipe takes several.
+template <class Recipe, bool AcceptsWorld>
+world_of_ranks const& checked_world(world_of_ranks const& world) {
+  if constexpr (!AcceptsWorld) reject_call<rule::U57, Recipe>();
+  return world;
+}
+
+/// Rejected (U56) where the recipe needs one and none was given.
+template <class Recipe, bool Replicates>
+void require_world() {
+  if constexpr (Replicates) reject_call<rule::U56, Recipe>();
+}
+
+}  // namespace keel::detail::inline KEEL_MODE

@@ -1,0 +1,95 @@
+// A micro-batch whose backward passes the program runs itself: for losses that are freed one after the other, gradients that are changed
+// on their way, a penalty on gradients, or a library that calls backward().
+//
+//     auto micro_batch = step.open();
+//     a.backward();
+//     b.backward();
+//     keel::step_outcome outcome = micro_batch.close(a + b);
+//
+// From open to close autocast, recompute and attention are the recipe's. An exception in between, or a return, drops the update.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <keel/config/config.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/loss.hpp>
+#include <keel/core/outcome.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/step/forward_scope.hpp>
+#include <optional>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Whose micro-batch it is: a step, a trainer or a part.
+class manual_backward_host {
+ public:
+  virtual void begin_manual_backward() = 0;
+  virtual step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) = 0;
+  virtual void abandon_manual_backward() = 0;
+
+ protected:
+  ~manual_backward_host() = default;
+};
+
+/// Rejected with a loss scale (U49) and with a ladder (U50).
+template <class Recipe, config const& Configured>
+constexpr void reject_manual_backward() {
+  if constexpr (Configured.loss_scale.kind != loss_scale::kind::none) {
+    reject_call<rule::U49, Recipe>();
+  } else if constexpr (Configured.oom.kind == oom::kind::ladder) {
+    reject_call<rule::U50, Recipe>();
+  }
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+namespace keel::inline KEEL_MODE {
+
+/// What step::open returns; it stays where it is, and ends before its step.
+class manual_backward {
+ public:
+  /// `relief` is read once the micro-batch is open. All of them outlive this.
+  manual_backward(detail::manual_backward_host& runner, at::DeviceType device, precision::kind precision,
+                  memory_settings const& relief, std::int64_t rows, std::int64_t tokens)
+      : runner_(runner), rows_(rows), tokens_(tokens) {
+    runner.begin_manual_backward();
+    scope_.emplace(device, precision, relief);
+  }
+  manual_backward(manual_backward const&) = delete;
+  manual_backward& operator=(manual_backward const&) = delete;
+  ~manual_backward() {
+    scope_.reset();
+    if (!closed_) runner_.abandon_manual_backward();
+  }
+
+  /// The backward passes are done. `loss`: what they went back from, a tensor or keel::losses; it says whether the update is finite, and
+  /// is recorded. With accumulate<N> every Nth call updates. Throws as a step's call does, and error (E12) the second time.
+  step_outcome close(at::Tensor const& loss) { return close(weighted_loss{loss, 1.0}); }
+  /// The same with several losses by name.
+  step_outcome close(losses const& all) { return close(weighted_loss{all.total(), 1.0, all.parts()}); }
+
+ private:
+  step_outcome close(weighted_loss const& loss) {
+    if (closed_) throw error("E12", "this micro-batch was closed before. Open another one with step.open().");
+    scope_.reset();
+    if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type()))
+      throw data_error("E07",
+                       "close() takes the loss that the backward passes went back from, as one floating-point number, or "
+                       "keel::losses. Pass the sum of what was differentiated.");
+    closed_ = true;
+    return runner_.end_manual_backward(loss, rows_, tokens_);
+  }
+
+  detail::manual_backward_host& runner_;
+  std::int64_t rows_;
+  std::int64_t tokens_;
+  std::optional<detail::forward_scope> scope_;
+  bool closed_ = false;
+};
+
+}  // namespace keel::inline KEEL_MODE

@@ -1,0 +1,81 @@
+// What a step asks of custom policies: that they can be called, and that no state of theirs is forgotten.
+#pragma once
+
+#include <cstdint>
+#include <keel/clip/clip.hpp>
+#include <keel/policy/state.hpp>
+#include <keel/recipe/recipe.hpp>
+#include <keel/rule/not_implemented.hpp>
+#include <keel/rule/reject_call.hpp>
+#include <keel/schedule/lr_schedule.hpp>
+#include <type_traits>
+#include <utility>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// Only a clip policy's state has a mechanism that creates and saves it.
+template <class Recipe, class... Slots>
+constexpr bool has_state_outside_clip(slot_list<Slots...>) {
+  return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
+}
+
+/// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
+/// with_names.
+struct reserved_names {
+  int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
+      should_skip, should_rollback;
+  int operator()();
+};
+template <class Policy>
+struct with_names : Policy, reserved_names {};
+
+/// The policy brings something that decides, and nothing asks it. A member of a name that is not in the list above is not
+/// found.
+template <class Policy>
+constexpr bool has_uncalled_members() {
+  if constexpr (std::is_same_v<Policy, typename Policy::in_slot::default_policy> || std::is_final_v<Policy>) {
+    return false;
+  } else if constexpr (!std::is_empty_v<Policy>) {
+    return true;
+  } else {
+    using probe = with_names<Policy>;
+    constexpr bool has_another = !requires {
+      &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
+          &probe::operator();
+    };
+    // A policy whose function is called may have others of these names for itself.
+    constexpr bool has_action = !requires {
+      &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback;
+    };
+    constexpr bool calls_factor = std::is_same_v<typename Policy::in_slot, slot::schedule>;
+    bool calls_clip = false;
+    if constexpr (std::is_same_v<typename Policy::in_slot, slot::clip>)
+      calls_clip = Policy::configured.kind == clip::kind::custom;
+    bool const has_factor = !requires { &probe::factor; };
+    bool const has_clip = !requires { &probe::clip; };
+    return has_another || (has_action && !calls_factor && !calls_clip) || (has_factor && !calls_factor) ||
+           (has_clip && !calls_clip);
+  }
+}
+template <class Recipe, class... Slots>
+constexpr bool has_uncalled_members(slot_list<Slots...>) {
+  return (has_uncalled_members<policy_of<Recipe, Slots>>() || ...);
+}
+
+/// Does not compile (U19, U20, U21, U39) where a custom policy cannot be called or saved.
+template <class Recipe>
+constexpr void require_custom_policies_fit() {
+  using clip_policy = policy_of<Recipe, slot::clip>;
+  using schedule_policy = policy_of<Recipe, slot::schedule>;
+  if constexpr (clip_policy::configured.kind == clip::kind::custom && !custom_clip<clip_policy> &&
+                !custom_stateful_clip<clip_policy>) {
+    reject_call<rule::U19, clip_policy>();
+  }
+  if constexpr (schedule_policy::configured.kind == schedule::kind::custom && !custom_schedule<schedule_policy>) {
+    reject_call<rule::U20, schedule_policy>();
+  }
+  if constexpr (has_state_outside_clip<Recipe>(slots{})) reject_call<rule::U21, Recipe>();
+  if constexpr (has_uncalled_members<Recipe>(slots{})) reject_call<rule::U39, Recipe>();
+}
+
+}  // namespace keel::detail::inline KEEL_MODE

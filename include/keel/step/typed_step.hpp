@@ -1,0 +1,158 @@
+// The typed front of the update: it judges the recipe with the types of model, optimizer, batch and loss, and hands what it found to
+// step_engine.hpp. keel::step, trainers, parts of a run and dry runs are made of it.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <keel/accumulate/declared_batch.hpp>
+#include <keel/clip/clip_mechanism.hpp>
+#include <keel/collective/world_of_ranks.hpp>
+#include <keel/core/batch.hpp>
+#include <keel/core/error.hpp>
+#include <keel/core/parameters.hpp>
+#include <keel/oom/cut_batch.hpp>
+#include <keel/oom/memory_ladder.hpp>
+#include <keel/recipe/validated.hpp>
+#include <keel/schedule/lr_schedule.hpp>
+#include <keel/step/any_micro_batch.hpp>
+#include <keel/step/manual_backward.hpp>
+#include <keel/step/observer.hpp>
+#include <keel/step/recipe_context.hpp>
+#include <keel/step/recipe_numbers.hpp>
+#include <keel/step/require_custom_policies.hpp>
+#include <keel/step/require_valid.hpp>
+#include <keel/step/step_engine.hpp>
+#include <keel/step/step_environment.hpp>
+#include <type_traits>
+
+namespace keel::detail::inline KEEL_MODE {
+
+/// One for all steps of the process: an environment has no state. Of what a class of an older version had it takes nothing without a word.
+template <class Environment>
+Environment const& environment_instance() {
+  static_assert(std::is_base_of_v<step_environment, Environment>, "an environment derives from keel::step_environment.");
+  static_assert(std::is_member_function_pointer_v<decltype(&Environment::decides_on_device)> &&
+                    std::is_member_function_pointer_v<decltype(&Environment::host_value)> &&
+                    std::is_member_function_pointer_v<decltype(&Environment::allocator_retries)>,
+                "the functions of an environment are virtual, and a static one would be ignored. Fix: override them.");
+  static_assert(
+      !requires { typename Environment::files; } && !requires { typename Environment::clock; } &&
+          !requires { typename Environment::world; },
+      "an environment's files, clock and world would be ignored. Fix: trainer_options::own_files and own_clock.");
+  static Environment const machine{};
+  return machine;
+}
+
+template <class Recipe>
+custom_policies custom_policies_of() {
+  return {&make_clip_mechanism<policy_of<Recipe, slot::clip>>, lr_schedule::factor_of<policy_of<Recipe, slot::schedule>>(),
+          &custom_rungs<policy_of<Recipe, slot::oom>>::take};
+}
+
+/// By the rules of `EntryPoint`: those of a bare step, of a trainer, or of a part.
+template <class Recipe, class Environment, class EntryPoint>
+class typed_step : public step_engine {
+  using validated = detail::validated<Recipe, EntryPoint>;
+  static_assert(alignof(typename validated::diagnostics) > 0);
+  using judged = typename recipe_for_entry<typename validated::recipe, EntryPoint>::type;
+
+ public:
+  /// Its own, or the empty one in the place of one that was rejected.
+  using recipe = typename validated::recipe;
+  /// What the recipe is made of; its numbers are recipe_value()'s.
+  static constexpr config configured = kinds_of(config_of<recipe>);
+  /// The recipe has keel::ema.
+  static constexpr bool averages = configured.ema.decay > 0.0;
+  /// The recipe is for several ranks.
+  static constexpr bool replicates = shard::is_distributed(configured.shard);
+  /// A batch may have to outlive its call.
+  static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
+                                        configured.incident.kind != incident::kind::off ||
+                                        config_of<recipe>.accumulate.count != 1;
+  /// A world of several ranks fits.
+  static constexpr bool accepts_world = replicates || std::same_as<recipe, rejected_recipe>;
+
+  /// `updates`: the length of the run for schedules that need one; 0: not known. Model, optimizer and observer must outlive the step. Of a
+  /// recipe that replicates on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws recipe_error; world_error
+  /// (E24) for ranks that do not train the same, and names the first difference.
+  template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
+  typed_step(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, std::int64_t updates,
+             step_observer& observer, world_of_ranks const& world)
+      : step_engine(as_module(model), optimizer, all, rules_of<recipe, Model, Optimizer>(), custom_policies_of<recipe>(),
+                    updates, observer, replicates ? world : world_of_ranks(), environment_instance<Environment>()) {
+    // Only where a custom rule rejected the recipe without a compile error.
+    if constexpr (std::same_as<recipe, rejected_recipe>) throw broken_rule<recipe_error, rule::D25>();
+    require_types_fit<judged, module_of<Model>, Optimizer>();
+    require_custom_policies_fit<recipe>();
+    custom_rungs<policy_of<recipe, slot::oom>>::require_callable();
+  }
+
+  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it is
+  /// copied, so that the update can run again; pass std::ref to one with state. Throws data_error for an empty batch and for a loss
+  /// that cannot be trained on; error (E23) for a model that was left in evaluation mode; nonfinite_error and out_of_memory_error as
+  /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and interference_error
+  /// (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for parameter groups that
+  /// changed. An exception drops the update: parameters, optimizer state and buffers are as before it, unless the optimizer's step
+  /// itself threw, which the message then says.
+  template <class Batch, class LossOf>
+  step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
+    constexpr bool cuts = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
+    if constexpr (!countable_batch<Batch>) {
+      reject_call<rule::U14, Batch>();
+    } else if constexpr (cuts && !sliceable_batch<Batch>) {
+      reject_call<rule::U15, Batch>();
+    } else if constexpr (oom::has_rung(configured.oom, oom::rung_kind::shorten_sequence) && !shortenable_batch<Batch>) {
+      reject_call<rule::U34, Batch>();
+    } else if constexpr (!loss_function<LossOf, Batch>) {
+      reject_call<rule::U16, Batch>();
+    } else {
+      constexpr bool weighted = std::same_as<std::remove_cvref_t<std::invoke_result_t<LossOf&, Batch const&>>, weighted_loss>;
+      require_batch_fits<judged, Batch, weighted>();
+      check([&] {
+        context().template require_data_fits<Batch, weighted>();
+        require_declared_rows(present_value().accumulate, batch_traits<Batch>::rows(batch));
+      });
+      return drop_on_exception([&] {
+        if constexpr (cuts) require_same_rows(batch);
+        typed_micro_batch<Batch const&, LossOf&, keeps_batches> taken(batch, loss_of, granularity_of(batch, granularity()));
+        return accumulate(taken);
+      });
+    }
+    return result::accumulated{0, present_value().accumulate.count};
+  }
+
+  /// The same without a batch: `loss_of()` is all there is.
+  template <class LossOf>
+    requires std::invocable<std::remove_reference_t<LossOf>&>
+  step_outcome operator()(LossOf&& loss_of) {
+    // A copy outlives the call, for an update that runs again; a function that keeps state is the caller's.
+    constexpr bool runs_again = configured.oom.kind == oom::kind::ladder || configured.incident.kind != incident::kind::off;
+    using kept = std::conditional_t<runs_again, kept_function<LossOf>, std::remove_reference_t<LossOf>&>;
+    return (*this)(no_batch{}, without_batch<kept>{loss_of});
+  }
+
+  /// A micro-batch whose backward passes the program runs: see manual_backward.hpp. Throws error (E12) while another one is open, and for
+  /// an optimizer with a closure. Rejected with a loss scale (U49) and with a ladder (U50).
+  [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
+    reject_manual_backward<Recipe, configured>();
+    return open_manual_backward(rows, tokens);
+  }
+
+  /// Changes .accumulate or .clip, where the recipe leaves them open, from the next update on; a checkpoint knows it. A schedule goes on
+  /// over the length that the run began with. Throws recipe_error: E22 for another number, and with the rules that they break; error
+  /// (E12) inside an update.
+  void change(numbers const& some)
+    requires(leaves_numbers_open<recipe>)
+  {
+    change_numbers(some);
+  }
+
+  /// Of the parameters, where the recipe has keel::ema.
+  moving_average& average()
+    requires(averages)
+  {
+    return *average_or_null();
+  }
+};
+
+}  // namespace keel::detail::inline KEEL_MODE

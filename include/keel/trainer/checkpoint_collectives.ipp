@@ -1,0 +1,342 @@
+// The bodies of checkpoint_collectives.hpp.
+#pragma once
+
+#include <keel/libtorch/ivalue_first.hpp>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <functional>
+#include <keel/checkpoint/read_checkpoint.hpp>
+#include <keel/checkpoint/snapshot.hpp>
+#include <keel/checkpoint/write_checkpoint.hpp>
+#include <keel/collective/broadcast_string.hpp>
+#include <keel/collective/collectives.hpp>
+#include <keel/core/error.hpp>
+#include <keel/determinism/seed.hpp>
+#include <keel/evaluation/evaluate.hpp>
+#include <keel/libtorch/random.hpp>
+#include <keel/rule/nonfinite.hpp>
+#include <keel/shard/optimizer_shards.hpp>
+#include <keel/shard/replicas.hpp>
+#include <keel/shard/shared_buffers.hpp>
+#include <keel/trainer/checkpoint_collectives.hpp>
+#include <utility>
+#include <vector>
+
+#include <keel/libtorch/detail/body_begin.inc>
+
+namespace keel::detail::inline KEEL_MODE {
+
+inline constexpr char const* part_of_ranks = "ranks";
+
+inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
+  nlohmann::json all = nlohmann::json::array();
+  for (auto const& [name, tensor] : tensors)
+    all.push_back({{"name", name}, {"type", static_cast<int>(tensor.scalar_type())}, {"sizes", tensor.sizes().vec()}});
+  return all;
+}
+
+/// The tensors of rank `from` on all ranks; `forms` is what list_tensor_forms says of them there. `keep(name, tensor)` may leave less of each, as it
+/// comes; on rank `from` those in `local` go.
+inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& local, nlohmann::json const& forms, int from,
+                                       std::function<void(std::string const&, at::Tensor&)> const& keep = {}) {
+  tensor_map all;
+  for (nlohmann::json const& form : forms) {
+    auto const name = form.at("name").get<std::string>();
+    at::Tensor one;
+    if (world.rank() == from) {
+      one = local.at(name).detach().to(at::kCPU).contiguous();
+      local.erase(name);
+    } else {
+      one =
+          at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
+    }
+    // As bytes, so that any dtype of a file goes.
+    at::Tensor bytes = at::empty({static_cast<std::int64_t>(one.nbytes())}, at::kByte);
+    if (world.rank() == from && one.nbytes() > 0) std::memcpy(bytes.data_ptr(), one.data_ptr(), one.nbytes());
+    broadcast(world, bytes, from);
+    if (world.rank() != from && one.nbytes() > 0) std::memcpy(one.data_ptr(), bytes.data_ptr(), one.nbytes());
+    if (keep) keep(name, one);
+    all.emplace(name, one);
+  }
+  return all;
+}
+
+/// 0 of what the writer refuses by name.
+inline std::uint64_t bytes_of(at::Tensor const& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
+}
+
+/// Throws nonfinite_error (N13). All ranks find the same, which have the same tensors, and rank 0 alone would find it beside training.
+inline void require_finite(tensor_map const& tensors, std::vector<std::string> const& names) {
+  at::NoGradGuard const no_grad;
+  constexpr std::int64_t piece = 1 << 18;
+  for (std::string const& name : names) {
+    auto const found = tensors.find(name);
+    // LibTorch finds nothing in numbers of eight bits; the writer does not look at them either.
+    if (found == tensors.end() || bytes_of(found->second) == 0 || found->second.element_size() == 1) continue;
+    at::Tensor const whole = found->second.detach();
+    at::Tensor const flat = whole.is_non_overlapping_and_dense()
+                                ? whole.as_strided({whole.numel()}, {1}, whole.storage_offset())
+                                : whole.reshape({-1});
+    for (std::int64_t begin = 0; begin < flat.numel(); begin += piece) {
+      if (!at::isfinite(flat.narrow(0, begin, std::min(piece, flat.numel() - begin))).all().item<bool>())
+        throw broken_rule<nonfinite_error, rule::N13>(name + " is not finite");
+    }
+  }
+}
+
+inline bool is_not_finite(std::exception const& thrown) {
+  auto const* const nonfinite = dynamic_cast<nonfinite_error const*>(&thrown);
+  return nonfinite != nullptr && nonfinite->id() == rule::N13::id;
+}
+
+KEEL_BODY checkpoint_collectives::checkpoint_collectives(world_of_ranks world) : world_(std::move(world)) {}
+
+KEEL_BODY nlohmann::json checkpoint_collectives::on_rank0(std::function<nlohmann::json()> const& find) const {
+  if (!is_shared()) return find();
+  nlohmann::json found;
+  std::exception_ptr thrown;
+  if (world_.rank() == 0) {
+    try {
+      found["found"] = find();
+    } catch (std::exception const& one) {
+      thrown = std::current_exception();
+      found = {{"threw", std::string(one.what())}, {"is_not_finite", is_not_finite(one)}};
+    }
+  }
+  auto const replace = nlohmann::json::error_handler_t::replace;
+  std::string const words = broadcast_string(world_, found.dump(-1, ' ', false, replace), 0);
+  if (thrown) std::rethrow_exception(thrown);
+  found = nlohmann::json::parse(words);
+  if (found.contains("threw")) {
+    auto const threw = found["threw"].get<std::string>();
+    if (found.at("is_not_finite").get<bool>()) throw nonfinite_error(rule::N13::id, "rank 0: " + without_id(threw));
+    throw world_error("E25", "rank 0 threw: " + threw);
+  }
+  return found["found"];
+}
+
+KEEL_BODY bool checkpoint_collectives::may_be_broken() const {
+  auto const all = world_.last_collectives();
+  return std::any_of(all.begin(), all.end(), [](recent_collective const& one) { return !one.is_completed; });
+}
+
+KEEL_BODY bool checkpoint_collectives::all_ranks_agree(bool local) const { return world_.combine(reduce::min{}, local); }
+
+KEEL_BODY std::string checkpoint_collectives::first_failure_message(std::string const& local) const {
+  return detail::first_failure_message(world_, local);
+}
+
+KEEL_BODY bool checkpoint_collectives::share(std::function<bool(snapshot&, std::string&)> const& find,
+                                             std::vector<trained_optimizer> const& trained, snapshot& content,
+                                             std::string& source) const {
+  if (!is_shared()) return find(content, source);
+  nlohmann::json const found = on_rank0([&]() -> nlohmann::json {
+    if (!find(content, source)) return nullptr;
+    return {{"source", source},
+            {"state", content.state},
+            {"generation", content.generation},
+            {"run", content.run},
+            {"attempt", content.attempt},
+            {"best", content.best},
+            {"model", list_tensor_forms(content.model)},
+            {"optimizer", list_tensor_forms(content.optimizer)},
+            {"tensors", list_tensor_forms(content.tensors)}};
+  });
+  if (found.is_null()) return false;
+  source = found.at("source").get<std::string>();
+  content.state = found.at("state");
+  content.generation = found.at("generation").get<std::int64_t>();
+  content.run = found.at("run").get<std::string>();
+  content.attempt = found.at("attempt").get<std::int64_t>();
+  content.best = found.at("best").get<std::vector<std::int64_t>>();
+  content.model = broadcast_tensor_map(world_, content.model, found.at("model"), 0);
+  auto const own_share = [&](std::string const& name, at::Tensor& tensor) {
+    for (trained_optimizer const& one : trained) {
+      std::string const prefix = one.prefix();
+      if (one.shards != nullptr && name.starts_with(prefix))
+        one.shards->shard_if_full(name.substr(prefix.size()), tensor, *one.parameters);
+    }
+  };
+  content.optimizer = broadcast_tensor_map(world_, content.optimizer, found.at("optimizer"), 0, own_share);
+  content.tensors = broadcast_tensor_map(world_, content.tensors, found.at("tensors"), 0);
+  return true;
+}
+
+KEEL_BODY void checkpoint_collectives::partition_tensors(tensor_map& of_optimizers,
+                                                         std::vector<trained_optimizer> const& trained,
+                                                         std::function<int(std::uint64_t)> const& rank_for) const {
+  tensor_map replicated = std::move(of_optimizers);
+  of_optimizers.clear();
+  for (trained_optimizer const& one : trained) {
+    if (one.shards == nullptr) continue;
+    std::string const prefix = one.prefix();
+    tensor_map own;
+    for (auto at = replicated.begin(); at != replicated.end();) {
+      if (!at->first.starts_with(prefix)) {
+        ++at;
+        continue;
+      }
+      own.emplace(at->first.substr(prefix.size()), at->second);
+      at = replicated.erase(at);
+    }
+    one.shards->gather_full_tensors(own, *one.parameters, rank_for);
+    for (auto const& [name, tensor] : own) of_optimizers.emplace(prefix + name, tensor);
+  }
+  require_replicas(world_, "the optimizer's", replicated);
+  std::erase_if(replicated, [&](auto const& one) { return rank_for(bytes_of(one.second)) != world_.rank(); });
+  of_optimizers.merge(replicated);
+}
+
+KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> const& make,
+                                                  std::vector<trained_optimizer> const& trained, torch::nn::Module const& model,
+                                                  writers who) const {
+  if (!is_shared()) return make();
+  snapshot content;
+  std::string text, words;
+  std::exception_ptr thrown;
+  bool is_broken = false;
+  // A program may have run a model behind its last update, as to look at what it generates.
+  shared_buffers buffers;
+  try {
+    buffers.prepare({&model});
+    content = make();
+    text = text_of(content.state);
+  } catch (std::exception const& one) {
+    thrown = std::current_exception();
+    words = one.what();
+    is_broken = is_not_finite(one);
+  }
+  int const bad = world_.combine(reduce::max{}, thrown ? world_.rank() : -1);
+  if (bad >= 0) {
+    bool const of_all = world_.combine(reduce::max{}, is_broken);
+    std::string const remote = broadcast_string(world_, words, bad);
+    if (thrown) std::rethrow_exception(thrown);
+    std::string const of_rank = "rank " + std::to_string(bad) + ": ";
+    if (of_all) throw nonfinite_error(rule::N13::id, of_rank + without_id(remote));
+    throw world_error("E25", of_rank + remote);
+  }
+  buffers.verify_sizes(world_);
+  buffers.share(world_);
+  require_replicas(world_, "the parameter or buffer", content.model);
+  require_finite(content.model, content.finite);
+  // Rank 0 writes the model; of the rest whoever has least takes the next tensor.
+  std::vector<std::uint64_t> bytes(static_cast<std::size_t>(world_.size()));
+  for (auto const& [name, tensor] : content.model) bytes.front() += bytes_of(tensor);
+  partition_tensors(content.optimizer, trained, [&](std::uint64_t more) {
+    auto const least = who == writers::first ? bytes.begin() : std::min_element(bytes.begin(), bytes.end());
+    *least += more;
+    return static_cast<int>(least - bytes.begin());
+  });
+  nlohmann::json const first = nlohmann::json::parse(broadcast_string(world_, text, 0));
+  nlohmann::json others = nlohmann::json::array();
+  tensor_map of_others;
+  for (int rank = 1; rank < world_.size(); ++rank) {
+    nlohmann::json own;
+    if (world_.rank() == rank)
+      own = {{"patch", nlohmann::json::diff(first, nlohmann::json::parse(text))},
+             {"tensors", list_tensor_forms(who == writers::first ? content.tensors : tensor_map())}};
+    nlohmann::json const of_rank = nlohmann::json::parse(broadcast_string(world_, own.dump(), rank));
+    tensor_map const tensors = broadcast_tensor_map(world_, content.tensors, of_rank.at("tensors"), rank);
+    if (!writes()) continue;
+    others.push_back(of_rank.at("patch"));
+    for (auto const& [name, tensor] : tensors) of_others.emplace(rank_prefix(rank) + name, tensor);
+  }
+  if (writes()) {
+    content.state[part_of_ranks] = std::move(others);
+    content.tensors.merge(of_others);
+  } else {
+    content.model.clear();
+    content.finite.clear();
+  }
+  return content;
+}
+
+KEEL_BODY std::int64_t checkpoint_world_size(snapshot const& content) {
+  if (!content.state.is_object() || !content.state.contains(part_of_ranks)) return 1;
+  return static_cast<std::int64_t>(content.state.at(part_of_ranks).size()) + 1;
+}
+
+KEEL_BODY bool select_rank_state(snapshot& content, int rank) {
+  bool const has_it = rank < checkpoint_world_size(content);
+  if (!content.state.is_object() || !content.state.contains(part_of_ranks)) return has_it;
+  nlohmann::json const others = std::move(content.state.at(part_of_ranks));
+  content.state.erase(part_of_ranks);
+  if (has_it && rank > 0) content.state = content.state.patch(others.at(static_cast<std::size_t>(rank) - 1));
+  std::string const own = rank_prefix(rank);
+  tensor_map tensors;
+  for (auto& [name, tensor] : content.tensors) {
+    bool const is_of_a_rank = name.starts_with("ranks/");
+    if (has_it && rank > 0) {
+      if (name.starts_with(own)) tensors.emplace(name.substr(own.size()), tensor);
+    } else if (!is_of_a_rank) {
+      tensors.emplace(name, tensor);
+    }
+  }
+  content.tensors = std::move(tensors);
+  return has_it;
+}
+
+KEEL_BODY void average_over_ranks(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result) {
+  if (world.size() == 1) return;
+  std::string names = evaluation.empty() ? "" : evaluation + ": ";
+  for (auto const& [name, value] : result.values)
+    names += (&name == &result.values.front().first ? "" : ", ") + (name.empty() ? "loss" : name);
+  std::string const first = broadcast_string(world, names, 0);
+  if (int const other = world.combine(reduce::max{}, first == names ? -1 : world.rank()); other >= 0)
+    throw world_error("E26", "rank " + std::to_string(other) + " evaluates " + broadcast_string(world, names, other) +
+                                 ", and rank 0 " + first +
+                                 ". Add the same evaluations, with the same values in the same order, on all ranks.");
+  at::Tensor const sums = at::zeros({2 * static_cast<std::int64_t>(result.values.size())}, at::kDouble);
+  auto* const own = sums.data_ptr<double>();
+  for (std::size_t i = 0; i < result.values.size(); ++i) {
+    own[2 * i] = result.values[i].second * result.weights[i];
+    own[2 * i + 1] = result.weights[i];
+  }
+  all_reduce(world, sums);
+  for (std::size_t i = 0; i < result.values.size(); ++i) {
+    result.values[i].second = own[2 * i] / own[2 * i + 1];
+    result.weights[i] = own[2 * i + 1];
+  }
+}
+
+KEEL_BODY std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int64_t open, bool is_logged) {
+  if (world.size() == 1) return std::nullopt;
+  std::int64_t const fewest = world.combine(reduce::min{}, open * world.size() + world.rank());
+  std::int64_t const most = world.combine(reduce::max{}, open);
+  bool const is_logged_on_any = world.combine(reduce::max{}, is_logged);
+  if (fewest / world.size() == most) return std::nullopt;
+  return uneven_end{static_cast<int>(fewest % world.size()), is_logged_on_any};
+}
+
+KEEL_BODY std::uint64_t rank_seed(std::uint64_t seed, int rank) {
+  return seed + 0x9e3779b97f4a7c15ull * static_cast<std::uint64_t>(rank);
+}
+
+KEEL_BODY void seed_generators(determinism::settings by, at::DeviceType device, int rank) {
+  if (by.kind != determinism::kind::off) {
+    by.seed = rank_seed(by.seed, rank);
+    seed(by, device);
+  } else if (rank > 0) {
+    decorrelate_generators(device, rank);
+  }
+}
+
+KEEL_BODY void decorrelate_generators(at::DeviceType device, int rank) {
+  at::Tensor const now = libtorch::random_state(at::kCPU);
+  auto const* const bytes = static_cast<char const*>(now.data_ptr());
+  std::uint64_t const seed = rank_seed(XXH3_64bits(bytes, now.nbytes()), rank);
+  libtorch::seed_random(at::kCPU, seed);
+  if (device != at::kCPU) libtorch::seed_random(device, seed);
+}
+
+}  // namespace keel::detail::inline KEEL_MODE
+
+#include <keel/libtorch/detail/body_end.inc>
