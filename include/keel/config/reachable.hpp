@@ -18,13 +18,13 @@ enum class origin : unsigned char {
 
 namespace detail {
 
-/// Half of the micro-batch is still a whole number of groups, and twice the count a number.
+/// Half of the micro-batch is still a whole number of groups, or exactly half where it cuts groups, and twice the count is a number.
 constexpr bool can_halve(config const& c) {
-  long long const half = c.accumulate.micro_batch / 2;
-  bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped &&
-                      c.accumulate.micro_batch % c.objective.group == 0;
-  bool const counts = c.accumulate.count < (1LL << 62);
-  return half >= 1 && counts && (!groups || half % c.objective.group == 0);
+  long long const rows = c.accumulate.micro_batch, half = rows / 2;
+  bool const groups = c.objective.kind != objective::kind::supervised && c.objective.group > 1 && !c.data.grouped;
+  bool const cuts_groups = groups && rows % c.objective.group != 0;
+  bool const keeps_groups = !groups || (cuts_groups ? rows % 2 == 0 : half % c.objective.group == 0);
+  return half >= 1 && c.accumulate.count < (1LL << 62) && keeps_groups;
 }
 
 }  // namespace detail

@@ -33,7 +33,7 @@ class rank_requests {
   /// The exception that ends the update is one that all ranks threw, and they can go on together. True where there is one rank.
   bool is_failure_collective() const { return is_failure_collective_ || !is_shared(); }
   /// The training of this rank ends with an exception: unless all of them end by it, the collectives of the others throw `message`.
-  void abort_peers(char const* message) const noexcept {
+  virtual void abort_peers(char const* message) const noexcept {
     if (!is_failure_collective()) world_.abort(message);
   }
 

@@ -33,8 +33,8 @@ class iteration_sync final : public rank_requests {
   /// All ranks, where the run ends, and how far it came. Throws as begin().
   void end(std::int64_t iterations, bool is_inside_iteration, bool is_in_update);
 
-  /// An exception that not all ranks have ends the training of this one: the others' collectives throw its words.
-  void abort_peers(char const* message) const noexcept {
+  /// Of the message of threw(), where there is one. This rank's record has it too.
+  void abort_peers(char const* message) const noexcept override {
     if (is_failure_collective()) return;
     std::string const& own = message_.empty() ? message : message_;
     write_rank_record(world_, directory_, own);

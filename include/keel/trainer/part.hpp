@@ -7,7 +7,6 @@
 
 #include <concepts>
 #include <cstdint>
-#include <exception>
 #include <keel/core/out_of_memory.hpp>
 #include <keel/shard/replicas.hpp>
 #include <keel/trainer/run.hpp>
@@ -192,11 +191,11 @@ class part final : public detail::run_part, private step_observer, private detai
   }
   void observe(event::layers_measured const& event) override { hooks_(event); }
   void observe(event::out_of_memory const& event) override {
-    loop_.observe(event);
+    loop_.observe(*this, event);
     hooks_(event);
   }
   void observe(event::rung_released const& event) override {
-    loop_.observe(event);
+    loop_.observe(*this, event);
     hooks_(event);
   }
   void observe(event::update_end const& event) override {

@@ -80,9 +80,10 @@ class parts_loop final : public run_loop, private phase_listener {
   void record_change(run_part const& one, config const& before, config const& now) {
     log_.numbers_changed(models().updates(), before, now, one.name());
   }
-  void observe(run_part const& one, event::incident const& event) { record_incident(event, one, boundary_cursor_); }
-  void observe(event::out_of_memory const& event);
-  void observe(event::rung_released const& event) { log_.rung_released(event); }
+  // The record counts the updates of the run.
+  void observe(run_part const& one, event::incident const& event);
+  void observe(run_part const& one, event::out_of_memory const& event);
+  void observe(run_part const& one, event::rung_released const& event);
   /// Of the clocks of the parts.
   phase_listener& parts_phase_listener() { return *this; }
 

@@ -6,8 +6,8 @@
 #include <c10/util/ScopeExit.h>
 
 #include <cmath>
-#include <keel/collective/broadcast_string.hpp>
 #include <keel/core/error.hpp>
+#include <keel/core/out_of_memory.hpp>
 #include <keel/metrics/metric.hpp>
 #include <keel/trainer/parts_loop.hpp>
 #include <limits>
@@ -29,6 +29,7 @@ KEEL_BODY void parts_loop::guard(c10::function_ref<void()> call, bool ends_run) 
     call();
   } catch (std::exception const& thrown) {
     last_error_ = first_line(thrown);
+    ranks_.threw(ranks_.is_failure_collective(), last_error_.c_str());
     ranks_.abort_peers(last_error_.c_str());
     if (ends_run && begun_) fail(thrown, true);
     throw;
@@ -44,6 +45,7 @@ KEEL_BODY parts_loop::walk::~walk() {
 
 KEEL_BODY void parts_loop::walk::begin() {
   of_.begin();
+  of_.of_.phases.enter(run_phase::data);
   of_.watch_.begin(of_.models().updates());
 }
 
@@ -264,6 +266,7 @@ KEEL_BODY outcome parts_loop::finish() {
                                              : outcome(result::finished{models().updates()});
         // What was left in the middle is not saved: a resume takes that batch again.
         end_run(*ended, true, !in_iteration_);
+        in_iteration_ = false;
       },
       true);
   return *ended;
@@ -286,7 +289,6 @@ KEEL_BODY void parts_loop::drop_open_update() {
 
 KEEL_BODY void parts_loop::clear_stop_requests() {
   run_loop::clear_stop_requests();
-  in_iteration_ = false;
   if (final_signal_listener_) static_cast<void>(final_signal_listener_->received());
   final_signal_listener_.reset();
 }
@@ -305,6 +307,9 @@ KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
     models().remove_unfinished(one);
     throw;
   }
+  if (!begun_) return;
+  progress_.record.alarms.set_warmup(models().warmup_updates());
+  observer_.begin();
 }
 
 /// The gradients of open updates of other parts than `one`, out of their parameters for as long as it lives.
@@ -346,9 +351,26 @@ KEEL_BODY void parts_loop::update(run_part& one, c10::function_ref<void()> call)
   }
 }
 
-KEEL_BODY void parts_loop::observe(event::out_of_memory const& event) {
-  log_.out_of_memory(event);
-  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+KEEL_BODY void parts_loop::observe(run_part const& one, event::incident const& event) {
+  // The run's checkpoint has no update that a device still decides; what that one throws is not the incident's.
+  for (run_part const* const other : models().all()) {
+    if (other != &one) other->step().settle();
+  }
+  event::incident of_run = event;
+  of_run.update = models().updates();
+  record_incident(of_run, one, boundary_cursor_);
+}
+
+KEEL_BODY void parts_loop::observe(run_part const& one, event::out_of_memory const& event) {
+  event::out_of_memory of_run = event;
+  of_run.update = models().updates();
+  record_out_of_memory(of_run, one.name());
+}
+
+KEEL_BODY void parts_loop::observe(run_part const& one, event::rung_released const& event) {
+  event::rung_released of_run = event;
+  of_run.update = models().updates();
+  log_.rung_released(of_run, one.name());
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

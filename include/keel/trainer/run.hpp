@@ -273,7 +273,7 @@ class run {
       template <class Batch>
       step_outcome operator()(Batch&& batch) const {
         auto& taken = to.batch_.emplace(std::forward<Batch>(batch));
-        if constexpr (countable_batch<value_type>) to.run_.loop_.look_at([&] { return contents_of(taken); });
+        to.run_.loop_.look_at([&] { return contents_of(taken); });
         return result::accumulated{0, 1};
       }
     };
@@ -281,10 +281,10 @@ class run {
     run& run_;
     Batches batches_;
     std::int64_t epochs_;
-    detail::parts_loop::walk walk_;
     take_batch take_{*this};
     std::optional<detail::training_data_of<source, take_batch>> data_;
     std::optional<value_type> batch_;
+    detail::parts_loop::walk walk_;  ///< last: the other ranks learn of an exception before the source ends
   };
 
   class counted_loop {

@@ -143,14 +143,15 @@ class run_log {
   /// For each checkpoint that is damaged and skipped.
   void damaged(std::int64_t update, std::string const& message);
 
-  void rung_released(event::rung_released const& event);
+  /// `part`: of a run of several models; else empty, as below.
+  void rung_released(event::rung_released const& event, std::string const& part = {});
 
   /// What an update took of memory; says once where that grows.
   void memory(std::int64_t update, memory::usage const& of);
   memory::timeline const& timeline() const { return timeline_; }
   memory::timeline& timeline() { return timeline_; }
 
-  void out_of_memory(event::out_of_memory const& event);
+  void out_of_memory(event::out_of_memory const& event, std::string const& part);
 
   /// An update that is not finite was looked into; `path`: where its files are, or empty.
   void incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path, std::uint64_t bytes);

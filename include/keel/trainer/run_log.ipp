@@ -382,9 +382,15 @@ KEEL_BODY void run_log::damaged(std::int64_t update, std::string const& message)
   directory_->event("damaged", update, {{"message", message}});
 }
 
-KEEL_BODY void run_log::rung_released(event::rung_released const& event) {
-  console_.notice("memory is enough in update " + std::to_string(event.update + 1) + ": released " + event.rung);
-  if (directory_) directory_->event("rung_released", event.update, {{"rung", event.rung}, {"pieces", event.pieces}});
+inline std::string of_part(std::string const& part) { return part.empty() ? "" : " of the part " + part; }
+
+KEEL_BODY void run_log::rung_released(event::rung_released const& event, std::string const& part) {
+  console_.notice("memory is enough in update " + std::to_string(event.update + 1) + of_part(part) + ": released " +
+                  event.rung);
+  if (!directory_) return;
+  nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}};
+  if (!part.empty()) details["part"] = part;
+  directory_->event("rung_released", event.update, details);
 }
 
 KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
@@ -398,9 +404,9 @@ KEEL_BODY void run_log::memory(std::int64_t update, memory::usage const& of) {
   if (directory_) directory_->event("memory_grows", update, {{"how", message}});
 }
 
-KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event) {
+KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event, std::string const& part) {
   if (event.rung != keel::to_string(oom::rung_kind::give_up)) ++record_.rungs;
-  std::string const update = "update " + std::to_string(event.update + 1);
+  std::string const update = "update " + std::to_string(event.update + 1) + of_part(part);
   bool const gives_up = event.rung == keel::to_string(oom::rung_kind::give_up);
   bool const cuts = event.rung == keel::to_string(oom::rung_kind::halve_micro_batch);
   console_.notice((event.slow ? "before " + update + ", " + event.message : "out of memory in " + update) + ": " +
@@ -409,6 +415,7 @@ KEEL_BODY void run_log::out_of_memory(event::out_of_memory const& event) {
   if (!directory_) return;
   nlohmann::ordered_json details = {{"rung", event.rung}, {"pieces", event.pieces}, {"message", event.message}};
   if (event.where) details["memory"] = describe_shortage(*event.where);
+  if (!part.empty()) details["part"] = part;
   directory_->event("rung", event.update, details);
 }
 
@@ -436,10 +443,12 @@ KEEL_BODY void run_log::incident(std::int64_t update, nlohmann::ordered_json con
                                  std::uint64_t bytes) {
   std::string const message = description["words"].get<std::string>();
   console_.notice(description["why"].get<std::string>() + " at update " + std::to_string(update + 1) + ": " + message +
-                  (path.empty() ? "" : "; run.replay(\"" + path + "\", loss_of) shows it again"));
+                  (path.empty()                   ? ""
+                   : description.contains("part") ? "; the run before this update is in " + path
+                                                  : "; run.replay(\"" + path + "\", loss_of) shows it again"));
   if (!directory_) return;
   nlohmann::ordered_json details;
-  for (char const* const key : {"attempt", "why", "where", "origin", "words"}) {
+  for (char const* const key : {"attempt", "part", "why", "where", "origin", "words"}) {
     if (description.contains(key)) details[key] = description[key];
   }
   if (!path.empty()) details["path"] = path;

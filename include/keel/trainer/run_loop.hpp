@@ -109,13 +109,16 @@ class run_loop {
   void close_epoch();
   /// `late`: the update after it is open; `warns`: a skipped one is on the console.
   void record_update(event::update_end const& event, bool late, bool warns);
+  /// `part`: the name of the model, where there are several.
+  void record_out_of_memory(event::out_of_memory const& event, std::string const& part = {});
   void record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at);
   /// `saves_end`: it is a boundary, which can be saved.
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// What asked this loop to end does not ask the next one.
   virtual void clear_stop_requests();
-  /// In the handler of the exception by which the run ends: what can still be written down is. `of_all`: all ranks have it.
-  void fail(std::exception const& thrown, bool of_all = false);
+  /// In the handler of the exception by which the run ends: what can still be written down is. `all_know`: no other rank is to learn
+  /// it.
+  void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;
   hooks hooks_;

@@ -3,7 +3,6 @@
 
 #include <keel/libtorch/ivalue_first.hpp>
 
-#include <algorithm>
 #include <chrono>
 #include <keel/attention/attention.hpp>
 #include <keel/collective/agreed.hpp>
@@ -45,7 +44,9 @@ KEEL_BODY run_loop::run_loop(loop_parts const& of, run_alarms const& alarms)
 }
 
 KEEL_BODY run_loop::~run_loop() {
-  if (begun_ && std::uncaught_exceptions() > unwinding_) log_.record_exception_exit(models().updates(), last_error_);
+  if (!begun_ || std::uncaught_exceptions() == unwinding_) return;
+  observer_.end();
+  log_.record_exception_exit(models().updates(), last_error_);
 }
 
 KEEL_BODY bool run_loop::begin_run() {
@@ -54,7 +55,9 @@ KEEL_BODY bool run_loop::begin_run() {
   auto const& world = of_.ranks.world();
   // A second loop of one run goes on; only the first of a run that was not resumed begins it.
   if (!resumed && progress_.record.attempts == 0) {
-    seed_generators(recipe().determinism, models().device().type(), world.rank());
+    // The generator of the models' device, which a run without models does not know; to a recipe without a seed it is nothing.
+    bool const needs_device = is_seeded(recipe().determinism) || !models().all().empty();
+    seed_generators(recipe().determinism, needs_device ? models().parameters().device : at::kCPU, world.rank());
     log_.begin(recipe());
     if (!was_seeded_ && world.rank() == 0) log_.not_seeded(models().updates());
   }
@@ -177,6 +180,11 @@ KEEL_BODY void run_loop::record_update(event::update_end const& event, bool late
   if (auto const words = log_.take_slowdown(); !words.empty()) observer_.symptom(words);
 }
 
+KEEL_BODY void run_loop::record_out_of_memory(event::out_of_memory const& event, std::string const& part) {
+  log_.out_of_memory(event, part);
+  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+}
+
 KEEL_BODY void run_loop::record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at) {
   observer_.incident(event, part, checkpoints_, began_at, progress_.record.attempts);
 }
@@ -220,8 +228,8 @@ KEEL_BODY void run_loop::clear_stop_requests() {
   of_.ranks.clear_requests();
 }
 
-KEEL_BODY void run_loop::fail(std::exception const& thrown, bool of_all) {
-  if (!of_all) of_.ranks.abort_peers(first_line(thrown).c_str());
+KEEL_BODY void run_loop::fail(std::exception const& thrown, bool all_know) {
+  if (!all_know) of_.ranks.abort_peers(first_line(thrown).c_str());
   observer_.failing(thrown, evaluator_.is_inside());
   drop_open_update();
   begun_ = false;

@@ -41,7 +41,7 @@ class run_observer {
   run_observer& operator=(run_observer const&) = delete;
   ~run_observer();
 
-  /// The run begins; its models are there.
+  /// The run begins, or has one more model.
   void begin();
   /// Describes a run of one model in its record: the first update, or the first after a resume, is next.
   void describe_begin(bool resumed);
@@ -100,7 +100,10 @@ class run_observer {
   double operations_per_token_ = 0.0;
   double peak_ = 0.0;
   std::unique_ptr<nlohmann::ordered_json> failure_;
-  std::optional<gpu_monitor> gpu_;  ///< once the run has begun
+  c10::Device device_{c10::kCPU};
+  std::optional<gpu_monitor> gpu_;                ///< once the run has begun
+  std::optional<std::int64_t> kept_attempt_;      ///< of the last incident whose files were written
+  std::optional<std::int64_t> profiled_attempt_;  ///< the last that profiles were asked about
   run_profiles profiles_;
 };
 

@@ -44,8 +44,10 @@ KEEL_BODY run_observer::run_observer(config const& recipe, trained_models& model
 KEEL_BODY run_observer::~run_observer() = default;
 
 KEEL_BODY void run_observer::begin() {
-  if (!gpu_) gpu_.emplace(models_.device());
-  profiles_.use(models_.device());
+  c10::Device const device = models_.device();
+  if (!gpu_ || device != device_) gpu_.emplace(device);
+  device_ = device;
+  profiles_.use(device);
 }
 
 KEEL_BODY void run_observer::describe_begin(bool resumed) {
@@ -132,20 +134,23 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
   description["epoch"] = began_at.epoch;
   description["position"] = began_at.position;
   written_incident written;
-  if (recipe_.incident.kind == keel::incident::kind::keep) {
+  // An iteration of several models is one attempt; what is kept of it is its first incident.
+  bool const is_kept = part.has_name() && kept_attempt_ == attempts;
+  if (recipe_.incident.kind == keel::incident::kind::keep && !is_kept) {
     auto const& began_with = event.began_with.micro_batches;
     try {
       random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
-      // A share of the moments is of no use to a replay, which makes no update.
-      if (part.step().ranks().shards() != nullptr) {
-        content.optimizer.clear();
-        for (run_part const* const one : models_.all())
-          content.state[nlohmann::json::json_pointer(places_of(one->name()).optimizer + "/state")] = nlohmann::json::object();
+      // A shard of the moments is of no use to a replay, which makes no update.
+      for (trained_optimizer const& one : models_.trained()) {
+        if (one.shards == nullptr) continue;
+        std::erase_if(content.optimizer, [&](auto const& entry) { return entry.first.starts_with(one.prefix()); });
+        content.state[nlohmann::json::json_pointer(places_of(one.name).optimizer + "/state")] = nlohmann::json::object();
       }
       add_incident(content, event, description);
       written =
           write_incident(directory_->files(), directory_->root(), attempts + 1, recipe_.incident.most, content, description);
+      kept_attempt_ = attempts;
       if (!written.removal_failure.empty())
         log_.notice("warning: an older incident was not removed: " + written.removal_failure);
     } catch (std::exception const& thrown) {
@@ -157,7 +162,8 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
 }
 
 KEEL_BODY void run_observer::before_update(std::int64_t attempt) {
-  if (recipe_.profile.kind == profile::kind::off) return;
+  // An iteration of several models in which none was updated is no attempt.
+  if (recipe_.profile.kind == profile::kind::off || std::exchange(profiled_attempt_, attempt) == attempt) return;
   profiles_.before_update(models_.updates(), attempt, phases_);
   report_written_profiles();
 }

@@ -304,8 +304,7 @@ KEEL_BODY void trainer_loop::observe(event::layers_measured const& event) {
   hooks_(event);
 }
 KEEL_BODY void trainer_loop::observe(event::out_of_memory const& event) {
-  log_.out_of_memory(event);
-  observer_.symptom(event.slow ? "the allocator lost time" : "memory ran out");
+  record_out_of_memory(event);
   hooks_(event);
 }
 KEEL_BODY void trainer_loop::observe(event::rung_released const& event) {
