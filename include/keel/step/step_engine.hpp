@@ -36,30 +36,30 @@ class step_engine : public manual_backward_host {
   step_engine(step_engine const&) = delete;
   step_engine& operator=(step_engine const&) = delete;
 
-  /// Applies the last, partial accumulation, weighted by what it holds; nothing if there is none. Of several ranks all call it, and
-  /// it is dropped where one of them has none.
+  /// Applies the last, partial accumulation, normalized by its actual weight, and waits for an update that is pending on a device. Returns
+  /// nullopt if there is neither. Collective: if any rank has no open update, all ranks discard theirs.
   std::optional<step_outcome> flush();
   /// Drops an open update; nothing of it was or will be applied.
   void drop_update();
   /// Waits for an update that is under way on a device; throws as its call would have.
   std::optional<step_outcome> settle();
 
-  /// Trains more of the model's parameters from here on, as a group of the optimizer with this rate, which a schedule multiplies: they
-  /// require grad, and a checkpoint knows them. Those that are trained already stay as they are. Throws error: E12 inside an update, E11 for
-  /// a tensor that is not the model's.
+  /// Unfreezes these parameters: sets requires_grad and adds them to the optimizer as a new parameter group with base learning rate `rate`,
+  /// which a schedule scales. Checkpoints save the group. Parameters that are already trained are ignored. Throws error: E12 during an open
+  /// update, E11 for a tensor that is not a parameter of the model.
   void unfreeze(std::vector<at::Tensor> const& which, double rate);
   /// The reverse for the optimizer's last group, as a rollback to before it needs; false where no group was unfrozen.
   bool refreeze_last_group();
 
   /// In the place of the observer that it was built with; outlives this.
   void set_observer(step_observer& observer) { parts_.observer = &observer; }
-  /// Tells the observer what was found in layers, and waits for what is on its way.
+  /// Passes pending layer statistics to the observer; waits for those that a device still computes.
   void flush_layer_metrics() { show_layers(true); }
-  /// State of the program that an update which does not take place leaves as it was; it outlives the step.
+  /// Registers user state to restore when an update is skipped, retried or discarded. It must outlive the step.
   void restore_on_skip(program_state& state) { parts_.pass.restore_on_skip(state); }
-  /// Another model that loss functions run through, whose buffers an update that does not take place leaves as they were too.
+  /// Also restores the buffers of this model, which loss functions run through. It must live until forget().
   void restore_on_skip(torch::nn::Module& other);
-  /// That model may be gone from here on.
+  /// Stops restoring the buffers of `other`, which may be destroyed afterwards.
   void forget(torch::nn::Module& other);
 
   /// Of the update that is being accumulated.
@@ -146,7 +146,8 @@ class step_engine : public manual_backward_host {
   step_outcome drop_on_exception(c10::function_ref<step_outcome()> run);
   /// Takes one micro-batch, whose type the front has checked.
   step_outcome accumulate(any_micro_batch& batch);
-  /// `run` throws for a batch that cannot be trained on. On one rank an open update goes on with the next batch; of several all drop theirs.
+  /// Validates a batch: `run` throws for one that cannot be trained on. On a single rank the open update then stays open for the next
+  /// batch; with several ranks all of them discard theirs.
   void check(c10::function_ref<void()> run);
   /// What the rules know of this step.
   recipe_context& context() { return parts_.context; }
@@ -171,8 +172,8 @@ class step_engine : public manual_backward_host {
   void relieve_allocator();
   /// Where no rung is left the run goes on as slowly as it did.
   void take_rung_for_slow_allocator();
-  /// Runs what is left of the update's micro-batches, and closes a `complete` update. Until the optimizer steps all
-  /// of it may begin again on the next rung.
+  /// Runs the remaining micro-batches and, if `complete`, finishes the update. If memory runs out before the optimizer step, the whole
+  /// update is retried on the next rung.
   step_outcome advance(bool complete, c10::function_ref<void()> run_rest);
   /// What ends the update, if anything does before it is decided.
   std::optional<step_outcome> attempt_update(bool complete, c10::function_ref<void()> attempt);
