@@ -150,7 +150,7 @@ class group_transport final : public transport, public store_provider {
   }
   void abort(std::string const& why) noexcept override {
     try {
-      // Whom another rank's end has brought here does not say that it was the first.
+      // If another rank aborted first, its reason is kept.
       if (!broken_.message.empty()) return;
       broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
       store_failure_message(store_, rank_, why);
@@ -167,7 +167,7 @@ class group_transport final : public transport, public store_provider {
     try {
       return one->isCompleted();
     } catch (std::exception const&) {
-      // As of a device that has failed: it is not, and what waits for it says why.
+      // isCompleted() throws after a device error. It counts as not completed; wait() rethrows the error.
       return false;
     }
   }
