@@ -300,8 +300,9 @@ class group_transport final : public transport, public store_provider {
 namespace keel::inline KEEL_MODE {
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
-/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why, and
-/// a trainer with keel::timeout::heartbeat, which leaves its signs there, throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
+/// `store`: where a rank that fails publishes its reason for the others; without one they see that it is gone, but not why, and a trainer
+/// with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed:
+/// create the group while SIGPIPE is blocked, as keel::join does.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {

@@ -11,8 +11,8 @@
 //     keel::outcome result = run.finish();
 //
 // Any order and number of updates a part. What belongs to all of it happens between two iterations, when no part has an update open:
-// the record's line, evaluations, checkpoints, signals, rollbacks. An update of the run, by which its cadences count, is an iteration in
-// which a part applied something, or as many iterations as accumulation takes. A skipped update of a part leaves the buffers of all parts'
+// the record's line, evaluations, checkpoints, signals, rollbacks. A run-level update is an iteration in which at
+// least one part applied an update; with accumulation it spans several iterations. Cadences count run-level updates. A skipped update of a part leaves the buffers of all parts'
 // models as they were, and the registered state; so a part whose loss runs through another's batch norm leaves no NaN in it.
 // On several ranks the run's recipe and those of its parts have keel::shard::replicate, or of a part keel::shard::zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
@@ -116,9 +116,9 @@ class run {
   /// error (E12) without a number.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
-  /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. What a part has accumulated for an update that
-  /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
-  /// was saved before is. Throws what a save throws.
+  /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards partial accumulations: their
+  /// batches are replayed after a resume, unless flush() applied them. If other parts made updates meanwhile, no checkpoint is written here,
+  /// and the last one counts. Throws what a save throws.
   outcome finish() { return loop_.finish(); }
   /// Ends the loop at the next boundary, and the loops after it before they begin; from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }

@@ -49,8 +49,8 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
     if (found == owners.end()) continue;
     throw error("E11", "the parts " + one.name() + " and " + found->second.substr(0, found->second.find(' ')) +
                            " of this run share a parameter, which " + one.name() + " has as " + list.names[i] +
-                           ": each update of the one would be undone by the moments of the other. Give it to one of their "
-                           "optimizers, or say keel::after(..) where the one trains when the other has ended.");
+                           ": their optimizers would overwrite each other's updates. Give the parameter to one of them, or use "
+                           "keel::after(..) if they train one after the other.");
   }
   for (run_part* const other : all_) {
     if (&other->step().model() == &one.step().model()) continue;
@@ -95,10 +95,9 @@ KEEL_BODY void trained_models::require_unowned(run_part const& wanted_by, std::v
       bool const is_wanted =
           std::any_of(which.begin(), which.end(), [&](at::Tensor const& one) { return one.is_same(list.tensors[i]); });
       if (is_wanted)
-        throw error(
-            "E11",
-            "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " + other->name() +
-                " trains: each update of the one would be undone by the moments of the other. Unfreeze it in one of them.");
+        throw error("E11", "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " +
+                               other->name() +
+                               " trains: their optimizers would overwrite each other's updates. Unfreeze it in one of them.");
     }
   }
 }
