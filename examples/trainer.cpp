@@ -27,7 +27,7 @@ int main() {
   std::vector<at::Tensor> const batches = at::randn({6400, 8}).split(64);   // or a loader, or a function of the epoch
   auto const loss_of = [&](at::Tensor const& x) { return at::mse_loss(model->forward(x), x.sin().sum(1, true)); };
 
-  keel::outcome const result = run.fit(batches, loss_of);   // resumes by itself if runs/trainer holds a checkpoint
+  keel::outcome const result = run.fit(batches, loss_of);   // resumes automatically if runs/trainer contains a checkpoint
   return result.finished() ? 0 : 1;
 }
 // [trainer]

@@ -164,7 +164,7 @@ TEST_CASE("grace_shorter_than_a_save: said once, after the save that shows it an
   std::string const events = read_file(directory / "short/events.jsonl");
   CHECK(events.find("\"grace_too_short\",\"update\":2") != std::string::npos);
   CHECK(events.find("grace_too_short", events.find("grace_too_short") + 1) == std::string::npos);
-  CHECK(events.find("a signal leaves 60 s, and an update with its save takes 70") != std::string::npos);
+  CHECK(events.find("the grace period after a signal is 60 s, but an update and its checkpoint take 70") != std::string::npos);
 }
 
 TEST_CASE("the best by training loss is the save with the lowest mean since the one before, and stays") {

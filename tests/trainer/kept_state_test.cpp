@@ -99,7 +99,7 @@ TEST_CASE("registered state that one side lacks is rejected by name, and so is o
         }).find("[E12] the state a is registered already") == 0);
   keel::trainer<recipe> run{model, optimizer, quiet({.run_directory = directory / "other", .updates = 12})};
   run.fit(one_an_epoch, mean_squared_error(model));
-  CHECK(refusal([&] { run.register_state("late", lessons); }).find("[E12] the state late comes too late") == 0);
+  CHECK(refusal([&] { run.register_state("late", lessons); }).find("[E12] cannot register state late: the run has already started") == 0);
 }
 
 TEST_CASE("a parameter that was frozen and is not, or the other way about, is rejected by name") {

@@ -142,7 +142,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
     auto const words = words_of([&] {
       for ([[maybe_unused]] std::int64_t const i : run.iterations(24)) of_first.update(batch, mean_squared_error(first.model));
     });
-    CHECK(has(words, "holds the part second, made in the middle of its run"));
+    CHECK(has(words, "contains the part second, which was added during the original run"));
     CHECK(run.cursor().consumed == 17);
   }
   {
@@ -154,7 +154,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
     // What waits is in a save that comes before it is made.
     run.save();
     CHECK(has(words_of([&] { keel::part<skipping_two>(run, "second", *second.model, second.optimizer); }),
-              "part second, is of another recipe: accumulate was 1 and is 2"));
+              "part second, was saved with another recipe: accumulate was 1 and is 2"));
     torch::optim::SGD other(second.model->parameters(), 0.1);
     CHECK(has(words_of([&] { keel::part<skipping>(run, "second", *second.model, other); }), "[E04]"));
     CHECK(has(words_of([&] {
@@ -168,7 +168,7 @@ TEST_CASE("a late part that is not made again, is another, or is gone is an erro
                 for ([[maybe_unused]] std::int64_t const i : run.iterations(24))
                   of_first.update(batch, mean_squared_error(first.model));
               }),
-              "holds the part second"));
+              "contains the part second"));
   }
   CHECK(same_bits(whole, grow(directory / "run", 24)));
   {

@@ -93,7 +93,7 @@ TEST_CASE("the same signal after five seconds ends the process at once, and says
             std::raise(SIGTERM);
           });
         }, directory / "words") == -SIGTERM);
-  CHECK(read_file(directory / "words").find("a second signal ends this run at once") != std::string::npos);
+  CHECK(read_file(directory / "words").find("second signal: exiting immediately") != std::string::npos);
 }
 
 TEST_CASE("SIGUSR2 before fit does not kill, and is a checkpoint after the first update") {

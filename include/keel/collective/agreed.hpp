@@ -66,8 +66,8 @@ class agreed {
   Value value_;
 };
 
-/// First agreed and then looked at: all ranks hold the same number, so all of them find the same. The other way about a rank
-/// with a NaN would leave the others waiting.
+/// Checks after the all-reduce whether the number is finite, so that all ranks take the same branch. If each checked before it, a rank with
+/// a NaN would leave the others blocked.
 template <std::floating_point Number>
 std::optional<agreed<finite<Number>>> as_finite(agreed<Number> const& number) {
   auto const looked_at = as_finite(number.value());

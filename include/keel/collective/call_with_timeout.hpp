@@ -1,5 +1,4 @@
-// A question that may never be answered: a store may be served by a rank that is stopped, and a TCPStore then waits forever, whatever
-// timeout it has.
+// Runs a blocking store request with a deadline: a TCPStore ignores its timeout while the process that serves it is stopped.
 #pragma once
 
 #include <chrono>
@@ -13,8 +12,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What `ask` returns within the time, and as long as `gives_up` is false; what it throws is thrown. Without an answer the thread that asks
-/// is left behind, and holds what it works with: `ask` owns all of that.
+/// Returns the result of `ask`, or nullopt after `within` or as soon as `gives_up()` returns true; rethrows the exceptions of `ask`. It runs
+/// in a detached thread, which may outlive this call, so `ask` must own everything it uses.
 template <class Answer>
 std::optional<Answer> call_with_timeout(std::chrono::milliseconds within, std::function<Answer()> const& ask,
                                         std::function<bool()> const& gives_up = {}) {
@@ -24,7 +23,7 @@ std::optional<Answer> call_with_timeout(std::chrono::milliseconds within, std::f
     try {
       found->set_value(ask());
     } catch (...) {
-      // Goes to who asks, if it still waits.
+      // Rethrown by the caller, if it still waits.
       found->set_exception(std::current_exception());
     }
   }).detach();

@@ -115,7 +115,12 @@ inline std::string list_ranks(c10d::Store& store, launch const& how, int first, 
   return all;
 }
 
-/// Until every rank has said that it is here. Throws world_error (E24).
+/// "1, 2" as "ranks 1, 2".
+inline std::string name_ranks(std::string const& list) {
+  return (list.find(',') == std::string::npos ? "rank " : "ranks ") + list;
+}
+
+/// Blocks until every rank has joined. Throws world_error (E24).
 inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chrono::milliseconds timeout) {
   auto const key = [](int rank) { return "here/" + std::to_string(rank); };
   std::string const local = world_signature(how);
@@ -134,7 +139,7 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
       while (!store.check({key(rank)})) {
         if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
         notice.poll([&] {
-          return "for the ranks " + list_ranks(store, how, rank, false) + "; here are " + list_ranks(store, how, rank, true) +
+          return "for " + name_ranks(list_ranks(store, how, rank, false)) + "; joined: " + list_ranks(store, how, rank, true) +
                  ".";
         });
         std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -142,28 +147,27 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
       bytes = store.get(key(rank));
     } catch (std::exception const&) {
       throw world_error(
-          "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " waited " +
+          "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + ": " +
+                     name_ranks(list_ranks(store, how, rank, false)) + " did not join at " + how.address + ":" +
+                     std::to_string(how.port) + " within " +
                      std::to_string(
                          std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - began).count()) +
-                     " s at " + how.address + ":" + std::to_string(how.port) + " for the ranks " +
-                     list_ranks(store, how, rank, false) +
-                     ", which did not come. Look at what they said, and start all of them again.");
+                     " s. Check their output, then restart all ranks.");
     }
     std::string const remote(bytes.begin(), bytes.end());
     if (remote != local) {
       wait_until_mismatch_is_read(store, how);
-      throw world_error("E24", "rank " + std::to_string(how.rank) + " is of " + local + ", and rank " + std::to_string(rank) +
-                                   " of " + remote + ". Start the same program for all ranks.");
+      throw world_error("E24", "rank " + std::to_string(how.rank) + " (" + local + ") and rank " + std::to_string(rank) + " (" +
+                                   remote + ") do not match. Start the same program on all ranks.");
     }
   }
 }
 
 [[noreturn]] inline void throw_store_timeout(launch const& how, std::chrono::milliseconds timeout) {
   throw world_error(
-      "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + " has had no answer at " + how.address +
-                 ":" + std::to_string(how.port) + " for " + std::to_string(timeout.count() / 1000) +
-                 " s, where rank 0, or the launcher, serves the store by which ranks meet: that process is stopped or "
-                 "hangs, or the network is. Look at it, and start all ranks again.");
+      "E24", "rank " + std::to_string(how.rank) + " of " + std::to_string(how.size) + ": the rendezvous store at " +
+                 how.address + ":" + std::to_string(how.port) + ", which rank 0 or the launcher serves, did not respond for " +
+                 std::to_string(timeout.count() / 1000) + " s. Check that process and the network, then restart all ranks.");
 }
 
 /// What `ask` comes to. Throws world_error (E24) where the store does not answer within the timeout.
@@ -303,8 +307,7 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
   if (how.address.empty())
     throw world_error(
         "E24", how.by + " started " + std::to_string(how.size) +
-                   " ranks and does not say where they meet. Set MASTER_ADDR to the machine of rank 0, and MASTER_PORT to a "
-                   "free port there.");
+                   " ranks, but MASTER_ADDR is not set. Set it to the host of rank 0, and MASTER_PORT to a free port there.");
   detail::sigpipe_blocker const in_new_threads;
   auto const place = how.address + ":" + std::to_string(how.port);
   using any_store = c10::intrusive_ptr<c10d::Store>;

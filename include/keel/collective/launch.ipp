@@ -75,10 +75,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
     if (!from.has(words.size)) {
       // RANK alone is what a program may have for itself, as SLURM_PROCID is of every batch script.
       if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
-        throw world_error(
-            "E24",
-            "RANK is set and WORLD_SIZE is not: this rank does not know how many there are. Set WORLD_SIZE, or start "
-            "the program by torchrun.");
+        throw world_error("E24", "RANK is set but WORLD_SIZE is not. Set both, or start the program with torchrun.");
       continue;
     }
     bool const starts_others = &words == &srun && first != nullptr && (first != &environment || from.has(first->local_rank));
@@ -86,8 +83,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
     int const size = from.number(words.size, 1);
     if (!from.has(words.rank) && size == 1) continue;
     if (!from.has(words.rank))
-      throw world_error("E24", std::string(words.size) + " is " + std::to_string(size) + " and " + words.rank +
-                                   " is not set: which of them is this? Set it, or start the program by its launcher.");
+      throw world_error("E24", std::string(words.size) + " is " + std::to_string(size) + " but " + words.rank +
+                                   " is not set. Set it, or start the program with its launcher.");
     int const rank = from.number(words.rank, 0);
     if (rank >= size)
       throw world_error("E24", std::string(words.rank) + " is " + std::to_string(rank) + " and " + words.size + " " +
@@ -106,8 +103,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
     throw world_error(
         "E24", std::string(is_size ? first->size : first->rank) + " is " + std::to_string(is_size ? found.size : found.rank) +
                    " and " + (is_size ? words.size : words.rank) + " is " + std::to_string(is_size ? size : rank) +
-                   ": two launchers speak of this process, and not of the same ranks. Unset what the one that did not "
-                   "start it has left.");
+                   ": conflicting launcher variables. Unset those of the launcher that did not start this process.");
   }
   found.address = from.text("MASTER_ADDR");
   if (from.has("MASTER_PORT")) found.port = from.number("MASTER_PORT", 1, 65535);

@@ -150,7 +150,7 @@ class group_transport final : public transport, public store_provider {
   }
   void abort(std::string const& why) noexcept override {
     try {
-      // Whom another rank's end has brought here does not say that it was the first.
+      // If another rank aborted first, its reason is kept.
       if (!broken_.message.empty()) return;
       broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
       store_failure_message(store_, rank_, why);
@@ -167,7 +167,7 @@ class group_transport final : public transport, public store_provider {
     try {
       return one->isCompleted();
     } catch (std::exception const&) {
-      // As of a device that has failed: it is not, and what waits for it says why.
+      // isCompleted() throws after a device error. It counts as not completed; wait() rethrows the error.
       return false;
     }
   }
@@ -300,8 +300,9 @@ class group_transport final : public transport, public store_provider {
 namespace keel::inline KEEL_MODE {
 
 /// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
-/// `store`: where a rank that ends leaves its reason for the others; without one they know that it is gone, and not why, and
-/// a trainer with keel::timeout::heartbeat, which leaves its signs there, throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed: make it, as keel::join does, while SIGPIPE is blocked.
+/// `store`: where a rank that fails publishes its reason for the others; without one they see that it is gone, but not why, and a trainer
+/// with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed:
+/// create the group while SIGPIPE is blocked, as keel::join does.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {

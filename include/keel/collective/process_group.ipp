@@ -157,7 +157,7 @@ inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int 
     std::string const otherwise = find_divergent_call(said[static_cast<std::size_t>(one)], local);
     if (!otherwise.empty()) return {true, "rank " + std::to_string(one) + " is at " + otherwise};
   }
-  return {false, "all ranks are there, and the network between them, or one that was too late, is the reason"};
+  return {false, "all ranks are alive: the network between them failed, or a rank was too late"};
 }
 
 KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collective const& failed,
@@ -189,7 +189,7 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
     found.message = "the store is gone, which rank 0 serves where no launcher does: rank 0 is gone or hanging";
   }
   found.message = "rank " + std::to_string(rank) + " of " + std::to_string(size) + " cannot complete " + describe_call(failed) +
-                  ": " + found.message + " (" + reason + "). Look at what that rank said last, and start all of them again.";
+                  ": " + found.message + " (" + reason + "). Check the last output of that rank, then restart all ranks.";
   return found;
 }
 

@@ -1,4 +1,4 @@
-// The last collectives of a world, for whoever asks where a rank was when it hung or ended: what a flight recorder is for an aircraft.
+// A ring buffer of the last collectives of a world, for diagnosis after a rank hung or ended (compare NCCL's flight recorder).
 #pragma once
 
 #include <array>

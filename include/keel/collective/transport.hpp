@@ -75,8 +75,9 @@ class transport {
   virtual void abort(std::string const& why) noexcept = 0;
   /// The same from another thread, in the last moment of a process whose own one hangs: leaves the words, and nothing else.
   virtual void post_abort_message(std::string const& /*why*/) noexcept {}
-  /// From another thread: leaves this number for the others, and returns theirs, in the order of the ranks; -1: it has left none;
-  /// heartbeat_not_polled: enough others look at that rank. Empty: ranks of this transport leave none. Nothing where the numbers cannot be had within a second. Throws nothing of other ranks.
+  /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. -1: none published
+  /// yet; heartbeat_not_polled: enough others poll that rank. Empty if the transport has no heartbeats; nullopt if the store does not answer
+  /// within a second. Does not throw errors of other ranks.
   static constexpr std::int64_t heartbeat_not_polled = -3;
   virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
     return std::vector<std::int64_t>();

@@ -133,7 +133,7 @@ KEEL_BODY read_numbers_and_value numbers_in(config const& recipe, nlohmann::json
   config value = recipe;
   std::string wrong;
   give(value, found, [&](number_fault, char const* name) { wrong += (wrong.empty() ? "" : ", ") + std::string(name); });
-  if (!wrong.empty()) throw_wrong("", wrong + " is not a number of its kind: a count is a whole number that fits");
+  if (!wrong.empty()) throw_wrong("", "has an invalid value for " + wrong + ": a count must be an integer in range");
   return {found, value};
 }
 

@@ -40,7 +40,8 @@ KEEL_BODY update_decision closure_update::decide() {
   if (decision_.skip_reason) {
     backup.restore();
     if (evaluations_ > 1)
-      parts_.trace.set_missing_reason("the optimizer came to it in its search, away from the parameters of the update");
+      parts_.trace.set_missing_reason(
+          "it occurred at a trial point of the optimizer's search, not at the parameters that the update began with");
   }
   return std::move(decision_);
 }

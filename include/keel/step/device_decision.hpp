@@ -33,8 +33,8 @@ struct update_limits {
   double squarable = std::numeric_limits<double>::infinity();  ///< max_squarable_norm(), unless the clip is smaller
 };
 
-/// The largest norm of gradients whose squares are finite. Adam's second moment that once is infinite holds its parameter where it is for
-/// good; infinity for an optimizer of LibTorch or keel that keeps no squares, and for parameters of float64.
+/// The largest gradient norm whose square does not overflow: an infinite second moment in Adam would stop that parameter from ever being
+/// updated. Infinity for optimizers of LibTorch or keel without squared gradients, and for float64 parameters.
 double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
 std::string describe_unsquarable_norm(double norm);
 

@@ -1,5 +1,5 @@
-// An update that the device decides: the host launches it, and learns one update later what became of it. The same numbers take the same
-// branches as where the host decides. Of several ranks each device decides by the sums of all, and so alike.
+// An update that the device decides: the host launches it, and reads the decision one update later. The logic is that of host_update. With
+// several ranks each device evaluates it on the all-reduced values, so all ranks decide the same.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -107,10 +107,11 @@ KEEL_BODY void device_update::require_end(device_result const& verdict) const {
   bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
   if (!is_limited || verdict.wait_for(world.timeout())) return;
   std::string const message =
-      "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": the device has not ended update " +
-      std::to_string(parts_.updates + 1) + " for " + std::to_string(world.timeout().count() / 1000) +
-      " s, in which it adds up with the devices of other ranks: one of them is gone or hanging. Look at "
-      "what the others said last, and start all of them again.";
+      "rank " + std::to_string(world.rank()) + " of " + std::to_string(world.size()) + ": update " +
+      std::to_string(parts_.updates + 1) + " has not completed on the device within " +
+      std::to_string(world.timeout().count() / 1000) +
+      " s. It waits in an all-reduce for the other ranks: one of them is gone or hanging. Check the last output of the other "
+      "ranks, then restart all ranks.";
   world.abort(message);
   throw world_error("E25", message);
 }
@@ -123,7 +124,7 @@ KEEL_BODY void device_update::name_rank(update_decision& decision, std::span<dou
   std::string const which = "rank " + std::to_string(bad - losses.begin());
   if (is_other || decision.where.empty()) decision.where = which;
   if (is_other && decision.facts.origin.empty())
-    decision.facts.origin = "the loss of " + which + " is not finite, and this rank's is";
+    decision.facts.origin = "non-finite loss on " + which + "; finite on this rank";
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

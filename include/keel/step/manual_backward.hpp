@@ -6,7 +6,8 @@
 //     b.backward();
 //     keel::step_outcome outcome = micro_batch.close(a + b);
 //
-// From open to close autocast, recompute and attention are the recipe's. An exception in between, or a return, drops the update.
+// Between open() and close() the recipe's settings for autocast, recompute and attention are active. Leaving the scope without close(), by
+// an exception or an early return, discards the update.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -79,8 +80,8 @@ class manual_backward {
     scope_.reset();
     if (!loss.mean.defined() || loss.mean.numel() != 1 || !at::isFloatingType(loss.mean.scalar_type()))
       throw data_error("E07",
-                       "close() takes the loss that the backward passes went back from, as one floating-point number, or "
-                       "keel::losses. Pass the sum of what was differentiated.");
+                       "close() expects a scalar floating-point loss, or keel::losses. Pass the sum of the losses that "
+                       "backward() was called on.");
     closed_ = true;
     return runner_.end_manual_backward(loss, rows_, tokens_);
   }

@@ -7,12 +7,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Puts the numbers into a configuration. Throws recipe_error (E22) that names each one that was not given, that the recipe does not
-/// leave open, or that is not a number of its kind.
+/// Writes the numbers into a configuration. Throws recipe_error (E22), which names each number that is missing, that the recipe does not leave
+/// open, or whose value is invalid.
 void apply_numbers(config& to, numbers const& all);
 
-/// Changes numbers while a run goes on: those that every update reads again. Throws recipe_error (E22) that names each other one, each that
-/// the recipe does not leave open, and each that is not a number of its kind.
+/// Changes the numbers that every update reads again, during a run. Throws recipe_error (E22), which names each other number, each that the
+/// recipe does not leave open, and each whose value is invalid.
 void change_numbers(config& present, config const& recipe, numbers const& some);
 
 /// The recipe leaves numbers to the program (keel::given).

@@ -19,13 +19,13 @@ KEEL_BODY void apply_numbers(config& to, numbers const& all) {
   std::string message;
   auto const add = [&](std::string const& sentence) { message += (message.empty() ? "" : "\n") + sentence; };
   if (!missing.empty())
-    add("the recipe leaves " + missing + " to the program, and the program does not give it. Give each a number.");
+    add("no value for " + missing + ", which the recipe leaves open with keel::given. Pass a number for each.");
   if (!unwanted.empty()) {
     add("the recipe does not leave " + unwanted +
         " to the program. Put keel::given in its place in the recipe, or remove the number.");
   }
   if (!wrong.empty())
-    add(wrong + " is not a number of its kind: a count is a whole number that fits, and NaN is not a number. Change it.");
+    add("invalid value for " + wrong + ": a count must be an integer in range, and no number may be NaN. Change it.");
   if (!message.empty()) throw recipe_error("E22", message);
 }
 
@@ -40,8 +40,8 @@ KEEL_BODY void change_numbers(config& present, config const& recipe, numbers con
       add(std::string("the recipe does not leave .") + name +
           " to the program. Put keel::given in its place in the recipe, or leave the number as it is.");
     } else if (!number.put(to)) {
-      add(std::string(".") + name +
-          " is not a number of its kind: a count is a whole number that fits, and NaN is not a number.");
+      add(std::string("invalid value for .") + name +
+          ": a count must be an integer in range, and no number may be NaN. Change it.");
     }
   };
   change(&numbers::accumulate, "accumulate", recipe.accumulate.count, present.accumulate.count);

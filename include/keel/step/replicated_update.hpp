@@ -20,8 +20,8 @@ class replicated_update final : public update_strategy {
   replicated_update(update_parts& parts, host_update& host, device_update& device)
       : parts_(parts), host_(host), device_(device) {}
 
-  /// Before the update's last micro-batch: where the host needs nothing of its loss, or knows it before the backward pass, the ranks agree
-  /// while that runs.
+  /// Call before the last micro-batch. The control all-reduce then overlaps its backward pass, if the host knows the loss before that pass
+  /// or does not need it.
   void agree_in_backward();
   update_decision decide() override;
   void apply(update_decision& decision) override;
@@ -52,7 +52,8 @@ class replicated_update final : public update_strategy {
   agreement agree();
   /// What the host knows of it is the same on all ranks.
   void skip(update_decision& decision, agreement const& of_ranks) const;
-  /// What the sums of losses on the devices need: one of them that found no memory between two would leave the others in the second.
+  /// Pre-allocates the tensors for the all-reduces of the losses on devices: running out of memory between two of them would leave the
+  /// other ranks blocked in the second.
   void prepare_losses(agreement& of_ranks) const;
   /// Of all ranks, a double scalar there, and the named ones among the update's facts.
   at::Tensor loss_on_device(update_facts& facts, agreement& of_ranks) const;

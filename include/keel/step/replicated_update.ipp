@@ -141,8 +141,8 @@ KEEL_BODY void replicated_update::skip(update_decision& decision, agreement cons
   if (decision.where.empty()) decision.where = which;
   // Only there is anything to be found.
   if (of_ranks.whole)
-    decision.facts.origin = on_device() ? "the loss function of " + which + " threw behind a value that is not finite"
-                                        : "the loss of " + which + " is not finite, and this rank's is";
+    decision.facts.origin = on_device() ? "the loss function of " + which + " threw after computing a non-finite value"
+                                        : "non-finite loss on " + which + "; finite on this rank";
 }
 
 KEEL_BODY void replicated_update::prepare_losses(agreement& of_ranks) const {

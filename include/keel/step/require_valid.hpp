@@ -71,7 +71,7 @@ constexpr void require_types_fit() {
 }
 
 /// Does not compile if the batch's type, and whether its loss comes with a weight, break a rule that the recipe alone keeps.
-/// What one call does not break may still be accepted for the sake of another.
+/// keel::accept may name a rule that this call does not break, because another call may.
 template <class Recipe, class Batch, bool Weighted>
 constexpr void require_batch_fits() {
   [[maybe_unused]] detail::verdict_of<detail::recipe_with_batch<Recipe, Batch, Weighted>, detail::with_batches_of<Recipe>> said;

@@ -78,10 +78,11 @@ KEEL_BODY step_outcome step_engine::accumulate(any_micro_batch& batch) {
   if (parts_.has_ladder() || (has_closure && count != 1)) {
     auto copy = batch.copy();
     if (!copy)
-      throw error("E12", std::string(has_closure ? "an optimizer with a closure sums micro-batches"
-                                                 : "keel::oom::ladder runs an update again from micro-batches") +
-                             " that can be copied, and this type of batch or loss function cannot. " +
-                             (has_closure ? "Use keel::accumulate<1>." : "Pass the loss function by std::ref."));
+      throw error("E12", has_closure
+                             ? "accumulation with a closure optimizer requires a batch and a loss function that can be "
+                               "copied. Use keel::accumulate<1>."
+                             : "keel::oom::ladder retries an update, which requires a batch and a loss function that can "
+                               "be copied. Pass the loss function by std::ref.");
     replay_.add(std::move(copy));
     return advance(complete, [&] {
       if (has_closure) replay_.rewind();
@@ -452,7 +453,8 @@ KEEL_BODY void step_engine::show_layers(bool wait) {
 KEEL_BODY void step_engine::unfreeze(std::vector<at::Tensor> const& which, double rate) {
   settle();
   if (!at_boundary())
-    throw error("E12", "parameters are unfrozen between updates, and one is open. Do it at the beginning of an epoch.");
+    throw error("E12",
+                "unfreeze() was called during an open update. Call it between updates, such as at the beginning of an epoch.");
   parts_.ranks.require_trainable(which);
   std::size_t const before = parts_.parameters.tensors.size();
   if (!add_trained_group(parts_.model, parts_.optimizer, parts_.parameters, which, rate)) return;
@@ -477,9 +479,8 @@ KEEL_BODY bool step_engine::refreeze_last_group() {
 KEEL_BODY void step_engine::change_numbers(numbers const& some) {
   settle();
   if (!at_boundary())
-    throw error("E12",
-                "numbers change between updates, and one is open. Change them in a hook of epoch_begin or "
-                "evaluated, or between two calls of step().");
+    throw error(
+        "E12", "change() was called during an open update. Call it in a hook of epoch_begin or evaluated, or between updates.");
   config present = parts_.present();
   detail::change_numbers(present, parts_.numbers.recipe(), some);
   parts_.context.change(present);

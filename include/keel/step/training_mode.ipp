@@ -26,10 +26,10 @@ KEEL_BODY void require_training_mode(torch::nn::Module const& model) {
   }
   if (first.empty()) return;
   throw error("E23",
-              "the model is in evaluation mode, and would train without dropout and with the batch statistics of before (its " +
+              "the model is in evaluation mode: it would train without dropout and with frozen batch-norm statistics (its " +
                   first +
-                  "). Call model->train() before the run and behind your own test, or use run.evaluate. For layers that are "
-                  "to stay in evaluation mode, as a frozen batch norm, call eval() on these alone behind it.");
+                  "). Call model->train() before training and after your own evaluation, or use run.evaluate. To keep single "
+                  "layers in evaluation mode, such as a frozen batch norm, call eval() on those layers after model->train().");
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -27,7 +27,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// One for all steps of the process: an environment has no state. Of what a class of an older version had it takes nothing without a word.
+/// Environments are stateless, so one object serves all steps of the process. A class with members that keel would ignore, such as those
+/// of an older version, does not compile.
 template <class Environment>
 Environment const& environment_instance() {
   static_assert(std::is_base_of_v<step_environment, Environment>, "an environment derives from keel::step_environment.");

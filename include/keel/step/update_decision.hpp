@@ -55,7 +55,8 @@ class named_sums {
   std::string first_nonfinite(read_number read) const;
   /// A checksum of the names; 0 without any.
   std::uint32_t names() const;
-  /// The sum and the weight of each; and puts them back as they are on several ranks, where `is_sum` says that they are terms.
+  /// sums(): sum and weight of each named loss. put(): replaces them by the all-reduced values. `is_sum`: losses are summed over
+  /// micro-batches, not averaged.
   std::vector<double> sums(read_number read, bool is_sum) const;
   void put(std::vector<double> const& sums, bool is_sum);
   /// The same on the device, where the losses stay there: doubles.

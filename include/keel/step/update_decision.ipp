@@ -121,7 +121,7 @@ KEEL_BODY void named_sums::set_means(std::span<double const> means) {
 }
 
 KEEL_BODY std::string origin_of(update_sums const& sums) {
-  return sums.exception.empty() ? "" : "the loss function threw behind a value that is not finite: " + sums.exception;
+  return sums.exception.empty() ? "" : "the loss function threw after computing a non-finite value: " + sums.exception;
 }
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -37,10 +37,10 @@ class update_guards {
   void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
     if (why == reason::zero_weight) {
       if (++zero_weights_ < max_zero_weights) return;
-      throw data_error("E07",
-                       "update " + std::to_string(update) + ": " + std::to_string(zero_weights_) +
-                           " updates in a row counted no row, so nothing is trained. Look at the mask and at the weight of "
-                           "keel::weighted_loss.");
+      throw data_error(
+          "E07", "update " + std::to_string(update) + ": " + std::to_string(zero_weights_) +
+                     " consecutive updates had a total weight of zero, so nothing is trained. Check the mask and the weight of "
+                     "keel::weighted_loss.");
     }
     zero_weights_ = 0;
     bool const spike = why == reason::loss_spike || why == reason::gradient_spike;

@@ -65,7 +65,7 @@ struct update_parts {
   std::int64_t begun() const { return updates + (pending ? 1 : 0); }
   std::int64_t attempted() const { return begun() + skipped; }
   bool is_first() const { return updates == 0 && skipped == 0 && !pending; }
-  /// What a gradient is called that is not finite.
+  /// The reason to skip for a non-finite gradient: scale_overflow under dynamic loss scaling, otherwise nonfinite_gradient.
   reason nonfinite_gradient_reason() const {
     return recipe().loss_scale.kind == loss_scale::kind::dynamic ? reason::scale_overflow : reason::nonfinite_gradient;
   }
@@ -79,7 +79,8 @@ struct update_parts {
   update_decision begin_decision() const;
   /// The host's verdict on the gradients of a finite loss.
   void judge(update_decision& decision, std::variant<gradients<stage::checked>, nonfinite_gradient> result);
-  /// A batch whose values are finite may still have made statistics infinite, with which every later evaluation is lost.
+  /// True if a buffer, such as a running statistic of batch norm, became non-finite although loss and gradients are finite; sets the
+  /// reason to skip. Every later evaluation would use that buffer.
   bool find_nonfinite_buffer(update_decision& decision);
   /// Hooks look at gradients that are unscaled.
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const;
@@ -128,7 +129,8 @@ class update_strategy {
   update_strategy(update_strategy const&) = delete;
   update_strategy& operator=(update_strategy const&) = delete;
   virtual ~update_strategy() = default;
-  /// What the update comes to. Nothing has changed yet, but by a closure, and what applying it allocates is there.
+  /// Decides whether to apply or skip the update. Modifies no parameters, except with a closure, and pre-allocates everything that
+  /// apply() needs.
   virtual update_decision decide() = 0;
   /// Of a decision without a reason to skip.
   virtual void apply(update_decision& decision) = 0;

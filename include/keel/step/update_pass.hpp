@@ -64,16 +64,15 @@ class update_pass {
   /// A parameter has one.
   bool has_gradients() const;
 
-  /// `scale` is the loss scale that the host knows, `device_scale` one that only the device does. Where losses stay on the
-  /// device, the backward pass is launched without a look at them: the host would wait for the forward pass, and the device
-  /// then for the host.
+  /// `scale`: loss scale known on the host; `device_scale`: loss scale held in a device tensor. With `losses_stay_on_device` the
+  /// backward pass is launched without reading the loss, which would synchronize host and device.
   void open(double scale, at::Tensor const& device_scale, bool losses_stay_on_device);
   /// Puts everything back to where the update began, and closes it.
   void reset_update();
-  /// An exception, or the program, drops the update: of what its forward passes did nothing stays. Not once the optimizer
-  /// began to step.
+  /// Discards the update, after an exception or on request, and restores the buffers and the user state that its forward passes
+  /// modified. Restores nothing once begin_update() was called.
   void drop();
-  /// The update before this one is closed while this one is open, and its hooks may change parameters.
+  /// The hooks of the previous, deferred update run while this one is open and may modify parameters; these two calls bracket them.
   void before_deferred_hooks() const { watch_.require_unchanged(); }
   void after_deferred_hooks() { watch_.capture_parameters(); }
   /// The parameters are about to change: from here on nothing can be put back.
@@ -92,8 +91,8 @@ class update_pass {
   /// Throws interference_error (E19) where the program changed a gradient or a parameter since the micro-batch before.
   loss_accumulator run(any_micro_batch& batch, memory_settings const& relief);
 
-  /// Called once before the backward pass that comes next, with what its micro-batch comes to and the weight of its loss: where the host
-  /// knows that it is finite, or does not ask.
+  /// One-shot callback before the next backward pass. Receives the loss of the micro-batch and its weight. Called only if the loss is
+  /// known to be finite, or if losses stay on the device.
   using before_backward = std::function<void(loss_accumulator const&, double)>;
   void set_before_backward_hook(before_backward call) { before_backward_ = std::move(call); }
   /// Of the open update, with a loss of this weight more: what the micro-batches' weights count in, and their sum in it.

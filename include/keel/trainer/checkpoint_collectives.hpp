@@ -1,8 +1,7 @@
-// What the ranks of a run do together between updates. A checkpoint is of all of them: it has what differs on each, its random numbers, its
-// place in the data and its registered state, and what all have once. Rank 0 reads it for all, and opens, seals and renames it, so that a
-// save is complete or not there, whichever rank is killed. Ranks that see its file system write side by side with it; without that it
-// writes for all.
-// Left out: a model that several ranks write, which would not be one file any more for whoever loads weights.
+// Collective operations of a run between updates, above all checkpoints. Shared state is stored once; random state, data position and
+// registered state are stored per rank. Rank 0 loads for all ranks, and creates, finalizes and renames a checkpoint, so a save is atomic
+// even if a rank is killed. Ranks that share its file system write in parallel; otherwise rank 0 writes everything.
+// Left out: writing the model from several ranks, because its weights would not be in one file then.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -31,7 +30,7 @@ struct snapshot;
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// All functions from of_first() on are called by all ranks, and throw world_error (E25) where one of them is gone.
+/// All functions from on_rank0() on are collective, and throw world_error (E25) if a rank exited or hangs.
 class checkpoint_collectives {
  public:
   checkpoint_collectives() = default;

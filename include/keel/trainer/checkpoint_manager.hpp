@@ -62,7 +62,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class deferred_parts;
 
-/// What a snapshot is put into a run for. A rollback may have lowered the run's learning rate; what is put back is what the run was.
+/// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `put_back` restores the exact state.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 
 /// A trainer's part; the trainer's own members of the same names document what users call.
@@ -91,8 +91,8 @@ class checkpoint_manager {
       reject_call<rule::S05, State>();
     } else {
       if (resumed_)
-        throw error("E12",
-                    "the state " + name + " comes too late: the run has begun. Register it before resume, fit and step.");
+        throw error("E12", "cannot register state " + name +
+                               ": the run has already started. Call register_state before resume(), fit() and step().");
       registered_.add(std::move(name), state, scope);
     }
   }
@@ -156,7 +156,7 @@ class checkpoint_manager {
   /// Called by the saver when a save is finished, failed or dropped.
   void on_save(save_report const& report);
 
-  /// The save of this update came to nothing.
+  /// Undoes the bookkeeping of the save of this update, which failed.
   void revert_failed_save(std::int64_t update);
 
   /// Notes what was not finite from the start.
@@ -227,7 +227,7 @@ class checkpoint_manager {
   /// From a checkpoint of any directory, as the beginning of this one's run.
   bool load_from(std::filesystem::path const& directory);
   bool load_newest();
-  /// Handles only: a migration that changes values in place has its own reasons to be silent.
+  /// Compares tensor handles, not values: a migration that changes values in place is not detected.
   static bool is_same(snapshot const& a, snapshot const& b);
 
   /// Returns to a checkpoint that is older than the fault can be, changes what the recipe says, and makes both durable. True if

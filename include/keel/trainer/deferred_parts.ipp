@@ -92,11 +92,14 @@ KEEL_BODY void deferred_parts::require_none_waiting() const {
   if (waiting_.empty()) return;
   std::string names;
   for (auto const& [name, part] : waiting_) names += (names.empty() ? "" : ", ") + name;
+  bool const is_one = waiting_.size() == 1;
+  std::string const it = is_one ? "it" : "them";
   throw checkpoint_error(
-      "E04", waiting_.begin()->second.source + " holds " + (waiting_.size() == 1 ? "the part " : "the parts ") + names +
-                 ", made in the middle of its run, and this program has come to the end of an iteration without. "
-                 "Make the part where the run stands behind that place, before its loop or at the top of an "
-                 "iteration; or use another run directory.");
+      "E04", waiting_.begin()->second.source + " contains " + (is_one ? "the part " : "the parts ") + names + ", which " +
+                 (is_one ? "was" : "were") +
+                 " added during the original run, but this program completed an iteration without creating " + it +
+                 ". Create " + it +
+                 " before the loop or at the start of the first iteration after resume(), or use another run directory.");
 }
 
 KEEL_BODY deferred_parts::waiting_part const* deferred_parts::find(std::string const& name) const {

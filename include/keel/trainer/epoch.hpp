@@ -59,8 +59,9 @@ trainer_options with_epoch_length(trainer_options options, Batches& batches) {
 /// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
 inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
-    throw checkpoint_error("E03", "the run counts its position in other data: before " + cursor.order + ", now " + order +
-                                      ". Use that data, another run directory, or options.accept_changed_recipe.");
+    throw checkpoint_error("E03", "the data order has changed (before " + cursor.order + ", now " + order +
+                                      "), so the position in the data does not apply. Use the former data, another run "
+                                      "directory, or options.accept_changed_recipe.");
   cursor.order = order;
 }
 /// The same with what the batches say of their order, or in one process with how many are in memory. Ranks may have different numbers of

@@ -1,7 +1,7 @@
 // keel::part, one of the models of a keel::run: a model, an optimizer and a recipe.
 //     keel::part<critic_recipe> critic{run, "critic", critic_model, critic_optimizer};
 //     keel::step_outcome outcome = critic.update(batch, loss_of);          or update(loss_of), or open() and close()
-// Where one optimizer trains behind another, as LBFGS behind Adam, the second part says so and may have the same parameters:
+// If one optimizer trains after another has finished, such as LBFGS after Adam, the second part may have the same parameters:
 //     keel::part<fine> lbfgs{run, "lbfgs", model, lbfgs_optimizer, keel::after(adam)};
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The part that another one trains behind.
+/// Names the part after which another one trains.
 struct after {
   /// The other part.
   detail::run_part& part;
@@ -35,14 +35,14 @@ class part final : public detail::run_part, private step_observer, private detai
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = step_type::configured;
 
-  /// The run, model and optimizer outlive the part. `name` is letters, digits and underscores. In the middle of the run too, between two
-  /// updates; a program that resumes behind that place makes it before its loop, or in the first iteration before that draws random
-  /// numbers, and it is what the checkpoint holds. Throws error (E11) for a name or a parameter that another part has, checkpoint_error
-  /// for what does not fit to the checkpoint's, and what a step throws.
+  /// Run, model and optimizer outlive the part. `name`: letters, digits and underscores. A part may also be created during the run, between
+  /// two updates. If the checkpoint that the run resumed from contains the part, create it before the loop, or in the first iteration before
+  /// that draws random numbers; its state is then restored. Throws error (E11) for a name or a parameter that another part has,
+  /// checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer)
       : part(of, std::move(name), model, optimizer, nullptr, without_numbers()) {}
-  /// The same for a part that trains behind another one.
+  /// The same for a part that trains after another one.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows)
       : part(of, std::move(name), model, optimizer, &follows.part, without_numbers()) {}
@@ -50,7 +50,7 @@ class part final : public detail::run_part, private step_observer, private detai
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, numbers const& all)
       : part(of, std::move(name), model, optimizer, nullptr, detail::recipe_numbers(config_of<recipe_type>, all)) {}
-  /// The same for a recipe that leaves numbers open, behind another part.
+  /// The same for a recipe that leaves numbers open, after another part.
   template <class Run, class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   part(Run& of, std::string name, Model& model, Optimizer& optimizer, after follows, numbers const& all)
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
@@ -67,13 +67,13 @@ class part final : public detail::run_part, private step_observer, private detai
   step_outcome update(LossOf&& loss_of) {
     return taken([&] { return step_(loss_of); });
   }
-  /// A micro-batch whose backward passes the program runs (step/manual_backward.hpp).
+  /// Opens a micro-batch for which the program runs the backward passes (step/manual_backward.hpp).
   [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
     detail::reject_manual_backward<Recipe, configured>();
     return {*this, step_.parameters().device,  step_.environment().autocast(configured.precision.kind), step_.relief(),
             rows,  tokens == 0 ? rows : tokens};
   }
-  /// Applies the last, partial accumulation; after the loop it is recorded and saved as an iteration is.
+  /// Applies the last, partial accumulation, as step::flush. After the loop the update is recorded and saved like an iteration.
   std::optional<step_outcome> flush() {
     bool const is_outside_iteration = !loop_.is_in_iteration();
     std::optional<step_outcome> last;
@@ -82,8 +82,8 @@ class part final : public detail::run_part, private step_observer, private detai
     return last;
   }
 
-  /// Trains more of this part's model from here on, as trainer::unfreeze does. Throws as step::unfreeze, and error (E11) for a
-  /// parameter that another part trains.
+  /// Unfreezes parameters of this part's model, as trainer::unfreeze. Throws as step::unfreeze, and error (E11) for a parameter that another
+  /// part trains.
   template <class Module>
   void unfreeze(Module& module, double rate = 0.0) {
     auto const which = as_module(module).parameters();
@@ -98,33 +98,33 @@ class part final : public detail::run_part, private step_observer, private detai
     step_.change(some);
     loop_.record_change(*this, before, step_.present_value());
   }
-  /// A hook for the events of this part's updates.
+  /// Adds a hook for the events of this part's updates.
   template <class Hook>
   void on(Hook hook) {
     hooks_.add(std::move(hook));
   }
-  /// Puts the moving average into the model for as long as the returned value lives, where the recipe has keel::ema.
+  /// Swaps the moving average into the model for the lifetime of the returned value. Requires keel::ema.
   [[nodiscard]] auto averaged()
     requires(step_type::averages)
   {
     return step_.average().swap_in(step_.model());
   }
 
-  /// By which checkpoints and the record know it.
+  /// Its name in checkpoints and in the record.
   std::string const& name() const { return run_part::name(); }
-  /// Updates that were applied.
+  /// Applied updates.
   std::int64_t updates() const { return step_.updates(); }
-  /// Updates that were skipped.
+  /// Skipped updates.
   std::int64_t skipped() const { return step_.skipped(); }
-  /// Share of the applied updates that the clip policy changed.
+  /// Fraction of the applied updates that were clipped.
   double clip_fraction() const { return step_.clip_fraction(); }
-  /// Of the first parameter group.
+  /// Learning rate of the first parameter group.
   double learning_rate() const { return step_.learning_rate(); }
-  /// Factor on the next update's loss.
+  /// Loss scale of the next update.
   double loss_scale() const { return step_.loss_scale(); }
   /// The recipe with this part's numbers in it.
   config const& recipe_value() const { return step_.recipe_value(); }
-  /// What the recipe does for memory.
+  /// Measures to save memory, by the recipe and by the rungs taken so far.
   memory_settings const& relief() const { return step_.relief(); }
 
  private:
@@ -146,7 +146,7 @@ class part final : public detail::run_part, private step_observer, private detai
         loop_(of.loop_),
         run_recipe_(of.recipe_value()),
         step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
-    // Also what only both recipes together break.
+    // Also checks the rules that only both recipes together can break.
     if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
                   !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
       detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> said;
@@ -157,7 +157,7 @@ class part final : public detail::run_part, private step_observer, private detai
     of.loop_.add(*this, follows);
   }
 
-  /// Rejected (U59) where only one of them trains on several ranks.
+  /// Rejected (U59) if only one of the two recipes is distributed.
   template <class Run>
   static world_of_ranks world_in(Run const& of, std::string const& name) {
     constexpr bool is_rejected =
@@ -217,7 +217,7 @@ class part final : public detail::run_part, private step_observer, private detai
   bool reads_gradients() const override { return hooks_.template has_hook_for<event::gradients_ready>(); }
   config judged(config const& value) const override { return detail::merge_run_config(value, run_recipe_); }
 
-  // A micro-batch whose backward passes the program runs.
+  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override {
     loop_.update(*this, [this] { step_.begin_manual_backward(); });
   }

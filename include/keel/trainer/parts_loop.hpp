@@ -1,5 +1,5 @@
-// The loop of a run of several models, whatever its recipe: iterations of the program, in which parts are updated in any order and number.
-// A boundary of the run is the end of an iteration at which no part has an update open. keel::run is its typed front.
+// The loop of a run of several models, independent of the recipe's type. In each iteration of the program parts are updated in any order and
+// number. The end of an iteration is a boundary of the run if no part has an open update. keel::run is its typed interface.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -20,29 +20,29 @@ namespace keel::detail::inline KEEL_MODE {
 
 class parts_loop final : public run_loop, private phase_listener {
  public:
-  /// All of them outlive this. Throws as run_loop; on all ranks.
+  /// All arguments outlive this. Collective. Throws as run_loop.
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 
-  /// A loop of the program, for as long as it lives.
+  /// One loop of the program; lives as long as that loop.
   class walk {
    public:
     explicit walk(parts_loop& of) : of_(of), signals_(of.options().stop_on_signals) {}
     walk(walk const&) = delete;
     walk& operator=(walk const&) = delete;
     ~walk();
-    /// The run begins or goes on.
+    /// Begins or continues the run.
     void begin();
-    /// Batches of `epochs` epochs; 0: as many as the options say. `data` outlives this.
+    /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` outlives this.
     void start(training_data& data, std::int64_t epochs);
-    /// Iterations without batches, until the run has made so many.
+    /// Iterates without batches until the run has completed `until` iterations.
     void start(std::int64_t until);
     bool is_over() const { return over_; }
-    /// The next iteration.
+    /// Ends this iteration and begins the next.
     void advance();
 
    private:
-    /// The next batch, in the next epoch where this one is at its end.
+    /// Moves to the next batch, and to the next epoch at the end of this one.
     void find_batch();
     void find_iteration();
     void leave();
@@ -56,35 +56,35 @@ class parts_loop final : public run_loop, private phase_listener {
     int unwinding_ = std::uncaught_exceptions();  ///< when it was built
   };
 
-  /// `call` belongs to no update of a part: the other ranks learn it where it throws. `ends_run`: and the run is over.
+  /// Runs `call`, which is outside the updates of parts. If it throws, aborts the other ranks; `ends_run`: and records the end of the run.
   void guard(c10::function_ref<void()> call, bool ends_run = false);
   outcome finish();
-  /// Looks at a batch before the program has it.
+  /// Checks a batch before the program receives it.
   void look_at(c10::function_ref<batch_contents()> contents) { observer_.look_at(contents, progress_.cursor); }
   std::int64_t length() const override { return length_of(options(), 1); }
   bool is_in_iteration() const { return in_iteration_; }
 
   // Parts.
 
-  /// As trained_models::add. Throws checkpoint_error for what does not fit to the checkpoint's.
+  /// As trained_models::add. Throws checkpoint_error if the part does not match the one in the checkpoint.
   void add(run_part& one, run_part const* follows);
-  /// A call of a part's step. Gradients of another part's open update are set aside meanwhile: this one's backward pass runs through its
-  /// model too.
+  /// Runs a call of a part's step. Meanwhile the gradients of other parts' open updates are set aside, because this backward pass may run
+  /// through their models.
   void update(run_part& one, c10::function_ref<void()> call);
-  /// The exception that follows is thrown on all ranks, or on this one.
+  /// Announces that the next exception is thrown on all ranks, or only on this one.
   void expect_exception(bool all_ranks) { ranks_.threw(all_ranks, ""); }
-  /// After the last iteration.
+  /// Records and saves a flush() after the last iteration.
   void end_flush() {
     guard([this] { end_iteration(false, 0); });
   }
   void record_change(run_part const& one, config const& before, config const& now) {
     log_.numbers_changed(models().updates(), before, now, one.name());
   }
-  // The record counts the updates of the run.
+  // Records with the update number of the run, not of the part.
   void observe(run_part const& one, event::incident const& event);
   void observe(run_part const& one, event::out_of_memory const& event);
   void observe(run_part const& one, event::rung_released const& event);
-  /// Of the clocks of the parts.
+  /// Receives the phases of the parts' clocks.
   phase_listener& parts_phase_listener() { return *this; }
 
  private:
@@ -97,27 +97,27 @@ class parts_loop final : public run_loop, private phase_listener {
   void clear_stop_requests() override;
 
   void begin();
-  /// Of several ranks they agree here: the first that has no batch, or -1.
+  /// Collective: returns the first rank without a batch, or -1. Also exchanges stop and save requests.
   int find_rank_without_batch(bool has_batch, signal_listener const& signals);
-  /// An epoch ends on this rank, which has more of it, because it ends on another one.
+  /// The epoch ends although this rank has more data, because another rank has none. Throws world_error (E25) if that one had none at all.
   void data_ended(int rank);
   void begin_iteration();
-  /// Between two iterations. False where the loop is to end.
+  /// Ends an iteration; false if the loop ends with it.
   bool end_iteration(bool consumed, int signal);
   bool should_continue(int signal);
   bool end_epoch(int signal);
-  /// One line for all that the parts did since the last boundary. True where something was applied.
+  /// Records one line for all updates of the parts since the last boundary. True if one was applied.
   bool record_iteration();
   bool is_at_end() const { return length_reached() || ended_early(); }
-  /// Also where a loop before this one was asked to stop.
+  /// Also true if an earlier loop was stopped.
   bool is_over() const { return was_stopped_ || is_at_end(); }
 
   iteration_sync& ranks_;
-  data_cursor boundary_cursor_;  ///< before what parts have accumulated
+  data_cursor boundary_cursor_;  ///< position at the last boundary, before open accumulations
   bool in_iteration_ = false;
   bool was_stopped_ = false;
-  int signal_ = 0;                                        ///< that stopped it
-  std::optional<signal_listener> final_signal_listener_;  ///< of several ranks that a signal stops
+  int signal_ = 0;                                        ///< the one that stopped the run
+  std::optional<signal_listener> final_signal_listener_;  ///< until the end of a run of several ranks that a signal stops
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -70,7 +70,7 @@ KEEL_BODY void parts_loop::walk::advance() {
     return find_iteration();
   }
   if (!should_continue) {
-    // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+    // If the run ends with an epoch, that epoch is evaluated and saved like any other.
     std::int64_t const end = data_->epoch_length(of_.options().batches_per_epoch, !of_.ranks_.is_shared());
     if (of_.is_at_end() && of_.progress_.cursor.position == end) static_cast<void>(of_.end_epoch(0));
     return leave();
@@ -113,7 +113,7 @@ KEEL_BODY void parts_loop::walk::find_batch() {
 
 KEEL_BODY void parts_loop::walk::find_iteration() {
   over_ = over_ || of_.progress_.cursor.consumed >= count_;
-  // Also at its end: what a rank was asked for in the last iteration is not lost.
+  // Also at the end of the loop, so that requests of the last iteration are not lost.
   of_.find_rank_without_batch(true, signals_);
   if (over_) {
     if (of_.ranks_.is_shared() && !of_.was_stopped_) of_.should_continue(0);
@@ -155,7 +155,7 @@ KEEL_BODY void parts_loop::begin_iteration() {
     }
   }
   in_iteration_ = true;
-  // A checkpoint of the middle of an iteration would go on with its whole batch.
+  // A resume from a checkpoint taken during an iteration would repeat its whole batch.
   checkpoints_.mark_incomplete(true);
 }
 
@@ -187,7 +187,7 @@ KEEL_BODY bool parts_loop::should_continue(int signal) {
   if (stops) stop_requested_ = false;
   was_stopped_ = stops || signal != 0;
   if (signal != 0) signal_ = signal;
-  // The others' signal may be still on its way to this rank, which is to take part in the last save.
+  // The signal that stopped the others may still reach this rank, which must take part in the last save.
   if (signal != 0 && ranks_.is_shared() && !final_signal_listener_) final_signal_listener_.emplace(options().stop_on_signals);
   return !was_stopped_;
 }
@@ -226,7 +226,7 @@ KEEL_BODY bool parts_loop::record_iteration() {
       log_.part_skipped(models().updates(), one->name(), *figures.why);
     }
   }
-  // An iteration in which no part was updated is none of the run's.
+  // Iterations without an update of a part are not recorded.
   if (applied == 0 && !why) return false;
   models().count(applied > 0);
   watch_.updated(models().updates());
@@ -264,7 +264,7 @@ KEEL_BODY outcome parts_loop::finish() {
         drop_open_update();
         ended = signal_ != 0 || was_stopped_ ? outcome(result::stopped{signal_, models().updates()})
                                              : outcome(result::finished{models().updates()});
-        // What was left in the middle is not saved: a resume takes that batch again.
+        // An iteration that was left early is not saved: a resume repeats its batch.
         end_run(*ended, true, !in_iteration_);
         in_iteration_ = false;
       },
@@ -274,7 +274,7 @@ KEEL_BODY outcome parts_loop::finish() {
 
 KEEL_BODY void parts_loop::drop_open_update() {
   if (models().at_boundary()) return;
-  // The others cannot go back to where that update began.
+  // Other parts cannot return to where the open update began.
   if (models().has_new_results()) {
     in_iteration_ = true;
     if (saves())
@@ -303,7 +303,7 @@ KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
     alone.add(one, follows);
     checkpoints_.part_added(one.name(), alone);
   } catch (...) {
-    // Rethrown: the part is not made.
+    // Rethrown: the part is not constructed.
     models().remove_unfinished(one);
     throw;
   }
@@ -312,7 +312,7 @@ KEEL_BODY void parts_loop::add(run_part& one, run_part const* follows) {
   observer_.begin();
 }
 
-/// The gradients of open updates of other parts than `one`, out of their parameters for as long as it lives.
+/// RAII: moves the gradients of other parts' open updates out of their parameters, and restores them on destruction.
 class gradients_of_others {
  public:
   gradients_of_others(trained_models const& models, run_part const& one) {

@@ -152,7 +152,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
                    " updates and now over " + std::to_string(value.run.updates);
   }
   if (!differences.empty()) {
-    throw checkpoint_error("E03", source + " is of another recipe: " + differences +
+    throw checkpoint_error("E03", source + " was saved with another recipe: " + differences +
                                       ". Use that recipe, another run directory, options.accept with these names, or "
                                       "options.accept_changed_recipe for all.");
   }

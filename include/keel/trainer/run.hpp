@@ -1,5 +1,5 @@
-// keel::run, a run of several models: parts with a model, an optimizer and a recipe each, and one directory, one checkpoint, one record and
-// one position in the data for all of them. The loop is the program's:
+// keel::run, a run of several models. Each part has a model, an optimizer and a recipe; all parts share one directory, one checkpoint, one
+// record and one position in the data. The program owns the loop:
 //
 //     keel::run<keel::recipe<keel::checkpoint::every<500_steps>>> run{{.run_directory = "gan"}};
 //     keel::part<d_recipe> d{run, "discriminator", discriminator, d_optimizer};
@@ -10,15 +10,15 @@
 //     }
 //     keel::outcome result = run.finish();
 //
-// Any order and number of updates a part. What belongs to all of it happens between two iterations, when no part has an update open:
-// the record's line, evaluations, checkpoints, signals, rollbacks. An update of the run, by which its cadences count, is an iteration in
-// which a part applied something, or as many iterations as accumulation takes. A skipped update of a part leaves the buffers of all parts'
-// models as they were, and the registered state; so a part whose loss runs through another's batch norm leaves no NaN in it.
-// On several ranks the run's recipe and those of its parts have keel::shard::replicate, or of a part keel::shard::zero<1>, and the world comes first:
+// A part may make any number of updates, in any order. Records, evaluations, checkpoints, signals and rollbacks are handled between two
+// iterations, when no part has an open update. A run-level update is an iteration in which at least one part applied an update; with
+// accumulation it spans several iterations. Cadences count run-level updates. A skipped update of a part restores the buffers of the models
+// of all parts, and the registered state: a loss that runs through the batch norm of another part leaves no NaN in it.
+// On several ranks the run's recipe has keel::shard::replicate, each part has keel::shard::replicate or zero<1>, and the world comes first:
 //     keel::run<mine> run{keel::join(), {.run_directory = "gan"}};
-// All ranks make the same updates in the same order; what happens on one of them happens on all, as in a trainer (collective/README.md).
-// Left out (U54): saves on an exception, because a run cannot be saved inside an iteration; evaluations of several moving
-// averages at once; batches without their bad rows. Preflight, replays of incidents and figures of layers are a trainer's.
+// All ranks make the same updates in the same order; events on one rank take effect on all, as in a trainer (collective/README.md).
+// Not supported (U54): saves on an exception, because a run cannot be saved inside an iteration; evaluations of several moving averages at
+// once; dropping bad rows of a batch. Preflight, replays of incidents and layer statistics exist for keel::trainer only.
 #pragma once
 
 #include <concepts>
@@ -57,8 +57,8 @@ namespace keel::inline KEEL_MODE {
 template <class Recipe, class Environment>
 class part;
 
-/// The whole of a run of several parts, which outlives them. One thread uses it; request_stop and request_save may be called from any.
-/// Of several ranks each has one, and all make the same calls in the same order.
+/// A run of several parts. It outlives them. Not thread-safe, except request_stop and request_save. Collective: each rank has one, and all make
+/// the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
   using validated = detail::validated<Recipe, detail::run_entry>;
@@ -69,7 +69,7 @@ class run {
   using recipe_type = typename validated::recipe;
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
-  /// What parts take from the machine.
+  /// The environment, which parts share.
   using environment_type = Environment;
   /// True for a recipe of several ranks.
   static constexpr bool is_distributed = shard::is_distributed(configured.shard);
@@ -86,7 +86,7 @@ class run {
       : run(detail::recipe_numbers(config_of<recipe_type>, all), std::move(options), {}) {
     require_world();
   }
-  /// Of a recipe that replicates, on all ranks of `world`. Throws world_error (E24) for ranks with another recipe or length.
+  /// For a recipe with keel::shard::replicate. Collective over `world`. Throws world_error (E24) if ranks differ in recipe or length.
   template <std::same_as<world_of_ranks> World>
   explicit run(World const& world, trainer_options options = {})
     requires(!detail::leaves_numbers_open<recipe_type>)
@@ -101,10 +101,9 @@ class run {
 
   // The loop.
 
-  /// The batches of `count` epochs, from where the run stands; 0: as many as options.updates needs, or one epoch. Resumes by itself. It
-  /// ends early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit,
-  /// and outlives the loop if it is an lvalue. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot
-  /// train.
+  /// The batches of `count` epochs, from the present position; 0: as many as options.updates needs, or one epoch. Resumes automatically. Ends
+  /// early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit; an
+  /// lvalue outlives the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be trained on.
   template <class Batches>
   auto epochs(Batches&& batches, std::int64_t count = 0) {
     static_assert(batch_source<std::remove_reference_t<Batches>>,
@@ -112,32 +111,32 @@ class run {
     detail::require_epoch_length(batches, options_.batches_per_epoch);
     return batch_loop<Batches>(*this, std::forward<Batches>(batches), count);
   }
-  /// Iterations without batches until the run has made so many, or options.updates: `for (std::int64_t i : run.iterations(1000))`. Throws
-  /// error (E12) without a number.
+  /// Iterations without batches, until the run has completed `until`, or options.updates if it is 0:
+  /// `for (std::int64_t i : run.iterations(1000))`. Throws error (E12) if neither is given.
   auto iterations(std::int64_t until = 0) { return counted_loop(*this, until > 0 ? until : options_.updates); }
 
-  /// The end of the run: saves what is not saved yet, ends the record, and says how it ended. What a part has accumulated for an update that
-  /// is not complete does not count as consumed, unless its flush() came before; where other parts went on beside it meanwhile, only what
-  /// was saved before is. Throws what a save throws.
+  /// Ends the run: saves what is not saved yet, closes the record and returns how the run ended. Discards partial accumulations: their
+  /// batches are replayed after a resume, unless flush() applied them. If other parts made updates meanwhile, no checkpoint is written here,
+  /// and the last one counts. Throws what a save throws.
   outcome finish() { return loop_.finish(); }
-  /// Ends the loop at the next boundary, and the loops after it before they begin; from a hook or from another thread.
+  /// Ends the loop at the next boundary, and prevents later loops. May be called from a hook or from another thread.
   void request_stop() { loop_.request_stop(); }
 
   // Hooks, record, state.
 
-  /// Adds a hook for the run's events; update_end is that of the whole iteration. A part has its own hooks.
+  /// Adds a hook for events of the run; its update_end is that of the whole iteration. Parts have their own hooks.
   template <class Hook>
   void on(Hook hook) {
     loop_.listeners().add(std::move(hook));
   }
-  /// For the line of the record of this iteration.
+  /// Adds a value to this iteration's line of the record.
   void log(reduced_value const& value) { loop_.log(value); }
   template <class... Raw>  // rejected (Y01): one rank's value
   void log(Raw const&...) {
     detail::reject_call<rule::Y01, Raw...>();
   }
-  /// As trainer::register_state: targets, replay buffers, environments. Skipped updates of every part leave it as it was, unless `scope`
-  /// says otherwise.
+  /// As trainer::register_state, for targets, replay buffers, environments. A skipped update of any part restores it, unless `scope` is
+  /// state_scope::checkpoints.
   template <class State>
   void register_state(std::string name, State& state, state_scope scope = state_scope::updates) {
     loop_.checkpoints().register_state(std::move(name), state, scope);
@@ -147,8 +146,8 @@ class run {
 
   // Checkpoints.
 
-  /// Loads the newest good checkpoint; false if there is none. The loop does it by itself; call it before what must know where the run
-  /// stands. Throws checkpoint_error.
+  /// Loads the newest valid checkpoint; false if there is none. The loop calls it automatically; call it yourself if earlier code needs the
+  /// position of the run. Throws checkpoint_error.
   bool resume() {
     bool resumed = false;
     loop_.guard([&] { resumed = loop_.resume(); });
@@ -170,7 +169,7 @@ class run {
 
   // Evaluation.
 
-  /// As a trainer's, with all its values; all parts' models are in evaluation mode meanwhile.
+  /// As trainer::evaluate_on. The models of all parts are in evaluation mode during the evaluation.
   template <class Batches, class LossOf>
     requires(!std::convertible_to<Batches, std::string>)
   void evaluate_on(Batches batches, LossOf loss_of) {
@@ -187,13 +186,13 @@ class run {
     return loop_.evaluations().evaluate(batches, loss_of);
   }
 
-  // Where it stands.
+  // Progress.
 
   /// The position in the data.
   data_cursor const& cursor() const { return loop_.cursor(); }
-  /// Updates of the run: iterations in which a part applied one, or as many as accumulation takes.
+  /// Run-level updates: iterations in which at least one part applied an update; with accumulation one spans several iterations.
   std::int64_t updates() const { return models_.updates(); }
-  /// Updates of all parts that were skipped.
+  /// Skipped updates of all parts.
   std::int64_t skipped() const { return models_.skipped(); }
   /// Rollbacks of the run so far.
   std::int64_t rollbacks() const { return loop_.checkpoints().rollbacks(); }
@@ -221,7 +220,7 @@ class run {
   /// Rejected (U56) where the recipe needs one.
   static void require_world() { detail::require_world<Recipe, is_distributed>(); }
 
-  /// Of both loops: begin() once, then operator++ between iterations.
+  /// Single-pass iterator of both loops: operator++ ends an iteration.
   template <class Loop>
   class loop_iterator {
    public:

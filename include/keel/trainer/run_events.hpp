@@ -56,7 +56,7 @@ struct checkpoint_saved {
   std::int64_t update;         ///< updates that it holds
   std::filesystem::path path;  ///< its directory
 };
-/// A save came to nothing; older checkpoints are as they were. The run ends at the policy's failures<N> of them in a row.
+/// A save failed; older checkpoints are untouched. After failures<N> consecutive failures the run ends.
 struct checkpoint_failed {
   std::int64_t update;  ///< updates that it would have held
   std::string message;  ///< why it failed

@@ -161,7 +161,7 @@ KEEL_BODY void run_log::lock_retaken(std::int64_t update) {
 }
 
 KEEL_BODY void run_log::best_lost(std::int64_t update) {
-  console_.notice("the best checkpoint, of update " + std::to_string(update) + ", is not there any longer: it is forgotten");
+  console_.notice("the best checkpoint, of update " + std::to_string(update) + ", no longer exists and is no longer tracked");
   directory_->event("best_lost", update);
 }
 
@@ -185,7 +185,7 @@ KEEL_BODY void run_log::saved(save_report const& report) {
   log_weaker_promises(report.update);
   if (report.saved.removal_failure.empty()) return;
   directory_->event("checkpoint_not_removed", report.update, {{"message", report.saved.removal_failure}});
-  console_.notice("an old checkpoint stays: " + report.saved.removal_failure);
+  console_.notice("could not delete an old checkpoint: " + report.saved.removal_failure);
 }
 
 KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& message) {
@@ -194,9 +194,9 @@ KEEL_BODY void run_log::cannot_look(std::int64_t update, std::string const& mess
 }
 
 KEEL_BODY void run_log::grace_too_short(std::int64_t update, double grace, double needed) {
-  std::string const message =
-      detail::formatted("a signal leaves %.0f s, and an update with its save takes %.1f s", grace, needed);
-  console_.notice("warning: " + message + "; save asynchronously, use a faster disk, or ask for a longer grace");
+  std::string const message = detail::formatted(
+      "the grace period after a signal is %.0f s, but an update and its checkpoint take %.1f s", grace, needed);
+  console_.notice("warning: " + message + "; save asynchronously, use a faster disk, or request a longer grace period");
   if (directory_) directory_->event("grace_too_short", update, {{"message", message}});
 }
 
@@ -248,9 +248,9 @@ KEEL_BODY void run_log::record_last_collectives(world_of_ranks const& world, std
 }
 
 KEEL_BODY void run_log::other_ranks(std::string const& source, std::int64_t before, std::int64_t now) {
-  std::string const message = source + " is of " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
-                              " and goes on with " + std::to_string(now) +
-                              ": data stay at their place where an update takes as many rows as before";
+  std::string const message = source + " was saved with " + std::to_string(before) + (before == 1 ? " rank" : " ranks") +
+                              " and is resumed with " + std::to_string(now) +
+                              "; the data position is kept if the global batch size is unchanged";
   console_.notice(message);
   if (directory_) directory_->event("other_ranks", 0, {{"message", message}});
 }
@@ -260,8 +260,9 @@ KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing cons
   log(metric<reduce::mean>("ranks/others_ms").reduced(world_of_one{}, times.others_ms));
   if (!stragglers_.take(times)) return;
   std::string const message = detail::formatted(
-      "rank %d takes %.1f ms an update, and the others %.1f ms, for the last %lld updates: they wait for it", times.slowest,
-      times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
+      "straggler: rank %d took %.1f ms for its last update, and the median of the others is %.1f ms; they have waited for it "
+      "for %lld updates",
+      times.slowest, times.slowest_ms, times.others_ms, static_cast<long long>(detail::straggler_watch::updates));
   console_.notice("warning: " + message);
   if (directory_)
     directory_->event(
@@ -270,9 +271,9 @@ KEEL_BODY void run_log::record_rank_timing(std::int64_t update, rank_timing cons
 }
 
 KEEL_BODY void run_log::data_ended(std::int64_t update, int rank) {
-  std::string const message = "rank " + std::to_string(rank) +
-                              " has no more data in this epoch, so it ends for all, and what the others had taken for the next "
-                              "update is left out";
+  std::string const message =
+      "rank " + std::to_string(rank) +
+      " ran out of data; the epoch ends on all ranks, and micro-batches of the incomplete update are discarded";
   console_.notice("warning: " + message);
   if (directory_) directory_->event("data_ended", update, {{"rank", rank}, {"message", message}});
 }
@@ -588,7 +589,8 @@ KEEL_BODY void run_log::report_sink_failures(std::int64_t update) {
 
 KEEL_BODY void run_log::warn_about_pending_lines() {
   std::string const& trouble = directory_->metrics().trouble();
-  if (!trouble.empty() && !has_pending_lines_) console_.notice("the record waits in memory: " + trouble);
+  if (!trouble.empty() && !has_pending_lines_)
+    console_.notice("metrics cannot be written and are buffered in memory: " + trouble);
   has_pending_lines_ = !trouble.empty();
 }
 

@@ -1,5 +1,5 @@
-// What every run does at its boundaries, of one model or of several: it begins and resumes, evaluates, rolls back, saves, records, acts on
-// alarms, and ends. trainer_loop.hpp and parts_loop.hpp say where the boundaries are.
+// What every run, of one model or of several, does at its update boundaries: begin, resume, evaluate, roll back, save, record, act on
+// alarms, end. trainer_loop.hpp and parts_loop.hpp define where the boundaries are.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -35,18 +35,18 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The alarms of a recipe, whose types the loop does not see.
+/// The alarms of a recipe, as values: the loop is independent of the recipe's type.
 struct run_alarms {
   std::vector<health::watched_alarm> all;
   bool write_incidents = false;
 };
 
-/// What a loop works with, which outlives it.
+/// The objects that a loop uses. They outlive it.
 struct loop_parts {
   config const& recipe;
   trained_models& models;
   rank_requests& ranks;
-  bool ranks_agree;  ///< on stops and saves, with each update
+  bool ranks_agree;  ///< the ranks agree on stops and saves with each update
   phase_clock& phases;
   trainer_options& options;
   environment const& machine;
@@ -64,7 +64,7 @@ class run_loop {
   bool resume();
   void save();
   void wait_for_save();
-  /// A dry run or a replay, of which nothing stays, for as long as it lives.
+  /// Marks a dry run or a replay, which leaves no trace, for the lifetime of the returned value.
   scoped_flag try_out() { return scoped_flag(in_dry_run_); }
 
   hooks& listeners() { return hooks_; }
@@ -78,15 +78,15 @@ class run_loop {
   memory::timeline const& memory_timeline() const { return log_.timeline(); }
 
  protected:
-  /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory; on all ranks.
+  /// Collective. Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory; on all ranks.
   run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
-  /// In updates; 0: open.
+  /// In updates; 0: unlimited.
   virtual std::int64_t length() const = 0;
-  /// Before a checkpoint is looked for.
+  /// Called before the search for a checkpoint.
   virtual void before_resume() {}
-  /// Drops what is open, and goes back to the last boundary.
+  /// Discards the open update and returns to the last boundary.
   virtual void drop_open_update() = 0;
 
   config const& recipe() const { return of_.recipe; }
@@ -97,27 +97,26 @@ class run_loop {
   bool length_reached() const { return length() > 0 && models().updates() >= length(); }
   bool ended_early() const { return progress_.evaluations.is_over(); }
 
-  /// False where it has begun already.
+  /// Resumes and begins the run; false if it has already begun.
   bool begin_run();
   void begin_console(std::int64_t rows, std::int64_t tokens);
-  /// Before the first micro-batch of an update.
+  /// Called before the first micro-batch of an update.
   void begin_update();
-  /// What this rank asks of all, for the next agreement.
+  /// The stop and save requests of this rank, for the next agreement.
   pending_requests requests(int signal);
-  /// The cadences, at an update boundary; `updated`: the last update was applied.
+  /// Evaluates and saves if that is due. Called at an update boundary; `updated`: the last update was applied.
   void after_update(bool updated);
   void close_epoch();
-  /// `late`: the update after it is open; `warns`: a skipped one is on the console.
+  /// `late`: the next update is already open; `warns`: a skipped update is reported on the console.
   void record_update(event::update_end const& event, bool late, bool warns);
   /// `part`: the name of the model, where there are several.
   void record_out_of_memory(event::out_of_memory const& event, std::string const& part = {});
   void record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at);
-  /// `saves_end`: it is a boundary, which can be saved.
+  /// `saves_end`: the run ends at a boundary, so its end can be saved.
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
-  /// What asked this loop to end does not ask the next one.
+  /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
-  /// In the handler of the exception by which the run ends: what can still be written down is. `all_know`: no other rank is to learn
-  /// it.
+  /// Call from the handler of the exception that ends the run: saves and records what still can be. `all_know`: the peers need no notice.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;
@@ -125,16 +124,16 @@ class run_loop {
   console console_;
   opened_directory directory_;
   run_progress progress_;
-  save_listener save_signal_;  ///< outlives a save that is under way
+  save_listener save_signal_;  ///< outlives a pending save
   run_log log_;
   evaluator evaluator_;
   checkpoint_manager checkpoints_;
   update_timer timer_;
   run_observer observer_;
   std::atomic<bool> stop_requested_{false};
-  std::string last_error_;  ///< the last call of a program's own loop, first line; empty: nothing
+  std::string last_error_;  ///< first line of the error of the last call in a program's own loop; empty: none
   bool begun_ = false;
-  bool ended_ = false;            ///< the loop came to its end once
+  bool ended_ = false;            ///< the loop has ended once
   bool is_data_rewound_ = false;  ///< by a rollback
   run_watchdog watch_;
 
@@ -148,7 +147,7 @@ class run_loop {
 
   int unwinding_ = std::uncaught_exceptions();  ///< when it was built
   bool console_begun_ = false;
-  bool in_dry_run_ = false;  ///< a dry run or a replay, of which nothing stays
+  bool in_dry_run_ = false;  ///< a dry run or a replay, which leaves no trace
   bool const was_seeded_;
   std::int64_t tokens_before_ = 0;
   time_source::time_point started_;

@@ -53,7 +53,7 @@ KEEL_BODY bool run_loop::begin_run() {
   bool const resumed = resume();
   if (begun_) return false;
   auto const& world = of_.ranks.world();
-  // A second loop of one run goes on; only the first of a run that was not resumed begins it.
+  // A second loop continues the run; only the first one of a run that was not resumed seeds and begins the record.
   if (!resumed && progress_.record.attempts == 0) {
     // The generator of the models' device, which a run without models does not know; to a recipe without a seed it is nothing.
     bool const needs_device = is_seeded(recipe().determinism) || !models().all().empty();
@@ -114,23 +114,23 @@ KEEL_BODY void run_loop::close_epoch() {
   progress_.cursor.position = 0;
   progress_.cursor.in_epoch = false;
   observer_.end_epoch();
-  if (!models().at_boundary()) return;  // both come after the update that spans two epochs
+  if (!models().at_boundary()) return;  // evaluation and save follow the update that spans two epochs
   after_epoch();
   checkpoints_.capture_random_state();
 }
 
 KEEL_BODY void run_loop::after_epoch() {
-  // The outcome of an update that is under way on a device belongs to this epoch.
+  // An update that is pending on a device belongs to this epoch.
   bool const evaluates = evaluator_.is_due_by_epochs();
   bool const saves_by_epochs = recipe().checkpoint.kind == checkpoint::kind::every_epochs;
   if (evaluates || saves_by_epochs) models().settle();
   if (evaluates) evaluate_recipe();
-  // Also where the cadence is another one: the evaluation may be the best, which is saved at once.
+  // Also with another save cadence: the evaluation may be the best one, which is saved at once.
   if (saves() && (evaluates || saves_by_epochs)) while_saving([this] { save_at_boundary(false, false); });
 }
 
 KEEL_BODY void run_loop::save_at_boundary(bool updated, bool asked) {
-  // Seconds of an update and the evaluation that may follow it.
+  // In seconds: an update and the evaluation that may follow it.
   auto const slowest = [this] { return timer_.slowest() / 1e3 + evaluator_.slowest(); };
   if (!checkpoints_.at_boundary(updated, asked, slowest)) return;
   is_data_rewound_ = true;
@@ -156,7 +156,7 @@ KEEL_BODY void run_loop::wait_for_save() {
 }
 
 KEEL_BODY void run_loop::evaluate_recipe() {
-  // Until it has its value, the state lacks it, and a run that went on from there would not be this one.
+  // A snapshot taken now would lack the evaluation's value, and a resume from it would diverge from this run.
   checkpoints_.mark_incomplete(true);
   auto const value = agree(world_of_one(), evaluator_.evaluate_all(), reduce::mean{});
   checkpoints_.evaluated(value);
@@ -238,7 +238,7 @@ KEEL_BODY void run_loop::fail(std::exception const& thrown, bool all_know) {
     try {
       call();
     } catch (std::exception const&) {
-      // What ends the run is the exception that is on its way; a save's end is an event in the record, and older checkpoints are whole.
+      // The exception in flight ends the run. A failed save is an event in the record; older checkpoints are intact.
     }
   };
   bool const device_may_wait = dynamic_cast<world_error const*>(&thrown) != nullptr && !of_.ranks.is_failure_collective();

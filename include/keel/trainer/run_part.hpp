@@ -1,5 +1,5 @@
-// One of the models of a run, whatever its recipe: its step, the name by which checkpoints and the record know it, and what its updates
-// were since the last boundary.
+// One model of a run, independent of the recipe's type: its step, its name in checkpoints and in the record, and statistics of its updates
+// since the last boundary.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -17,7 +17,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The updates of a part since the last boundary of its run.
+/// Statistics of a part's updates since the last boundary of its run.
 struct part_stats {
   std::int64_t applied = 0;
   std::int64_t skipped = 0;
@@ -25,9 +25,9 @@ struct part_stats {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   double loss = 0.0;                                   ///< summed over the applied updates
-  double gradient_norm = 0.0;                          ///< as the loss
-  std::vector<std::pair<std::string, double>> losses;  ///< of the last update that named some
-  std::optional<result::skipped> why;                  ///< of the last that was skipped
+  double gradient_norm = 0.0;                          ///< likewise summed
+  std::vector<std::pair<std::string, double>> losses;  ///< named losses of the last update that had any
+  std::optional<result::skipped> why;                  ///< the last skipped update
 };
 
 class run_part {
@@ -41,7 +41,7 @@ class run_part {
   std::string const& name() const { return name_; }
   bool has_name() const { return !name_.empty(); }
   step_engine& step() const { return *step_; }
-  /// By the names that the run's checkpoints have for them.
+  /// With their names in the checkpoints of the run.
   parameter_list const& parameters() const { return has_name() ? parameters_ : step_->parameters(); }
 
   part_stats take_stats() { return std::exchange(stats_, {}); }
@@ -51,7 +51,7 @@ class run_part {
     step_->unfreeze(which, rate);
     name_parameters();
   }
-  /// False where no group was unfrozen.
+  /// False if no group was unfrozen.
   bool refreeze_last_group() {
     bool const was_unfrozen = step_->refreeze_last_group();
     name_parameters();
@@ -60,7 +60,7 @@ class run_part {
 
  protected:
   explicit run_part(std::string name) : name_(std::move(name)) {}
-  /// `model_name`: by what name checkpoints have its model. The step outlives this.
+  /// `model_name`: the name of its model in checkpoints. The step outlives this.
   void use(step_engine& step, std::string model_name) {
     step_ = &step;
     model_name_ = std::move(model_name);

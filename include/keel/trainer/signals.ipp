@@ -75,7 +75,7 @@ KEEL_BODY void process_signals::on_stop(int number) {
     if (now - first < repeats_within * 1000) {
       say("keel: this run is stopping already; the same signal after 5 seconds ends it at once, without a checkpoint\n");
     } else {
-      say("keel: a second signal ends this run at once; the last checkpoint is what a resume goes on from\n");
+      say("keel: second signal: exiting immediately; a resume continues from the last checkpoint\n");
       std::signal(number, SIG_DFL);
       std::raise(number);
     }

@@ -39,7 +39,7 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
     for (std::size_t i = 0; i < list.tensors.size(); ++i)
       owners.emplace(list.tensors[i].unsafeGetTensorImpl(), other->name() + " as " + list.names[i]);
   }
-  // What several parts have followed trained them one after the other.
+  // Several parts may follow the same one, and train its parameters one after the other.
   if (follows != nullptr) {
     for (auto const& tensor : follows->parameters().tensors) owners.erase(tensor.unsafeGetTensorImpl());
   }
@@ -49,8 +49,8 @@ KEEL_BODY void trained_models::add(run_part& one, run_part const* follows) {
     if (found == owners.end()) continue;
     throw error("E11", "the parts " + one.name() + " and " + found->second.substr(0, found->second.find(' ')) +
                            " of this run share a parameter, which " + one.name() + " has as " + list.names[i] +
-                           ": each update of the one would be undone by the moments of the other. Give it to one of their "
-                           "optimizers, or say keel::after(..) where the one trains when the other has ended.");
+                           ": their optimizers would overwrite each other's updates. Give the parameter to one of them, or use "
+                           "keel::after(..) if they train one after the other.");
   }
   for (run_part* const other : all_) {
     if (&other->step().model() == &one.step().model()) continue;
@@ -95,10 +95,9 @@ KEEL_BODY void trained_models::require_unowned(run_part const& wanted_by, std::v
       bool const is_wanted =
           std::any_of(which.begin(), which.end(), [&](at::Tensor const& one) { return one.is_same(list.tensors[i]); });
       if (is_wanted)
-        throw error(
-            "E11",
-            "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " + other->name() +
-                " trains: each update of the one would be undone by the moments of the other. Unfreeze it in one of them.");
+        throw error("E11", "the part " + wanted_by.name() + " unfreezes " + list.names[i] + ", which the part " +
+                               other->name() +
+                               " trains: their optimizers would overwrite each other's updates. Unfreeze it in one of them.");
     }
   }
 }
@@ -158,13 +157,13 @@ KEEL_BODY std::vector<trained_optimizer> trained_models::trained() {
   return list;
 }
 
-/// A group of an optimizer as a checkpoint has it.
+/// A parameter group of an optimizer in a checkpoint.
 struct saved_group {
   std::vector<std::string> names;
-  double rate;  ///< its own, which a schedule multiplies
+  double rate;  ///< base learning rate, which a schedule scales
 };
 
-/// Empty where the checkpoint is not written so.
+/// Empty if the checkpoint has no such groups.
 inline std::vector<saved_group> groups_in(nlohmann::json const& state, state_paths const& places) {
   using pointer = nlohmann::json::json_pointer;
   if (!state.is_object()) return {};
@@ -261,7 +260,7 @@ KEEL_BODY std::int64_t trained_models::warmup_updates() const {
   return longest;
 }
 
-/// The fields of a part's step, as one field of the run.
+/// Makes the fields of a part's step one field of the run.
 struct part_state {
   step_engine& step;
   template <class Archive>

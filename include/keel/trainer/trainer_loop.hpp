@@ -1,4 +1,4 @@
-// The loop of a trainer, whatever its recipe: data and micro-batches of one model. keel::trainer is its typed front.
+// The loop of a trainer over the micro-batches of one model, independent of the recipe's type. keel::trainer is its typed interface.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,41 +19,42 @@ namespace keel::detail::inline KEEL_MODE {
 
 class trainer_loop final : public run_loop, private step_observer, private manual_backward_host {
  public:
-  /// All of them outlive this. Throws as run_loop; on all ranks of the step's world.
+  /// All arguments outlive this. Collective over the step's world. Throws as run_loop.
   trainer_loop(step_engine& step, trained_models& models, trainer_options& options, run_alarms const& alarms,
                environment const& machine);
   ~trainer_loop() override = default;
 
   outcome fit(training_data& data);
 
-  /// A micro-batch of how many rows and tokens; nothing for one that cannot be counted.
+  /// The rows and tokens of a micro-batch.
   struct batch_size {
     std::int64_t rows;
     std::int64_t tokens;
   };
-  /// One micro-batch, in fit. `contents`: of the batch; `run` looks at it more closely and makes the step.
+  /// Trains on one micro-batch in fit(). `size`: nullopt if it cannot be counted; `contents`: of the batch; `run` validates it and calls the
+  /// step.
   step_outcome take(std::optional<batch_size> const& size, c10::function_ref<batch_contents()> contents,
                     c10::function_ref<step_outcome()> run);
-  /// `run` looks at a batch closely before it trains; where it throws, the open update is dropped, on all ranks.
+  /// `run` validates a batch before training. If it throws, the open update is discarded on all ranks.
   void check_batch(c10::function_ref<void()> run);
-  /// In a program's own loop, which `call` is.
+  /// `call` is a call of the step in a program's own loop.
   step_outcome step_in_own_loop(c10::function_ref<step_outcome()> call);
   manual_backward open_manual_backward(std::int64_t rows, std::int64_t tokens);
   std::optional<step_outcome> flush();
-  /// `signal()`: the one that asks for a stop, or 0.
+  /// `signal()` returns the signal that requests a stop, or 0.
   bool should_stop(c10::function_ref<int()> signal) const;
   void end_epoch();
   outcome finish(int signal);
   void change(c10::function_ref<void()> change_numbers);
 
-  /// By epochs only for as long as these have as many updates as at the beginning.
+  /// In updates. A length in epochs is exact only while their number of updates does not change.
   std::int64_t length() const override;
   bool is_length_pending() const { return step_.facts().is_length_pending; }
-  /// Throws recipe_error (L04) where the schedule needs a length that neither options nor batches gave.
+  /// Throws recipe_error (L04) if the schedule needs a length and neither the options nor the batches have one.
   void require_length();
 
  private:
-  // As the step's observer.
+  // Overrides of step_observer.
   void observe(event::update_begin const& event) override { hooks_(event); }
   void observe(event::micro_batch_begin const& event) override { hooks_(event); }
   void observe(event::micro_batch_end const& event) override { hooks_(event); }
@@ -67,7 +68,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   bool reads_gradients() const override { return hooks_.has_hook_for<event::gradients_ready>(); }
   bool watches_memory() const override { return options().watch_memory; }
   layer_detail watches_layers() const override;
-  // A micro-batch whose backward passes the program runs.
+  // Overrides of manual_backward_host: the program runs the backward passes of a micro-batch.
   void begin_manual_backward() override;
   step_outcome end_manual_backward(weighted_loss const& loss, std::int64_t rows, std::int64_t tokens) override;
   void abandon_manual_backward() override;
@@ -79,28 +80,28 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   bool is_distributed() const { return of_.ranks_agree; }
   void begin();
   outcome run_epochs(training_data& data, signal_listener const& listener);
-  /// Nothing if the epoch went to its end and the run goes on.
+  /// nullopt if the epoch is complete and the run continues.
   std::optional<outcome> run_epoch(training_data& data, signal_listener const& listener);
-  /// Trains on one batch; what ends the walk.
+  /// Trains on one batch; returns the outcome if the run ends with it.
   std::optional<outcome> train_one(training_data& data, signal_listener const& listener);
   void before_micro_batch();
   step_outcome after_micro_batch(step_outcome taken);
-  /// An update that is decided on a device is read one later, unless something that follows must know it now.
+  /// A device decides the update and its result is read one update later, unless a save, an evaluation or the end needs it now.
   step_outcome settle_if_needed(step_outcome const& taken);
-  /// As the ranks agreed.
+  /// With several ranks, what they agreed on.
   bool is_stop_requested() const;
   std::optional<step_outcome> close_partial_update();
-  /// What a partial accumulation has is left out on all ranks, so that they evaluate, save and go on together.
+  /// Collective: discards partial accumulations of different length on all ranks, so that they evaluate, save and continue together.
   void drop_uneven_update();
-  /// What a program's own loop calls: an exception by which its run is over is in the record as fit's.
+  /// Wraps the calls of a program's own loop: an exception that ends the run is recorded as one in fit() is.
   template <bool EndsRun = false, class Call>
   std::invoke_result_t<Call const&> in_own_loop(Call const& call);
 
   step_engine& step_;
   update_cursor cursor_{progress_.cursor};
   bool is_end_logged_ = false;
-  std::optional<result::gave_up> gave_up_;  ///< the last update of a program's own loop
-  mutable int signal_ = 0;                  ///< that this rank has, of several
+  std::optional<result::gave_up> gave_up_;  ///< result of the last update in a program's own loop
+  mutable int signal_ = 0;                  ///< received by this rank of several
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -68,7 +68,7 @@ KEEL_BODY void trainer_loop::begin() {
 
 KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener const& listener) {
   data_cursor& cursor = progress_.cursor;
-  is_data_rewound_ = false;  // your own loop does not read it
+  is_data_rewound_ = false;  // a program's own loop does not read it
   std::int64_t const epochs = options().epochs > 0 ? options().epochs : (length() > 0 ? 0 : 1);
   if (length_reached()) {
     require_work_left(step_.updates(), length());
@@ -89,7 +89,7 @@ KEEL_BODY outcome trainer_loop::run_epochs(training_data& data, signal_listener 
     }
     auto const last = close_partial_update();
     if (last && last->gave_up()) return *last->gave_up();
-    // The last update may have sent the run back, and then there is data again.
+    // The last update may have rolled the run back; then there is data again.
     if (!std::exchange(is_data_rewound_, false)) return result::finished{step_.updates()};
   }
 }
@@ -125,9 +125,9 @@ KEEL_BODY std::optional<outcome> trainer_loop::train_one(training_data& data, si
   step_outcome const taken = data.train();
   if (taken.gave_up()) return *taken.gave_up();
   if (!step_.at_boundary()) return std::nullopt;
-  // Back in the data: the walk ends here and begins again at the cursor.
+  // After a rollback the epoch ends here and starts again at the cursor.
   if (is_data_rewound_) return result::finished{step_.updates()};
-  // Where the length falls on the end of an epoch, that is evaluated and saved as the others are.
+  // If the run ends with an epoch, that epoch is evaluated and saved like any other.
   std::int64_t const end = data.epoch_length(options().batches_per_epoch, !step_.ranks().is_shared());
   if (length_reached() && progress_.cursor.position == end) close_epoch();
   if (is_data_rewound_ || length_reached() || ended_early()) return result::finished{step_.updates()};
@@ -162,7 +162,7 @@ KEEL_BODY void trainer_loop::check_batch(c10::function_ref<void()> run) {
   try {
     run();
   } catch (...) {
-    // Rethrown, once the other ranks know.
+    // Rethrown after the other ranks were notified.
     step_.ranks().report_failure();
     step_.drop_update();
     throw;
@@ -188,7 +188,7 @@ KEEL_BODY void trainer_loop::before_micro_batch() {
 KEEL_BODY step_outcome trainer_loop::after_micro_batch(step_outcome taken) {
   phase_clock::afterwards const waits{step_.phases(), run_phase::data};  // until the next micro-batch
   gave_up_ = taken.gave_up() ? std::optional(*taken.gave_up()) : std::nullopt;
-  // An update that gives up consumed nothing: the checkpoint that follows must begin with its first batch again.
+  // An update that gave up consumed nothing: the next checkpoint must start with its first batch.
   if (gave_up_) {
     cursor_.rewind();
     return taken;
@@ -244,7 +244,7 @@ KEEL_BODY void trainer_loop::drop_uneven_update() {
   std::int64_t const epoch = progress_.cursor.epoch;
   auto const end = find_uneven_end(step_.ranks().world(), step_.open_micro_batches(), std::exchange(is_end_logged_, false));
   if (end) drop_open_update();
-  progress_.cursor.epoch = epoch;  // of an update that began in the one before
+  progress_.cursor.epoch = epoch;  // the discarded update may have begun in the previous epoch
   if (end && !end->is_logged) log_.data_ended(step_.updates(), end->rank);
 }
 
@@ -283,7 +283,7 @@ KEEL_BODY bool trainer_loop::should_stop(c10::function_ref<int()> signal) const 
   return step_.at_boundary() && (signal() != 0 || stop_requested_.load(std::memory_order_relaxed) || ended_early());
 }
 
-// What the step says.
+// Events of the step.
 
 KEEL_BODY void trainer_loop::observe(event::update_end const& event) {
   cursor_.close(event.late);
@@ -291,7 +291,7 @@ KEEL_BODY void trainer_loop::observe(event::update_end const& event) {
   if (event.result.updated()) checkpoints_.updated(event.loss);
   checkpoints_.mark_incomplete(true);
   hooks_(event);
-  // After the hooks, so that the record of this update has what they log. skip<N> counts silently, apart from the record.
+  // After the hooks, so that the record of this update has what they log. skip<N> does not warn on the console.
   record_update(event, event.late && step_.has_open_update(), recipe().nonfinite.kind == nonfinite::kind::warn);
   checkpoints_.mark_incomplete(false);
 }
@@ -317,7 +317,7 @@ KEEL_BODY outcome trainer_loop::finish(int signal) {
     if (step_.has_open_update()) log_.partial_update(step_.updates(), step_.open_micro_batches());
     drop_open_update();
     if (is_distributed()) {
-      // Of a signal that came since the others know nothing.
+      // The other ranks do not know of a signal that arrived after the last agreement.
       if (step_.ranks().is_shared()) signal = step_.ranks().requests().signal;
       if (is_stop_requested()) stop_requested_ = true;
     }

@@ -16,8 +16,8 @@ KEEL_BODY watchdog_target make_watchdog_target(timeout::settings const& limits, 
                                                std::function<std::optional<run_phase>()> const& phase) {
   if (limits.heartbeat_interval > 0 && !world.supports_heartbeats())
     throw error("E12",
-                "keel::timeout::heartbeat leaves its signs in the store of the ranks, and this world has none. Give it one, "
-                "keel::over(group, timeout, store), or leave the heartbeat out.");
+                "keel::timeout::heartbeat needs a c10d store, and this world has none. Pass one to keel::over(group, timeout, "
+                "store), or remove the heartbeat.");
   return {
       .directory = directory != nullptr ? root_of(*directory) : std::filesystem::path(),
       .rank = world.rank(),
