@@ -162,7 +162,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
 }
 
 KEEL_BODY void run_observer::before_update(std::int64_t attempt) {
-  // An iteration of several models in which none was updated is no attempt.
+  // An iteration of several models that updates none is not an attempt.
   if (recipe_.profile.kind == profile::kind::off || std::exchange(profiled_attempt_, attempt) == attempt) return;
   profiles_.before_update(models_.updates(), attempt, phases_);
   report_written_profiles();
