@@ -14,6 +14,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <concepts>
 #include <cstdint>
 #include <keel/config/open_numbers.hpp>
 #include <keel/core/error.hpp>
@@ -42,9 +43,13 @@ concept custom_stateful_clip =
       Policy::clip(gradients, norm, state);
     };
 
+/// The base of the state of a policy of keel that learns its limit from the norms of applied updates. The state has `double limit() const`,
+/// the largest norm that the next update may have, and `void accepted(step_outcome const&)`.
+struct clip_history {};
+
 /// What clip::zscore remembers: the norms that recent updates were applied with. A clipped one enters as what it was cut to, so
 /// that one outlier does not raise the limit for the next.
-class norm_history {
+class norm_history : public clip_history {
  public:
   explicit norm_history(clip::settings const& settings)
       : settings_(settings), norms_(length(), std::max<std::size_t>(2, length() / 4)) {}
@@ -130,7 +135,7 @@ constexpr bool needs_materialized_gradients(clip::settings const& settings) {
 /// The largest joint L2 norm that the policy lets pass; infinity for a policy that bounds something else.
 template <class Policy>
 double norm_limit(state_of<Policy> const& state, clip::settings const& settings = detail::closed_settings<Policy>()) {
-  if constexpr (Policy::configured.kind == clip::kind::zscore) {
+  if constexpr (std::derived_from<state_of<Policy>, clip_history>) {
     return state.limit();
   } else {
     bool const is_norm = settings.kind == clip::kind::global_norm && !has_other_order(settings);

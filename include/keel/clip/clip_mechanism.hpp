@@ -5,6 +5,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
 #include <keel/checkpoint/archive.hpp>
 #include <keel/clip/clip.hpp>
 #include <keel/core/outcome.hpp>
@@ -51,7 +52,7 @@ class clip_mechanism_of final : public clip_mechanism {
   }
   void commit() override { state_ = next_; }
   void accepted(step_outcome const& result) override {
-    if constexpr (Policy::configured.kind == clip::kind::zscore) {
+    if constexpr (std::derived_from<state_of<Policy>, clip_history>) {
       state_.accepted(result);
       next_ = state_;
     }
@@ -67,10 +68,10 @@ class clip_mechanism_of final : public clip_mechanism {
   state_of<Policy> next_;
 };
 
-/// Policies of keel differ in their settings alone, but for the one that remembers norms.
+/// Policies of keel differ in their settings alone, but for those that remember norms.
 template <class Policy>
 std::unique_ptr<clip_mechanism> make_clip_mechanism(clip::settings const& settings) {
-  if constexpr (Policy::configured.kind == clip::kind::custom || Policy::configured.kind == clip::kind::zscore) {
+  if constexpr (Policy::configured.kind == clip::kind::custom || std::derived_from<state_of<Policy>, clip_history>) {
     return std::make_unique<clip_mechanism_of<Policy>>(settings);
   } else {
     return std::make_unique<clip_mechanism_of<clip::none>>(settings);
