@@ -87,7 +87,7 @@ TEST_CASE("100 updates of weight zero in a row end the run, and 99 do not") {
     FAIL("nothing was thrown");
   } catch (keel::data_error const& thrown) {
     CHECK(thrown.id() == "E07");
-    CHECK(std::string(thrown.what()).find("100 updates in a row") != std::string::npos);
+    CHECK(std::string(thrown.what()).find("100 consecutive updates") != std::string::npos);
   }
 }
 
