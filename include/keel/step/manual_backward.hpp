@@ -1,5 +1,5 @@
-// A micro-batch whose backward passes the program runs itself: for losses that are freed one after the other, gradients that are changed
-// on their way, a penalty on gradients, or a library that calls backward().
+// A micro-batch for which the program runs the backward passes itself. Use it to free one loss before the next, to modify gradients during
+// the backward pass, for gradient penalties, or with a library that calls backward().
 //
 //     auto micro_batch = step.open();
 //     a.backward();
@@ -26,7 +26,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Whose micro-batch it is: a step, a trainer or a part.
+/// The owner of the micro-batch: a step, a trainer or a part.
 class manual_backward_host {
  public:
   virtual void begin_manual_backward() = 0;
@@ -37,7 +37,7 @@ class manual_backward_host {
   ~manual_backward_host() = default;
 };
 
-/// Rejected with a loss scale (U49) and with a ladder (U50).
+/// Rejects recipes with a loss scale (U49) or a ladder (U50) at compile time.
 template <class Recipe, config const& Configured>
 constexpr void reject_manual_backward() {
   if constexpr (Configured.loss_scale.kind != loss_scale::kind::none) {
@@ -51,10 +51,10 @@ constexpr void reject_manual_backward() {
 
 namespace keel::inline KEEL_MODE {
 
-/// What step::open returns; it stays where it is, and ends before its step.
+/// The open micro-batch that step::open() returns. Not movable; the step must outlive it.
 class manual_backward {
  public:
-  /// `relief` is read once the micro-batch is open. All of them outlive this.
+  /// Opens the micro-batch, then reads `relief`. `runner` and `relief` must outlive this object.
   manual_backward(detail::manual_backward_host& runner, at::DeviceType device, precision::kind precision,
                   memory_settings const& relief, std::int64_t rows, std::int64_t tokens)
       : runner_(runner), rows_(rows), tokens_(tokens) {
@@ -68,10 +68,11 @@ class manual_backward {
     if (!closed_) runner_.abandon_manual_backward();
   }
 
-  /// The backward passes are done. `loss`: what they went back from, a tensor or keel::losses; it says whether the update is finite, and
-  /// is recorded. With accumulate<N> every Nth call updates. Throws as a step's call does, and error (E12) the second time.
+  /// Ends the micro-batch after the program's backward passes. `loss`: the scalar loss that was differentiated. It is recorded, and
+  /// decides whether the update is finite. With accumulate<N>, every Nth call applies an update. Throws data_error (E07) if `loss` is not
+  /// a floating-point scalar, error (E12) on a second call, and everything that a call of the step throws.
   step_outcome close(at::Tensor const& loss) { return close(weighted_loss{loss, 1.0}); }
-  /// The same with several losses by name.
+  /// As above for several named losses.
   step_outcome close(losses const& all) { return close(weighted_loss{all.total(), 1.0, all.parts()}); }
 
  private:

@@ -1,4 +1,4 @@
-// Who listens to a step: a trainer, a part of a run, or nothing.
+// The observer of a step: a trainer, a part of a run, or none.
 #pragma once
 
 #include <keel/config/config.hpp>
@@ -7,7 +7,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Is called with the events of update_events.hpp, and says what of an update it wants to know.
+/// Receives the events of update_events.hpp, and declares which measurements of an update it needs.
 class step_observer {
  public:
   step_observer() = default;
@@ -25,20 +25,21 @@ class step_observer {
   virtual void observe(event::out_of_memory const& /*event*/) {}
   virtual void observe(event::rung_released const& /*event*/) {}
 
-  /// It looks at the loss of each micro-batch, or at the gradients of each update, so the host has to read them at once.
+  /// True if it reads the loss of each micro-batch, for which the host then waits.
   virtual bool reads_losses() const { return false; }
+  /// True if it reads the gradients of each update, for which the host then waits.
   virtual bool reads_gradients() const { return false; }
-  /// What each update took of memory.
+  /// True if each update reports its memory usage.
   virtual bool watches_memory() const { return false; }
-  /// How much of the layers, of the update that begins.
+  /// The detail of layer statistics to measure in the update that begins.
   virtual layer_detail watches_layers() const { return layer_detail::none; }
-  /// An update that is not finite is looked into, where the recipe keeps incidents.
+  /// True if non-finite updates are traced, provided that the recipe enables incidents.
   virtual bool traces_incidents() const { return true; }
-  /// The recipe as the rules judge it: with what the observer's run adds.
+  /// Returns the configuration that the rules check: `value` with the facts that the observer's run adds.
   virtual config judged(config const& value) const { return value; }
 };
 
-/// Listens to nothing.
+/// Returns an observer that ignores all events.
 inline step_observer& no_observer() {
   static step_observer none;
   return none;

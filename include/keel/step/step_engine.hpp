@@ -28,7 +28,7 @@ namespace keel::detail::inline KEEL_MODE {
 /// within them.
 class step_engine : public manual_backward_host {
  public:
-  /// As update_parts.
+  /// Constructs the parts; see update_parts for lifetimes and exceptions.
   step_engine(torch::nn::Module& model, torch::optim::Optimizer& optimizer, recipe_numbers const& numbers,
               recipe_rules const& rules, custom_policies const& custom, std::int64_t updates, step_observer& observer,
               world_of_ranks const& world, step_environment const& environment);
@@ -51,7 +51,7 @@ class step_engine : public manual_backward_host {
   /// Undoes unfreeze() for the optimizer's last group, for a rollback to before it; false if no group was unfrozen.
   bool refreeze_last_group();
 
-  /// Replaces the observer given at construction. `observer` outlives this.
+  /// Replaces the observer given at construction. `observer` must outlive the step.
   void set_observer(step_observer& observer) { parts_.observer = &observer; }
   /// Passes pending layer statistics to the observer; waits for those that a device still computes.
   void flush_layer_metrics() { show_layers(true); }
@@ -66,7 +66,7 @@ class step_engine : public manual_backward_host {
   std::int64_t open_micro_batches() const { return parts_.micro_batches; }
   /// The collective operations of the step.
   replication& ranks() { return parts_.ranks; }
-  /// As above.
+  /// The collective operations of the step.
   replication const& ranks() const { return parts_.ranks; }
   /// Collective, at an update boundary. Throws world_error if parameters, buffers or options of the optimizer differ from rank 0's.
   void verify_replicas();

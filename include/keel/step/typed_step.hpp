@@ -1,5 +1,5 @@
-// The typed front of the update: it judges the recipe with the types of model, optimizer, batch and loss, and hands what it found to
-// step_engine.hpp. keel::step, trainers, parts of a run and dry runs are made of it.
+// The typed interface of the update. Checks the recipe against the types of model, optimizer, batch and loss, and forwards to
+// step_engine.hpp. keel::step, trainers, parts of a run and dry runs are built on it.
 #pragma once
 
 #include <concepts>
@@ -27,8 +27,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Environments are stateless, so one object serves all steps of the process. A class with members that keel would ignore, such as those
-/// of an older version, does not compile.
+/// Returns the process-wide instance of a stateless environment. An environment whose members keel would ignore, such as those of an
+/// older version, does not compile.
 template <class Environment>
 Environment const& environment_instance() {
   static_assert(std::is_base_of_v<step_environment, Environment>, "an environment derives from keel::step_environment.");
@@ -50,7 +50,7 @@ custom_policies custom_policies_of() {
           &custom_rungs<policy_of<Recipe, slot::oom>>::take};
 }
 
-/// By the rules of `EntryPoint`: those of a bare step, of a trainer, or of a part.
+/// Typed interface of step_engine. `EntryPoint` selects the rules: those of a bare step, of a trainer, or of a part.
 template <class Recipe, class Environment, class EntryPoint>
 class typed_step : public step_engine {
   using validated = detail::validated<Recipe, EntryPoint>;
@@ -58,43 +58,48 @@ class typed_step : public step_engine {
   using judged = typename recipe_for_entry<typename validated::recipe, EntryPoint>::type;
 
  public:
-  /// Its own, or the empty one in the place of one that was rejected.
+  /// The recipe, or rejected_recipe if it broke a rule.
   using recipe = typename validated::recipe;
-  /// What the recipe is made of; its numbers are recipe_value()'s.
+  /// The kinds of the recipe's policies. recipe_value() has the numbers.
   static constexpr config configured = kinds_of(config_of<recipe>);
-  /// The recipe has keel::ema.
+  /// True if the recipe has keel::ema.
   static constexpr bool averages = configured.ema.decay > 0.0;
-  /// The recipe is for several ranks.
+  /// True if the recipe is for several ranks.
   static constexpr bool replicates = shard::is_distributed(configured.shard);
-  /// A batch may have to outlive its call.
+  /// True if a batch may be kept beyond its call.
   static constexpr bool keeps_batches = configured.oom.kind == oom::kind::ladder ||
                                         configured.incident.kind != incident::kind::off ||
                                         config_of<recipe>.accumulate.count != 1;
-  /// A world of several ranks fits.
+  /// True if the constructor accepts a world of several ranks.
   static constexpr bool accepts_world = replicates || std::same_as<recipe, rejected_recipe>;
 
-  /// `updates`: the length of the run for schedules that need one; 0: not known. Model, optimizer and observer must outlive the step. Of a
-  /// recipe that replicates on all ranks of `world`: rank 0's parameters and buffers are everyone's from here on. Throws recipe_error; world_error
-  /// (E24) for ranks that do not train the same, and names the first difference.
+  /// `updates`: the run's length in updates, for schedules that need it; 0: unknown. Model, optimizer and observer must outlive the step.
+  /// Collective on `world` for a recipe that replicates: broadcasts parameters and buffers from rank 0. Throws recipe_error, or world_error
+  /// (E24), which names the first difference, if the ranks do not train the same.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer>
   typed_step(Model& model, Optimizer& optimizer, detail::recipe_numbers const& all, std::int64_t updates,
              step_observer& observer, world_of_ranks const& world)
       : step_engine(as_module(model), optimizer, all, rules_of<recipe, Model, Optimizer>(), custom_policies_of<recipe>(),
                     updates, observer, replicates ? world : world_of_ranks(), environment_instance<Environment>()) {
-    // Only where a custom rule rejected the recipe without a compile error.
+    // Reached only if a custom rule rejected the recipe without a compile error.
     if constexpr (std::same_as<recipe, rejected_recipe>) throw broken_rule<recipe_error, rule::D25>();
     require_types_fit<judged, module_of<Model>, Optimizer>();
     require_custom_policies_fit<recipe>();
     custom_rungs<policy_of<recipe, slot::oom>>::require_callable();
   }
 
-  /// Takes one micro-batch. `loss_of(batch)` returns the mean loss as a scalar tensor, or keel::weighted_loss. With a ladder it is
-  /// copied, so that the update can run again; pass std::ref to one with state. Throws data_error for an empty batch and for a loss
-  /// that cannot be trained on; error (E23) for a model that was left in evaluation mode; nonfinite_error and out_of_memory_error as
-  /// the recipe says, one call later for an update that was decided on a device; learning_rate_error (E18) and interference_error
-  /// (E19) for a rate, a gradient or a parameter that the program changed beside the step; error (E11) for parameter groups that
-  /// changed. An exception drops the update: parameters, optimizer state and buffers are as before it, unless the optimizer's step
-  /// itself threw, which the message then says.
+  /// Runs one micro-batch; completes the update if it is the last of accumulate<N>. `loss_of(batch)` returns the mean loss as a scalar
+  /// tensor, keel::weighted_loss or keel::losses. A ladder copies the function to retry the update; pass a stateful one by std::ref.
+  ///
+  /// Throws:
+  /// - data_error for an empty batch, or a loss that cannot be trained on;
+  /// - error (E23) if the model was left in evaluation mode, and error (E11) if parameter groups changed;
+  /// - learning_rate_error (E18) if other code changed a scheduled rate, or a rate is invalid;
+  /// - interference_error (E19) if the program changed a gradient or a parameter during an open update, or called optimizer.step();
+  /// - nonfinite_error and out_of_memory_error as the recipe configures, one call later if the device decides the update.
+  ///
+  /// An exception discards the update: parameters, optimizer state and buffers keep their values from before it. The exception is an
+  /// optimizer that threw during its step; the message then says so.
   template <class Batch, class LossOf>
   step_outcome operator()(Batch const& batch, LossOf&& loss_of) {
     constexpr bool cuts = oom::has_rung(configured.oom, oom::rung_kind::halve_micro_batch);
@@ -122,33 +127,33 @@ class typed_step : public step_engine {
     return result::accumulated{0, present_value().accumulate.count};
   }
 
-  /// The same without a batch: `loss_of()` is all there is.
+  /// As above for a loss function without a batch.
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome operator()(LossOf&& loss_of) {
-    // A copy outlives the call, for an update that runs again; a function that keeps state is the caller's.
+    // A rerun may follow this call, so it needs a copy; without reruns, a reference suffices.
     constexpr bool runs_again = configured.oom.kind == oom::kind::ladder || configured.incident.kind != incident::kind::off;
     using kept = std::conditional_t<runs_again, kept_function<LossOf>, std::remove_reference_t<LossOf>&>;
     return (*this)(no_batch{}, without_batch<kept>{loss_of});
   }
 
-  /// A micro-batch whose backward passes the program runs: see manual_backward.hpp. Throws error (E12) while another one is open, and for
-  /// an optimizer with a closure. Rejected with a loss scale (U49) and with a ladder (U50).
+  /// Opens a micro-batch for which the program runs the backward passes: see manual_backward.hpp. Throws error (E12) if another one is
+  /// open, or if the optimizer takes a closure. Rejected with a loss scale (U49) and with a ladder (U50).
   [[nodiscard]] manual_backward open(std::int64_t rows = 1, std::int64_t tokens = 0) {
     reject_manual_backward<Recipe, configured>();
     return open_manual_backward(rows, tokens);
   }
 
-  /// Changes .accumulate or .clip, where the recipe leaves them open, from the next update on; a checkpoint knows it. A schedule goes on
-  /// over the length that the run began with. Throws recipe_error: E22 for another number, and with the rules that they break; error
-  /// (E12) inside an update.
+  /// Changes .accumulate or .clip from the next update on, if the recipe leaves them open. Checkpoints save the change. A schedule keeps
+  /// the length that the run began with. Throws recipe_error: E22 for any other number, or the rules that the numbers break. Throws error
+  /// (E12) during an open update.
   void change(numbers const& some)
     requires(leaves_numbers_open<recipe>)
   {
     change_numbers(some);
   }
 
-  /// Of the parameters, where the recipe has keel::ema.
+  /// The moving average of the parameters, if the recipe has keel::ema.
   moving_average& average()
     requires(averages)
   {

@@ -1,4 +1,4 @@
-// The events of a step. An event is a plain struct; references in it live as long as the call.
+// The events of a step. An event is a plain struct; its references are valid only during the call.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -32,61 +32,61 @@ struct micro_batch_end {
   double loss;               ///< mean over the micro-batch
   double weight;             ///< its weight in the update
 };
-/// The update's gradients are complete, unscaled and finite; they are not clipped yet. `parameters[i].grad()` may be
-/// read; what changes gradients is a clip policy.
+/// The update's gradients are complete, unscaled and finite, but not clipped. Read them from `parameters[i].grad()`; only a clip policy
+/// may change them.
 struct gradients_ready {
   std::int64_t update;                     ///< updates applied so far
   double norm;                             ///< joint L2 norm
-  std::span<at::Tensor const> parameters;  ///< that the optimizer trains
+  std::span<at::Tensor const> parameters;  ///< those that the optimizer trains
 };
-/// The update ended: the outcome is `updated` or `skipped`.
+/// The update ended with the outcome `updated` or `skipped`.
 struct update_end {
   std::int64_t update;         ///< updates applied so far, this one included
   step_outcome const& result;  ///< the outcome
   double loss;                 ///< weighted mean over the update; NaN or infinite if a micro-batch's was
-  double gradient_norm;        ///< before clipping; NaN where it was not reached
+  double gradient_norm;        ///< before clipping; NaN or infinite if it was not computed
   double loss_scale;           ///< factor on this update's loss
-  std::int64_t tokens;         ///< of the update, or rows where the batch is not made of tokens
-  std::int64_t rows;           ///< of the update
+  std::int64_t tokens;         ///< in the update; rows if the batch has no tokens
+  std::int64_t rows;           ///< in the update
   bool late = false;  ///< decided on a device and read by the host one update later, after the next one's backward pass
-  /// What the update took; nothing where memory is not counted (keel/memory/statistics.hpp).
+  /// Memory usage of the update; nullopt if memory is not counted (keel/memory/statistics.hpp).
   std::optional<keel::memory::usage> memory = {};
-  phase_times times = {};  ///< since the update before
-  /// Of keel::losses each by its name, without its factor, as a mean over the update; in the order in which they were named.
+  phase_times times = {};  ///< since the previous update
+  /// Each loss of keel::losses with its name: the mean over the update, without its factor, in the order of first use.
   std::span<std::pair<std::string, double> const> losses = {};
 };
-/// An update that is not finite was looked into, before it is skipped; model, optimizer and registered state are as it found them.
+/// A non-finite update was traced, and is skipped next. Model, optimizer and registered state are as before the update.
 struct incident {
-  std::int64_t update;              ///< updates applied so far
-  reason why;                       ///< the reason
-  std::string const& where;         ///< the first parameter with a gradient that is not finite, or empty
-  double loss;                      ///< of the update
-  double gradient_norm;             ///< before clipping
-  double loss_scale;                ///< factor on the loss
-  traced_update const& traced;      ///< where the value came from
-  update_inputs const& began_with;  ///< what shows the update again
-  replay_settings const& settings;  ///< with which it ran again
+  std::int64_t update;       ///< updates applied so far
+  reason why;                ///< why the update is skipped
+  std::string const& where;  ///< the first parameter with a non-finite gradient, the non-finite buffer or named loss, or empty
+  double loss;               ///< of the update
+  double gradient_norm;      ///< before clipping
+  double loss_scale;         ///< factor on the loss
+  traced_update const& traced;      ///< the origin of the value
+  update_inputs const& began_with;  ///< micro-batches and random state, to rerun the update
+  replay_settings const& settings;  ///< settings of the rerun
 };
-/// What was found in the layers of an applied update. On a device it may come some updates later.
+/// Layer statistics of an applied update. On a device this may follow some updates later.
 struct layers_measured {
   std::int64_t update;         ///< updates applied, the measured one included
-  layer_record const& record;  ///< what was found
+  layer_record const& record;  ///< the statistics
 };
-/// Memory ran out, and the ladder took a rung; the update begins again with its first micro-batch. Or the allocator lost time
-/// in making room, and the rung was taken before an update began.
+/// Memory ran out and the ladder took a rung; the update restarts with its first micro-batch. If `slow`, the rung was taken between
+/// updates because the allocator repeatedly freed its cache and retried.
 struct out_of_memory {
   std::int64_t update;                               ///< updates applied so far
-  std::string rung;                                  ///< what was done
-  std::string message;                               ///< LibTorch's own words, one line
-  std::int64_t pieces;                               ///< into which each micro-batch is cut from now on
-  bool slow = false;                                 ///< memory did not run out: the allocator lost time in making room
-  std::optional<keel::memory::shortage> where = {};  ///< nothing where memory is not counted
+  std::string rung;                                  ///< the rung taken
+  std::string message;                               ///< LibTorch's message, one line
+  std::int64_t pieces;                               ///< per micro-batch from now on
+  bool slow = false;                                 ///< memory did not run out, but the allocator was slow
+  std::optional<keel::memory::shortage> where = {};  ///< where memory ran out; nullopt if memory is not counted
 };
-/// Memory was enough for so long that the ladder released its last rung; the next update runs without it.
+/// Memory sufficed long enough that the ladder released its last rung; the next update runs without it.
 struct rung_released {
   std::int64_t update;  ///< updates applied so far
-  std::string rung;     ///< that was released
-  std::int64_t pieces;  ///< into which each micro-batch is cut from now on
+  std::string rung;     ///< the rung released
+  std::int64_t pieces;  ///< per micro-batch from now on
 };
 
 }  // namespace keel::event::inline KEEL_MODE

@@ -1,5 +1,4 @@
-// What the updates of a step work with, and what is known of the open one: shared by the engine and by the ways in which an update is
-// decided and applied.
+// The components of a step and the state of its open update, shared by step_engine and the implementations of update_strategy.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -39,15 +38,16 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a recipe's policies bring that is more than settings.
+/// Functions of a recipe's custom policies.
 struct custom_policies {
   std::unique_ptr<clip_mechanism> (*make_clip)(clip::settings const&);
-  std::function<double(std::int64_t, std::int64_t)> schedule_factor;  ///< empty: the settings' own
+  std::function<double(std::int64_t, std::int64_t)> schedule_factor;  ///< empty: use the settings
   take_custom_rung take_rung;
 };
 
 struct update_parts {
-  /// Model, optimizer, observer and environment outlive this. Throws recipe_error and error as a step's constructor, on all ranks of `world`.
+  /// Model, optimizer, observer and environment must outlive this object. Collective on `world`: throws recipe_error or error, as the
+  /// constructor of a step does, on all ranks.
   update_parts(torch::nn::Module& its_model, torch::optim::Optimizer& its_optimizer, recipe_numbers const& its_numbers,
                recipe_rules const& rules, custom_policies const& custom, std::int64_t length, step_observer& listener,
                world_of_ranks const& world, step_environment const& machine);
@@ -57,11 +57,11 @@ struct update_parts {
 
   config const& recipe() const { return numbers.value(); }
   config const& present() const { return numbers.present(); }
-  /// The host waits for it.
+  /// Reads a scalar; waits if it is on a device.
   double read(at::Tensor const& one) const { return environment.host_value(one); }
   bool has_ladder() const { return recipe().oom.kind == oom::kind::ladder; }
   bool has_closure() const { return context.optimizer().closure; }
-  /// Updates that were applied, and the one that is under way on a device.
+  /// Applied updates and the one pending on a device.
   std::int64_t begun() const { return updates + (pending ? 1 : 0); }
   std::int64_t attempted() const { return begun() + skipped; }
   bool is_first() const { return updates == 0 && skipped == 0 && !pending; }
@@ -73,19 +73,19 @@ struct update_parts {
     if (average) average->require_parameters_in_place();
   }
 
-  /// Throws data_error (B01) where the complete update does not have the rows that the recipe declares.
+  /// Throws data_error (B01) if the complete update does not have the number of rows that the recipe declares.
   void require_declared() const;
-  /// What is known of the complete update without its gradients; with a reason to skip it where no row counted.
+  /// Starts the decision with the facts known without gradients. Sets the reason to skip if the total weight is zero.
   update_decision begin_decision() const;
-  /// The host's verdict on the gradients of a finite loss.
+  /// Decides on the host, for a finite loss: sets the reason to skip, or clips and pre-allocates what the optimizer step needs.
   void judge(update_decision& decision, std::variant<gradients<stage::checked>, nonfinite_gradient> result);
   /// True if a buffer, such as a running statistic of batch norm, became non-finite although loss and gradients are finite; sets the
   /// reason to skip. Every later evaluation would use that buffer.
   bool find_nonfinite_buffer(update_decision& decision);
-  /// Hooks look at gradients that are unscaled.
+  /// Calls the observer while the parameters hold the unscaled gradients.
   void show_gradients(double norm, std::vector<at::Tensor> const& unscaled) const;
 
-  /// The last look before parameters change. Throws learning_rate_error (E18).
+  /// Applies the learning rate; call just before parameters change. Throws learning_rate_error (E18) if the rate is invalid or was changed.
   void begin_update(update_facts& facts);
   void step_optimizer(c10::function_ref<void()> update);
 
@@ -111,18 +111,19 @@ struct update_parts {
   std::int64_t updates = 0, skipped = 0, clipped = 0;
   std::int64_t micro_batches = 0;  ///< of the open update
   bool half_updated = false;       ///< the optimizer threw inside its step
-  // Of updates that are decided on the device: the one that the host has not read, and the scale that it does not know yet.
+  // Device-decided updates: `pending` is the one whose result the host has not read; its loss scale is on the device.
   bool decides_on_device = false;
-  bool losses_stay_on_device = false;  ///< also where the host decides: it reads them with the norm
+  bool losses_stay_on_device = false;  ///< also if the host decides: it reads them with the norm
   std::optional<pending_update> pending;
   std::optional<device_scale> scale_on_device;
 
  private:
-  /// The optimizer's state would be infinite for good. Clip policies that look at elements bound each of them.
+  /// True if squaring the gradients would overflow and leave the optimizer state infinite; sets the reason to skip. False for clip policies
+  /// that inspect elements: they bound each element.
   bool would_overflow_squared(update_decision& decision) const;
 };
 
-/// How a complete update is decided and applied: on the host, on a device, by a closure, on several ranks.
+/// Decides and applies a complete update: on the host, on a device, with a closure, or on several ranks.
 class update_strategy {
  public:
   update_strategy() = default;
@@ -132,7 +133,7 @@ class update_strategy {
   /// Decides whether to apply or skip the update. Modifies no parameters, except with a closure, and pre-allocates everything that
   /// apply() needs.
   virtual update_decision decide() = 0;
-  /// Of a decision without a reason to skip.
+  /// Applies a decision that has no reason to skip.
   virtual void apply(update_decision& decision) = 0;
 };
 

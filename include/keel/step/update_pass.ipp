@@ -113,7 +113,7 @@ KEEL_BODY gradients<stage::scaled> update_pass::complete() {
 
 KEEL_BODY loss_accumulator update_pass::run(any_micro_batch& batch, memory_settings const& relief) {
   watch_.require_unchanged();
-  // What the program changed since the micro-batch before, such as a sampler that moved on, is not part of the update.
+  // Changes by the program since the previous micro-batch, such as an advanced sampler, are not part of the update.
   if (!marks_after_.empty()) program_->exclude_changes(marks_after_, saved_copies_);
   std::int64_t const rows = batch.rows();
   auto const shorter = length(relief) > 0 ? batch.part(0, rows, length(relief)) : nullptr;
@@ -227,7 +227,7 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(any_micro_batch& pie
       threw = first_line(error);
       thrown = std::current_exception();
     }
-    // Not in the handler: a caught exception may keep frames and tensors alive.
+    // Outside the handler, because a caught exception may keep frames and tensors alive.
     if (threw) {
       if (!was_nonfinite(piece, random, relief)) std::rethrow_exception(thrown);
       if (sums_.exception.empty()) sums_.exception = *threw;
@@ -236,7 +236,7 @@ KEEL_BODY std::optional<weighted_loss> update_pass::forward(any_micro_batch& pie
   } else {
     loss = piece.loss_of();
   }
-  // Also what only a rung would turn on: better rejected now than after a week.
+  // Also check features that only a rung would enable: fail now rather than after a week.
   if (may_recompute_) scope.require_units();
   if (may_fuse_) scope.require_attention();
   return loss;
@@ -252,7 +252,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
   if (auto const changed = versions_.first_changed())
     throw broken_rule<data_error, rule::Z16>(parameters_.names[*changed] + " has a gradient");
   require_weight(loss.weight);
-  // One that is all padding adds nothing, and may have no mean and no graph.
+  // A piece of padding only contributes nothing; its mean may be undefined or have no graph.
   if (loss.weight == 0.0) return;
   require_trainable(loss);
   memory_.enter(memory::phase::backward);
@@ -263,7 +263,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
   } else {
     double const value = environment_.host_value(loss.mean);
     tally.add(value, loss.weight);
-    // The update is lost already, so a backward pass over NaN would only cost time.
+    // The update will be skipped, so a backward pass would only cost time.
     if (!std::isfinite(value)) return;
   }
   if (before_backward_) std::exchange(before_backward_, nullptr)(tally, loss.weight);
@@ -271,7 +271,7 @@ KEEL_BODY void update_pass::run_piece(any_micro_batch& piece, memory_settings co
 }
 
 KEEL_BODY void update_pass::add_gradients(weighted_loss const& loss) {
-  // NOLINTBEGIN(bugprone-unchecked-optional-access): the gradients are there, because the update is open
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): the update is open
   is_sum_ ? gradients_->add_term(loss.mean) : gradients_->add(loss.mean, loss.weight);
   // NOLINTEND(bugprone-unchecked-optional-access)
 }
