@@ -74,7 +74,7 @@ KEEL_BODY step_outcome step_engine::accumulate(any_micro_batch& batch) {
   std::int64_t const index = parts_.micro_batches++;
   bool const complete = parts_.micro_batches == count;
   bool const has_closure = parts_.has_closure();
-  // The update may have to run again from its first micro-batch.
+  // The update may have to be retried from its first micro-batch.
   if (parts_.has_ladder() || (has_closure && count != 1)) {
     auto copy = batch.copy();
     if (!copy)
@@ -185,9 +185,9 @@ KEEL_BODY void step_engine::begin() {
 
 KEEL_BODY bool step_engine::can_decide_on_device() const {
   if (needs_materialized_gradients(parts_.present().clip)) return false;
-  // By the time a late result is read, the next forward pass has changed the buffers.
+  // By the time a deferred result is read, the next forward pass has changed the buffers.
   if (parts_.average && parts_.recipe().ema.buffers) return false;
-  // The program's state is put back on the host, which then has to know at once.
+  // The host restores the program's state, so it must know the decision at once.
   if (parts_.pass.has_program_state()) return false;
   return parts_.engine != nullptr && parts_.parameters.one_device &&
          parts_.environment.decides_on_device(parts_.parameters.device);
@@ -212,7 +212,7 @@ KEEL_BODY void step_engine::run(any_micro_batch& batch, std::int64_t index) {
 }
 
 KEEL_BODY void step_engine::observe_end(loss_accumulator const& tally, std::int64_t index) {
-  // A hook changes nothing of how an update is decided; on a device it costs a wait.
+  // A hook does not affect how an update is decided; on a device it costs a wait.
   bool const asks = parts_.losses_stay_on_device && parts_.observer->reads_losses();
   double const loss = asks && tally.is_on_device() ? parts_.read(tally.mean_on_device()) : tally.mean();
   parts_.observer->observe(event::micro_batch_end{parts_.begun(), index, loss, tally.weight});
@@ -223,7 +223,7 @@ KEEL_BODY step_outcome step_engine::advance(bool complete, c10::function_ref<voi
   std::optional<closure_update> closure;
   bool const has_closure = parts_.has_closure();
   auto const attempt = [&] {
-    // An optimizer with a closure runs all of them, once an evaluation.
+    // A closure optimizer runs all micro-batches once per loss evaluation.
     if (has_closure && !complete) return;
     if (!parts_.pass.is_open()) open_update();
     if (has_closure) {
@@ -252,7 +252,7 @@ KEEL_BODY update_decision step_engine::decide() {
   parts_.require_parameters_in_place();
   parts_.pass.memory().enter(memory::phase::update);
   parts_.pass.phases().enter(run_phase::update);
-  // Of several ranks once they know their rows together.
+  // With several ranks, replicated_update checks the total rows after the agreement.
   if (!shard::is_distributed(parts_.recipe().shard)) parts_.require_declared();
   if (parts_.decides_on_device) settle_previous();
   return strategy().decide();
@@ -267,7 +267,7 @@ KEEL_BODY std::optional<step_outcome> step_engine::attempt_update(bool complete,
   }
   auto const next = [this](std::string const& message) -> std::optional<step_outcome> {
     parts_.pass.reset_update();
-    // Ranks that ran out before they knew of the update before this one, and those that did not, take the rung behind the same.
+    // Settle the previous update first, so that all ranks take the rung after the same update.
     if (parts_.pending) parts_.ranks.abort_peers_on_exception([&] { settle_previous(); });
     replay_.rewind();
     if (take_rung(message) != oom::rung_kind::give_up) return std::nullopt;
@@ -371,7 +371,7 @@ KEEL_BODY step_outcome step_engine::accept(update_decision const& found) {
   ++parts_.updates;
   parts_.half_updated = false;
   if (found.was_clipped) ++parts_.clipped;
-  // While the update is open, as for update_end: a hook is at no boundary yet.
+  // The update is still open, as for update_end: the hook does not run at an update boundary.
   if (parts_.has_ladder()) {
     if (auto const rung = parts_.ladder.updated())
       parts_.observer->observe(event::rung_released{parts_.updates, to_string(*rung), relief().pieces});
@@ -434,7 +434,7 @@ KEEL_BODY void step_engine::end_update() {
 }
 
 KEEL_BODY void step_engine::drop_update() {
-  // Also if putting buffers and state back throws.
+  // Runs even if restoring buffers and state throws.
   auto const ends = c10::make_scope_exit([this] { end_update(); });
   if (open_) dropped_at_ = parts_.pass.memory().interrupted();
   clear_gradients(parts_.parameters.tensors);
@@ -526,7 +526,7 @@ KEEL_BODY moving_average* step_engine::average_or_null() {
 template <class Archive>
 void step_engine::visit_all(Archive& archive) {
   settle();
-  // Of an open update, as one that is kept to be looked into, the device goes on with its scale.
+  // During an open update, such as one being traced, the device keeps its loss scale.
   if (!open_) parts_.scale_on_device.reset();
   archive("updates", parts_.updates);
   archive("skipped", parts_.skipped);
@@ -538,7 +538,7 @@ void step_engine::visit_all(Archive& archive) {
   clip_state_field clip{*parts_.clip};
   archive("clip", clip);
   if (parts_.numbers.are_open()) {
-    // A number that was never changed is the program's, which a resume may bring another one of.
+    // Unless change() set a number, the program's value wins after a resume, and may differ from the saved one.
     bool is_changed = parts_.numbers.is_changed();
     config present = parts_.present();
     archive("numbers_changed", is_changed);

@@ -131,7 +131,7 @@ class typed_step : public step_engine {
   template <class LossOf>
     requires std::invocable<std::remove_reference_t<LossOf>&>
   step_outcome operator()(LossOf&& loss_of) {
-    // A rerun may follow this call, so it needs a copy; without reruns, a reference suffices.
+    // A rerun may follow this call, so keep a copy. A stateful function is only referenced; the caller owns it.
     constexpr bool runs_again = configured.oom.kind == oom::kind::ladder || configured.incident.kind != incident::kind::off;
     using kept = std::conditional_t<runs_again, kept_function<LossOf>, std::remove_reference_t<LossOf>&>;
     return (*this)(no_batch{}, without_batch<kept>{loss_of});

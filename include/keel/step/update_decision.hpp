@@ -1,4 +1,4 @@
-// What an open update adds up, and what is known of an update once it is closed.
+// The sums of an open update, and the decision about a complete one.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -22,7 +22,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A flag that is up for as long as this lives.
+/// Sets a flag for its own lifetime.
 class scoped_flag {
  public:
   explicit scoped_flag(bool& flag) : flag_(flag) { flag_ = true; }
@@ -34,10 +34,10 @@ class scoped_flag {
   bool& flag_;
 };
 
-/// How the host reads a number that may be on a device; for the length of a call.
+/// Reads a scalar that may be on a device. Valid only during the call that receives it.
 using read_number = c10::function_ref<double(at::Tensor const&)>;
 
-/// The losses of an update by their names, in the order in which the program named them first.
+/// The named losses of an update, in the order of first use.
 class named_sums {
  public:
   named_sums();
@@ -47,22 +47,22 @@ class named_sums {
   named_sums& operator=(named_sums&&) noexcept;
   ~named_sums();
 
-  /// Those of one micro-batch's loss, as terms of a sum or of a mean; on the host each costs a read.
+  /// Adds the named losses of one micro-batch. `is_sum`: as terms of a sum, not of a mean. Calls `read` for each unless `stays_on_device`.
   void add(weighted_loss const& loss, at::Device device, bool stays_on_device, bool is_sum, read_number read);
-  /// What each came to.
+  /// The name and mean of each loss.
   std::vector<std::pair<std::string, double>> values(read_number read) const;
-  /// The first that is not finite, in words; empty where all are.
+  /// Describes the first non-finite loss, as "the loss NAME"; empty if all are finite.
   std::string first_nonfinite(read_number read) const;
-  /// A checksum of the names; 0 without any.
+  /// A checksum of the names; 0 if there are none.
   std::uint32_t names() const;
   /// sums(): sum and weight of each named loss. put(): replaces them by the all-reduced values. `is_sum`: losses are summed over
   /// micro-batches, not averaged.
   std::vector<double> sums(read_number read, bool is_sum) const;
   void put(std::vector<double> const& sums, bool is_sum);
-  /// The same on the device, where the losses stay there: doubles.
+  /// As above for losses that stay on the device; doubles.
   at::Tensor sums_on_device(at::Device device, bool is_sum) const;
   void set_sums_on_device(at::Tensor const& sums, bool is_sum);
-  /// What each came to there, doubles; and puts them back as the host has read them.
+  /// means_on_device(): the mean of each loss as doubles on the device. set_means(): replaces them by the values that the host has read.
   at::Tensor means_on_device() const;
   void set_means(std::span<double const> means);
 
@@ -76,51 +76,51 @@ class named_sums {
   std::vector<one> all_;
 };
 
-/// Of an open update; all of it starts from zero with the next, and where its micro-batches run again.
+/// Sums of the open update. Reset for the next update and for a retry.
 struct update_sums {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   loss_accumulator loss;
-  named_sums parts;       ///< of the loss, where the program names them
-  std::string exception;  ///< of the loss function, that counts as a loss which is not finite
+  named_sums parts;       ///< named losses
+  std::string exception;  ///< message of a loss function that threw because of a non-finite value
 };
 
-/// Where a loss function threw because of a value that is not finite, in words; empty where none did.
+/// Describes a loss function that threw because of a non-finite value; empty if none did.
 std::string origin_of(update_sums const& sums);
 
-/// What the host knows of an update before it is applied.
+/// Facts about an update that the host knows before applying it.
 struct update_facts {
   double loss_scale;
   double learning_rate;
   std::int64_t tokens;
   std::int64_t rows;
-  bool late = false;                         ///< its verdict is read one update later
-  std::optional<memory::usage> memory = {};  ///< what the update took, where memory is counted
-  phase_times times = {};                    ///< of a late one
-  named_sums parts = {};                     ///< of the loss, where the program names them
-  std::string origin = {};  ///< of a value that is not finite, where it is known without a look into the update
+  bool late = false;                         ///< decided on a device and read one update later
+  std::optional<memory::usage> memory = {};  ///< memory usage, if memory is counted
+  phase_times times = {};                    ///< if deferred
+  named_sums parts = {};                     ///< named losses
+  std::string origin = {};                   ///< of a non-finite value, if known without tracing the update
 };
 
-/// What a complete update came to, before anything has changed: clipped gradients, or why they are skipped.
+/// The decision about a complete update, before any parameter changes: clipped gradients, or the reason to skip.
 struct update_decision {
   update_facts facts;
   double loss = 0.0;
   double norm = 0.0;
   std::optional<gradients<stage::clipped>> clipped = {};
-  std::optional<device_decision> decided = {};  ///< in the place of the rest, where the device decides
-  bool was_clipped = false;                     ///< of an update that was applied
+  std::optional<device_decision> decided = {};  ///< set instead of `clipped` if the device decides
+  bool was_clipped = false;                     ///< valid for an applied update
   update_limits limits = {};
   std::optional<reason> skip_reason = {};
-  std::string where = {};  ///< the first parameter with a non-finite gradient, or the named loss that is not finite
+  std::string where = {};  ///< the first parameter with a non-finite gradient, or the non-finite buffer, named loss or rank
 };
 
-/// An update that is under way on the device, or one that the host skipped without it.
+/// A deferred update: pending on the device, or skipped by the host.
 struct pending_update {
   update_facts facts;
   update_limits limits;
   std::optional<device_result> verdict = {};
-  reason skip_reason = reason::nonfinite_loss;  ///< without a verdict
-  std::string where = {};                       ///< without a verdict
+  reason skip_reason = reason::nonfinite_loss;  ///< if there is no verdict
+  std::string where = {};                       ///< if there is no verdict
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

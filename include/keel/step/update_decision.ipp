@@ -65,7 +65,7 @@ KEEL_BODY std::uint32_t named_sums::names() const {
   if (all_.empty()) return 0;
   std::string together;
   for (one const& part : all_) together += part.name + '\n';
-  // Never 0, which stands for none.
+  // Never 0, which means no names.
   return static_cast<std::uint32_t>(std::hash<std::string>{}(together)) | 1u;
 }
 

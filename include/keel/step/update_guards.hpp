@@ -1,4 +1,4 @@
-// Decides that an update is skipped, and what several in a row come to: the run tolerates it, ends, or rolls back.
+// Counts skipped updates, and decides whether the run continues, ends or rolls back.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ namespace keel::inline KEEL_MODE {
 /// Why a run rolls back to a checkpoint.
 struct rollback_request {
   std::string why;
-  bool spike = false;                    ///< by keel::spike; otherwise by keel::nonfinite
-  reason last = reason::nonfinite_loss;  ///< of the last skipped update
+  bool spike = false;                    ///< requested by keel::spike; otherwise by keel::nonfinite
+  reason last = reason::nonfinite_loss;  ///< why the last update was skipped
 };
 
 class update_guards {
@@ -32,8 +32,8 @@ class update_guards {
     zero_weights_ = 0;
   }
 
-  /// One more update is skipped. Throws nonfinite_error (E08) or diverged_error (E14) where that ends the run, and data_error (E07) for the
-  /// 100th in a row of weight zero; `update` counts from 1.
+  /// Counts a skipped update; `update` is 1-based. Throws nonfinite_error (E08) or diverged_error (E14) if this skip ends the run, and
+  /// data_error (E07) for the 100th consecutive update of weight zero.
   void skipped(reason why, std::string const& where, std::string const& origin, double loss, double norm, std::int64_t update) {
     if (why == reason::zero_weight) {
       if (++zero_weights_ < max_zero_weights) return;
@@ -49,7 +49,7 @@ class update_guards {
     if (message) request_ = rollback_request{*message, spike, why};
   }
 
-  /// The last update was the last that the recipe tolerates before it rolls back; asked once.
+  /// Returns and clears the rollback request; nullopt if the recipe tolerates further skips.
   std::optional<rollback_request> take_rollback_request() { return std::exchange(request_, std::nullopt); }
 
   template <class Archive>
@@ -62,7 +62,7 @@ class update_guards {
   nonfinite_guard nonfinite_;
   spike_guard spike_;
   static constexpr std::int64_t max_zero_weights = 100;
-  std::int64_t zero_weights_ = 0;  ///< updates in a row
+  std::int64_t zero_weights_ = 0;  ///< consecutive updates of weight zero
   std::optional<rollback_request> request_;
 };
 

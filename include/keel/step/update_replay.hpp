@@ -1,6 +1,6 @@
-// An update's micro-batches as objects that can run again: after an out-of-memory the whole update begins again, because part
-// of its gradients is lost. What runs again has not stepped the optimizer (O03). Of several ranks all begin again together, also
-// those that had memory enough: they agree at the update's end, so that no rank waits for one that runs again (O01).
+// Keeps the micro-batches of an update so that it can be retried. After an out-of-memory the whole update is retried, because part of its
+// gradients is lost. Only an update that has not stepped the optimizer is retried (O03). All ranks retry together, even those that had
+// enough memory: they agree at the end of the update, so that no rank waits for one that retries (O01).
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -32,17 +32,18 @@ class update_replay {
     next_ = 0;
     out_of_memory_message_.reset();
   }
-  /// Into how many pieces the largest micro-batch of the update, or of the one before, can be cut.
+  /// Maximum number of pieces of the largest micro-batch of the open update, or of the previous one.
   std::int64_t max_pieces() const { return max_pieces_; }
-  /// Runs the micro-batches that have not run since the update began.
+  /// Runs the micro-batches that have not run since the update began or was rewound.
   void run_rest(run_micro_batch run) {
     for (; next_ < all_.size(); ++next_) run(*all_[next_], static_cast<std::int64_t>(next_));
   }
-  /// The update begins again: none of them has run.
+  /// Marks all micro-batches as not run, for a retry.
   void rewind() { next_ = 0; }
 
-  /// Calls `attempt()`; after an out-of-memory of any rank `take_rung(message)`, which puts the update back to its beginning,
-  /// and then attempts again. What take_rung returns ends it. `complete`: no micro-batch is to come. Throws what `attempt` throws otherwise.
+  /// Calls `attempt()`. After an out-of-memory on any rank, calls `take_rung(message)`, which restores the state from before the update, and
+  /// retries. Returns the outcome if take_rung returns one; nullopt if the attempt succeeded. `complete`: the last micro-batch is included;
+  /// then the call is collective. Rethrows any other exception of `attempt`.
   std::optional<step_outcome> retry_on_out_of_memory(
       replication& ranks, bool complete, c10::function_ref<void()> attempt,
       c10::function_ref<std::optional<step_outcome>(std::string const& message)> take_rung);

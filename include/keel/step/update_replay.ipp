@@ -26,7 +26,7 @@ KEEL_BODY std::optional<step_outcome> update_replay::retry_on_out_of_memory(
         out_of_memory_message_ = first_line(thrown);
       }
     }
-    // Recovery stands out here because a caught exception may keep frames and tensors alive.
+    // Recover outside the handler, because a caught exception may keep frames and tensors alive.
     if (ranks.is_shared()) {
       if (!complete) return std::nullopt;
       if (out_of_memory_message_ && !is_peer_failure) ranks.report_out_of_memory();
