@@ -1,17 +1,17 @@
-// The gradients of one update as a value whose type says how far it has come:
+// The gradients of one update, as a value whose type encodes its stage:
 //
 //     gradients<scaled, partial>   add(loss, weight) ..        one micro-batch after the other
 //       .complete()             -> gradients<scaled, complete>
 //       .unscale()              -> gradients<unscaled>
-//       .check()                -> gradients<checked>, or where the first non-finite element is
+//       .check()                -> gradients<checked>, or nonfinite_gradient with the first non-finite gradient
 //       .clip<Policy>(state)    -> gradients<clipped>
-//       .step(optimizer)        -> gradients<stepped>          nothing can be done with it any more
+//       .step(optimizer)        -> gradients<stepped>          final
 //
-// A call out of order does not compile, and the error is the rule's sentence. Every call consumes the value before it.
+// A call out of order does not compile; the error states the rule. Every call consumes the previous value.
 //
-// Unscaling and clipping by norm only multiply, so they collect one factor, and the gradients in memory stay as the backward
-// pass left them. An update engine (keel::adamw, adam, sgd) applies the factor while it updates; before any other optimizer's
-// step, and before a clip policy that looks at elements, it is written into the gradients. write() does it at any time.
+// Unscaling and clipping by norm only multiply, so they accumulate one factor and leave the gradients in memory unchanged. An update engine
+// (keel::adamw, adam, sgd) applies the factor during its update. Before any other optimizer's step, and before a clip policy that inspects
+// elements, the factor is multiplied into the gradients. write() does so at any time.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -41,25 +41,25 @@
 namespace keel::inline KEEL_MODE {
 
 namespace stage {
-/// Added up, times the loss scale and the micro-batches' weights.
+/// Accumulated; multiplied by the loss scale and the weights of the micro-batches.
 struct scaled {};
-/// Divided by both; not looked at yet.
+/// Divided by the loss scale and the total weight; not checked yet.
 struct unscaled {};
 /// Finite.
 struct checked {};
-/// Clipped, or found small enough.
+/// Clipped, or below the limit.
 struct clipped {};
 /// The optimizer has used them.
 struct stepped {};
 }  // namespace stage
 namespace accumulation {
-/// Micro-batches are still to come.
+/// More micro-batches may follow.
 struct partial {};
-/// All micro-batches of the update are in it.
+/// Contains all micro-batches of the update.
 struct complete {};
 }  // namespace accumulation
 
-/// Where the first non-finite gradient is.
+/// The first non-finite gradient.
 struct nonfinite_gradient {
   std::size_t parameter;  ///< index into the parameters
   double norm;            ///< joint L2 norm: NaN or infinite
@@ -72,34 +72,35 @@ class gradients;
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What every stage hands to the next.
+/// The data that each stage passes to the next.
 struct gradient_values {
   std::span<at::Tensor const> parameters;
-  double scale = 1.0;         ///< of the loss
-  at::Tensor device_scale{};  ///< of the loss too, known on the device alone; undefined: none
-  double first_weight = 0.0;  ///< the unit in which the other micro-batches' weights count
+  double scale = 1.0;         ///< factor on the loss
+  at::Tensor device_scale{};  ///< further factor on the loss, known only on the device; undefined if none
+  double first_weight = 0.0;  ///< weight of the first micro-batch: the unit of all weights
   double total_weight = 0.0;  ///< in units of the first
-  double factor = 1.0;        ///< that the gradients in memory still lack
+  double factor = 1.0;        ///< not yet multiplied into the gradients in memory
   double norm = 0.0;
   bool clipped = false;
-  std::vector<double> norms{};  ///< a parameter: the L2 norm of its unscaled gradient
+  std::vector<double> norms{};  ///< for each parameter, the L2 norm of its unscaled gradient
 
   std::vector<at::Tensor> defined_gradients() const;
-  /// Gradients of bf16 and fp16 parameters from here on add up in fp32: in eight bits, small ones would be lost beside a large
-  /// sum.
+  /// Converts gradients of bf16 and fp16 parameters to fp32 for accumulation: with the 8-bit significand of bf16, small gradients would be
+  /// rounded away against a large sum.
   void widen();
-  /// For an optimizer that expects gradients of the parameters' own dtype.
+  /// Converts gradients to the dtype of their parameters, for optimizers that expect it.
   void narrow();
   void write();
-  /// For a clip policy that looks at more than the joint L2 norm. Throws error (E11) for a sparse gradient, where it looks at elements.
+  /// Prepares the gradients for a clip policy that needs more than the joint L2 norm. Throws error (E11) for a sparse gradient if the policy
+  /// inspects elements.
   void materialize_for_clip(clip::settings const& settings);
-  /// Adds up what a sparse gradient holds of one row more than once.
+  /// Coalesces sparse gradients, summing duplicate rows.
   void coalesce();
-  /// Throws error (E11) for a sparse gradient, of which a clip policy that looks at elements cannot take a look at each.
+  /// Throws error (E11) if any gradient is sparse: a clip policy cannot inspect each of its elements.
   void require_dense() const;
-  /// The gradients as they would be with the factor in them; those in memory stay.
+  /// Returns copies of the gradients multiplied by the factor; does not modify those in memory.
   std::vector<at::Tensor> unscaled_copies() const;
-  /// One entry a parameter, undefined where it has no gradient, so that indices stay those of the parameters.
+  /// One entry for each parameter, in order; undefined if it has no gradient.
   std::vector<at::Tensor> all_gradients() const;
 };
 
@@ -132,9 +133,9 @@ struct gradient_access {
 
 namespace keel::inline KEEL_MODE {
 
-// The last stage comes first, so that each can return the next.
+// In reverse order, so that each stage can return the next.
 
-/// Gradients that an optimizer stepped with.
+/// Gradients that an optimizer has used.
 template <>
 class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, accumulation::complete> {
  public:
@@ -152,21 +153,21 @@ class gradients<stage::stepped> : public detail::gradients_base<stage::stepped, 
   using gradients_base::gradients_base;
 };
 
-/// Gradients that a clip policy has looked at.
+/// Gradients after the clip policy.
 template <>
 class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, accumulation::complete> {
  public:
   /// The joint L2 norm, before clipping.
   double norm() const { return values_.norm; }
-  /// The clip policy changed the gradients, or the factor that is still to come into them.
+  /// True if the clip policy changed the gradients or their pending factor.
   bool clipped() const { return values_.clipped; }
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { values_.write(); }
-  /// Writes them as this optimizer's step reads them: for an update engine, as they are. step does it where it was not done.
+  /// Writes the factor and restores dtypes as this optimizer expects; does nothing for an update engine. step() does so if needed.
   void write_for(torch::optim::Optimizer& optimizer);
-  /// What the step allocates, as far as its optimizer allows it, while nothing has changed yet; step does it where it was not done.
+  /// Pre-allocates the optimizer state that the step needs, as far as the optimizer allows it. step() does so if needed.
   void prepare(torch::optim::Optimizer& optimizer);
-  /// The optimizer's step. Throws what the optimizer throws.
+  /// Runs the optimizer's step. Throws what the optimizer throws.
   gradients<stage::stepped> step(torch::optim::Optimizer& optimizer) &&;
 
  private:
@@ -197,8 +198,7 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   /// Writes the factor that is still to come into the gradients, rounded to their dtype.
   void write() { values_.write(); }
 
-  /// Clips as a policy with state says, and may change that state. Throws error (E11) for a sparse gradient where the policy
-  /// looks at elements.
+  /// Clips by a policy with state, which it may update. Throws error (E11) for a sparse gradient if the policy inspects elements.
   template <class Policy>
   gradients<stage::clipped> clip(state_of<Policy>& state,
                                  clip::settings const& settings = detail::closed_settings<Policy>()) && {
@@ -212,9 +212,9 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
     }
     return detail::gradient_access::make<gradients<stage::clipped>>(std::move(values_));
   }
-  /// The same by a policy of any recipe.
+  /// As above with a type-erased policy.
   gradients<stage::clipped> clip(clip_mechanism& mechanism, clip::settings const& settings) &&;
-  /// The same for a policy without state.
+  /// As above for a policy without state.
   template <class Policy>
     requires(std::same_as<state_of<Policy>, no_state>)
   gradients<stage::clipped> clip() && {
@@ -233,11 +233,11 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
   using gradients_base::gradients_base;
 };
 
-/// Gradients without the loss scale, the mean of an update; nothing has looked at their values.
+/// Gradients without the loss scale, averaged over the update; not checked yet.
 template <>
 class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled, accumulation::complete> {
  public:
-  /// Reads every gradient once: finite ones come back as the next stage, otherwise where the first is that is not.
+  /// Reads every gradient once. Returns the next stage if all are finite, otherwise the first non-finite gradient.
   std::variant<gradients<stage::checked>, nonfinite_gradient> check() &&;
 
   template <class... Arguments>
@@ -262,17 +262,17 @@ class gradients<stage::unscaled> : public detail::gradients_base<stage::unscaled
   using gradients_base::gradients_base;
 };
 
-/// The gradients of all micro-batches of an update, still times the loss scale.
+/// Gradients of all micro-batches of an update, still multiplied by the loss scale.
 template <>
 class gradients<stage::scaled, accumulation::complete> : public detail::gradients_base<stage::scaled, accumulation::complete> {
  public:
-  /// What the micro-batches' weights count in, and their sum in it.
+  /// The unit of the micro-batch weights: the weight of the first one.
   double unit() const { return values_.first_weight; }
   /// The sum of the micro-batches' weights, in this unit.
   double weight() const { return values_.total_weight; }
-  /// Other ranks' gradients were added, and all of them weigh so much in this unit.
+  /// Sets the total weight over all ranks, in this unit, after the all-reduce of the gradients.
   void set_total_weight(double total) { values_.total_weight = total; }
-  /// Divides by the loss scale and by the update's weight.
+  /// Divides by the loss scale and by the total weight.
   gradients<stage::unscaled> unscale() && {
     double const divisor = values_.scale * values_.total_weight;
     if (divisor != 0.0) values_.factor = 1.0 / divisor;
@@ -296,22 +296,22 @@ class gradients<stage::scaled, accumulation::complete> : public detail::gradient
   using gradients_base::gradients_base;
 };
 
-/// An update that takes micro-batches.
+/// Gradients of an open update, which takes micro-batches.
 template <>
 class gradients<stage::scaled, accumulation::partial> : public detail::gradients_base<stage::scaled, accumulation::partial> {
  public:
-  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first one's, so that an update of
-  /// equal micro-batches is the plain sum, divided once by their number.
+  /// Runs the backward pass of one micro-batch's mean loss. Weights are relative to the first, so an update of equal micro-batches is the
+  /// plain sum, divided once by their number.
   void add(at::Tensor const& mean_loss, double weight = 1.0);
-  /// What unit() and weight() come to with one more micro-batch of this weight, as a mean or as a term.
+  /// unit() and weight() as they would be with one more micro-batch of this weight, as a mean or as a term.
   std::pair<double, double> weights_with(double weight, bool is_term) const;
-  /// The same with a loss that is a term of a sum, which nothing divides.
+  /// As add(), for a loss that is a term of a sum and is not averaged.
   void add_term(at::Tensor const& loss);
-  /// Around backward passes of the program's own, which end with end_manual_backward(): of a mean, or of a sum.
+  /// Call before backward passes that the program runs itself; end_manual_backward() follows them.
   void begin_term();
-  /// Ends what begin_term() began.
+  /// Ends the micro-batch that begin_term() began. `is_sum`: its loss is a term of a sum.
   void end_manual_backward(bool is_sum);
-  /// No micro-batch comes after this.
+  /// Ends the accumulation.
   gradients<stage::scaled, accumulation::complete> complete() && {
     return detail::gradient_access::make<gradients<stage::scaled, accumulation::complete>>(std::move(values_));
   }
@@ -338,13 +338,13 @@ class gradients<stage::scaled, accumulation::partial> : public detail::gradients
   using gradients_base::gradients_base;
 };
 
-/// Drops all gradients, so that the next backward pass writes and does not add.
+/// Resets all gradients to undefined, so that the next backward pass does not accumulate into them.
 inline void clear_gradients(std::span<at::Tensor const> parameters) {
   for (at::Tensor const& parameter : parameters) parameter.mutable_grad() = at::Tensor();
 }
 
-/// A new update over the parameters, whose gradients it clears. `scale` multiplies every loss; `device_scale`, a scalar on the
-/// parameters' device, does so too where it is defined.
+/// Begins an update: clears the gradients of the parameters. Multiplies every loss by `scale`, and by `device_scale`, a scalar on the
+/// parameters' device, if it is defined.
 gradients<stage::scaled, accumulation::partial> begin_update(std::span<at::Tensor const> parameters, double scale = 1.0,
                                                              at::Tensor device_scale = {});
 

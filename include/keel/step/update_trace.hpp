@@ -1,5 +1,5 @@
-// Finds out where an update that was not finite began: it runs again from what it began with, a micro-batch after the other, and a batch
-// that is at fault is cut until its rows are known. It leaves everything as it was: gradients, buffers, random state, registered state.
+// Locates the origin of a non-finite update: reruns its micro-batches in order from the saved inputs, and bisects a faulty batch down to its
+// rows. Restores gradients, buffers, random state and registered state afterwards.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -26,15 +26,15 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What an update began with, beside model and optimizer, which it did not change.
+/// The inputs of an update, except model and optimizer, which a non-finite update did not change.
 struct update_inputs {
   struct entry {
     any_micro_batch* batch;
     random_snapshot random;  ///< before its forward pass
   };
   std::vector<entry> micro_batches;
-  std::vector<std::unique_ptr<any_micro_batch>> owned;  ///< of those that outlive the call that brought them
-  std::string missing;                                  ///< why not all of them are here; empty: they are
+  std::vector<std::unique_ptr<any_micro_batch>> owned;  ///< batches that were copied to outlive their call
+  std::string missing;                                  ///< why inputs are missing; empty if complete
 
   update_inputs();
   update_inputs(update_inputs&&) noexcept;
@@ -43,67 +43,68 @@ struct update_inputs {
   void clear();
 };
 
-/// How the micro-batches of an update are run.
+/// How to rerun the micro-batches of an update.
 struct replay_settings {
-  double scale = 1.0;                ///< of the loss
-  std::int64_t pieces = 1;           ///< into which each is cut
-  std::int64_t length = 0;           ///< tokens to which each is shortened; 0: not
+  double scale = 1.0;                ///< factor on the loss
+  std::int64_t pieces = 1;           ///< per micro-batch
+  std::int64_t length = 0;           ///< tokens to shorten each to; 0: keep all
   program_state* program = nullptr;  ///< registered state, or null
   std::vector<std::int64_t> without_rows =
-      {};  ///< of each micro-batch, ascending; what is left runs in the pieces between them
+      {};  ///< rows to leave out of each micro-batch, ascending; the ranges between them run as pieces
 };
 
-/// What an update came to when it ran again.
+/// The result of rerunning an update.
 struct traced_update {
   nonfinite_origin origin;
-  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, as far as they ran
-  std::string gradients;       ///< a checksum of all gradients where it ended; empty: it did not run
+  std::vector<double> losses;  ///< of the micro-batches or pieces that ran
+  std::string gradients;       ///< checksum of all gradients at the end of the rerun; empty if it did not complete
 };
 
 class update_trace {
  public:
-  /// The forward pass of rows of a micro-batch, as the recipe wants it.
+  /// Runs the forward pass of the rows from `begin` to before `end`, with the recipe's settings.
   using forward_pass =
       std::function<weighted_loss(any_micro_batch& batch, std::int64_t begin, std::int64_t end, unit_listener* units)>;
 
-  /// All of them outlive this.
+  /// Model, optimizer and parameters must outlive this object.
   update_trace(incident::settings const& settings, torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                parameter_list const& parameters);
   update_trace(update_trace const&) = delete;
   update_trace& operator=(update_trace const&) = delete;
 
-  /// Another model that loss functions run through, whose buffers a look leaves as they are too. It outlives this.
+  /// Adds another model that loss functions use; a trace restores its buffers too. It must live until remove().
   void add(torch::nn::Module& other) { others_.push_back(&other); }
-  /// From here on it may be gone.
+  /// Removes `other`, which may be destroyed afterwards.
   void remove(torch::nn::Module& other) { std::erase(others_, &other); }
 
-  /// There may be something to find in an update that begins now.
+  /// True if the limit of traced incidents is not reached.
   bool is_on() const { return traced_ < settings_.most; }
-  /// An update begins; where the one before it is under way on a device, what that began with stays.
+  /// Begins an update. `one_is_pending`: the previous one is pending on a device, so its inputs are kept.
   void begin(bool one_is_pending);
+  /// Adds a copied micro-batch.
   void add(std::unique_ptr<any_micro_batch> batch);
-  /// One that outlives the update.
+  /// Adds a micro-batch that outlives the update.
   void add(any_micro_batch& batch);
-  /// What the update began with is not all here.
+  /// Marks the inputs as incomplete: the update cannot be rerun.
   void set_missing_reason(char const* why) { kept_.missing = why; }
-  /// No update is open; what the update that is under way on a device began with stays.
+  /// Ends the update. Keeps the inputs of one that is pending on a device.
   void end(bool one_is_pending);
-  /// The update that was under way on a device is known; `is_open`: the one after it is open.
+  /// Drops the inputs of the update that was pending on a device. `is_open`: the next one is open.
   void settled(bool is_open);
 
-  /// An update was applied.
+  /// Call after an update was applied.
   void accepted() { consecutive_ = false; }
-  /// True where this skipped update is to be looked into.
+  /// True if this skipped update should be traced: it is non-finite, the first of consecutive ones, and below the limit. Counts it.
   bool takes(reason why);
-  /// What an update began with: the open one, or the one before it.
+  /// Inputs of the open update, or of the one before it.
   update_inputs const& kept(bool is_before) const { return is_before ? before_ : kept_; }
-  /// Throws nothing that a forward or backward pass threw: then the place is unknown.
+  /// Reruns the update and locates the first non-finite value. If a pass throws, the origin is reported as unknown.
   traced_update look(bool is_before, forward_pass const& forward, replay_settings const& settings) {
     return look(kept(is_before), forward, settings);
   }
-  /// The same of an update that was read from a file.
+  /// As above for an update that was read from a file.
   traced_update look(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings);
-  /// Where a buffer came from that the forward passes of the update made non-finite: the row with the largest value.
+  /// Locates the input that made a buffer non-finite: the row with the largest absolute value.
   static nonfinite_origin origin_of_buffer(update_inputs const& kept, std::string const& name);
 
  private:
@@ -111,7 +112,7 @@ class update_trace {
 
   nonfinite_origin run_again(update_inputs const& kept, forward_pass const& forward, replay_settings const& settings,
                              traced_update& to);
-  /// Of parameters, optimizer state and buffers.
+  /// Finds a non-finite parameter, optimizer state or buffer.
   std::optional<nonfinite_origin> in_state() const;
   std::string find_nonfinite_state(std::string const& parameter) const;
   void find_rows(update_inputs::entry const& at, std::int64_t begin, std::int64_t end, forward_pass const& forward,
@@ -123,7 +124,7 @@ class update_trace {
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
   update_inputs kept_;
-  update_inputs before_;  ///< of an update that is under way on a device
+  update_inputs before_;  ///< of an update that is pending on a device
   long long traced_ = 0;
   bool consecutive_ = false;
 };

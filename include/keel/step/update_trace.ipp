@@ -28,7 +28,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Puts back what a forward and a backward pass change.
+/// Saves everything that forward and backward passes change, and restores it on destruction.
 class update_trace::state_restorer {
  public:
   state_restorer(torch::nn::Module& model, std::vector<torch::nn::Module*> const& others, parameter_list const& parameters,
@@ -84,7 +84,7 @@ KEEL_BODY void update_trace::end(bool one_is_pending) {
   if (!one_is_pending) {
     kept_.clear();
   } else if (!before_.micro_batches.empty()) {
-    // The open one was dropped.
+    // The open update was discarded.
     kept_ = std::move(before_);
   }
   before_.clear();
@@ -100,7 +100,7 @@ KEEL_BODY void update_trace::add(any_micro_batch& batch) {
     kept_.micro_batches.push_back({&batch, random_snapshot::take(parameters_.device)});
   } catch (std::exception const& thrown) {
     if (!is_out_of_memory(thrown)) throw;
-    // What may have to be found out later is not worth a rung.
+    // A possible later trace does not justify taking a rung.
     kept_.missing = "memory ran out where it began";
   }
 }
@@ -128,10 +128,10 @@ KEEL_BODY traced_update update_trace::look(update_inputs const& kept, forward_pa
     }
     if (origin.detail.empty()) origin = run_again(kept, forward, settings, traced);
   } catch (std::exception const& thrown) {
-    // What the run does with the update does not depend on what is found out about it.
+    // A failed trace must not change what the run does with the update.
     origin.detail = "it could not run again: " + first_line(thrown);
   }
-  // Also where LibTorch's own checks throw on such a value.
+  // A non-finite parameter or state is the origin even if the rerun threw because of it.
   if (of_state) origin = *of_state;
   return traced;
 }
@@ -142,7 +142,7 @@ KEEL_BODY std::string update_trace::find_nonfinite_state(std::string const& para
   try {
     save_optimizer(optimizer_, parameters_, values, tensors);
   } catch (error const&) {
-    // An optimizer that keel does not know.
+    // keel does not know this optimizer.
     return "";
   }
   for (auto const& [name, tensor] : tensors) {
@@ -162,7 +162,7 @@ KEEL_BODY std::optional<nonfinite_origin> update_trace::in_state() const {
     origin.value = found.words();
     return origin;
   }
-  // Of a frozen one, and of buffers, in which an infinity may be a mask.
+  // Frozen parameters, then buffers: only NaN counts there, because an infinity may be a mask.
   for (auto const& item : model_.named_parameters()) {
     nonfinite_values const found = nonfinite_values_of(item.value());
     if (!found.any()) continue;
@@ -200,11 +200,11 @@ KEEL_BODY std::string checksum_of_gradients(parameter_list const& parameters) {
   return sum.digest();
 }
 
-/// Where the batch itself is not finite: in which tensor and in which rows. False where it is finite.
+/// Finds the non-finite tensor and rows of a batch; false if the batch is finite.
 KEEL_BODY bool find_in_contents(batch_contents const& contents, std::int64_t rows, nonfinite_origin& origin) {
   auto const look = [&](std::vector<at::Tensor> const& tensors, char const* what) {
     for (at::Tensor const& one : tensors) {
-      // Of minus infinity masks are made.
+      // Minus infinity may be a mask.
       nonfinite_values const found = nonfinite_values_of(one);
       if (!found.nan && !found.positive) continue;
       origin.given = what;
@@ -251,7 +251,7 @@ KEEL_BODY nonfinite_origin update_trace::origin_of_buffer(update_inputs const& k
       }
     }
   } catch (std::exception const&) {
-    // A type without these operators, or no memory: the buffer's name is what is known.
+    // The dtype lacks an operator, or memory ran out: report only the buffer's name.
   }
   if (largest >= 0.0) origin.value = c10::str(largest);
   return origin;
@@ -276,7 +276,7 @@ KEEL_BODY nonfinite_origin update_trace::run_again(update_inputs const& kept, fo
       weighted_loss loss;
       watch.look_at([&] {
         loss = forward(*one.batch, begin, end, watch.units());
-        // As in the update: what is all padding may have no mean and no graph.
+        // As in the update: the mean of padding only may be undefined or have no graph.
         if (loss.weight == 0.0) return;
         double const value = host_value(loss.mean);
         sum.add(value, loss.weight);
@@ -376,7 +376,7 @@ KEEL_BODY void update_trace::find_rows(update_inputs::entry const& at, std::int6
       origin.rows = std::move(bad);
     }
   } catch (std::exception const& thrown) {
-    // A batch norm of one row, a batch that was cut at another place: what is known stays.
+    // For example batch norm rejects a single row. Keep the origin found so far.
     origin.detail = "its rows could not be tried apart: " + first_line(thrown);
   }
 }
