@@ -1,4 +1,4 @@
-// A micro-batch with its loss function, whatever the types of both: all that an update asks of them.
+// A type-erased micro-batch with its loss function.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -36,29 +36,28 @@ class any_micro_batch {
 
   virtual std::int64_t rows() const = 0;
   virtual std::int64_t tokens() const = 0;
-  /// Rows that no cut may part; 0: it cannot be cut at all.
+  /// Rows that are not separated when it is split; 0: it cannot be split.
   virtual std::int64_t granularity() const = 0;
   virtual weighted_loss loss_of() = 0;
-  /// The rows from `begin` to before `end`, each shortened to `length` tokens, 0: not shortened; null where that is all of it. This one outlives
-  /// the part.
+  /// Returns the rows from `begin` to before `end`, shortened to `length` tokens (0: not shortened); null if that is the whole batch. This
+  /// object must outlive the part.
   virtual std::unique_ptr<any_micro_batch> part(std::int64_t begin, std::int64_t end, std::int64_t length) = 0;
   virtual batch_contents contents() const = 0;
-  /// The dtype of its first floating-point tensor that is not of `dtype`.
+  /// The dtype of its first floating-point tensor whose dtype is not `dtype`; nullopt if there is none.
   virtual std::optional<at::ScalarType> floating_dtype_other_than(at::ScalarType dtype) const = 0;
-  /// False where its type does not say how it is written.
+  /// Writes the batch; false if its type cannot be written.
   virtual bool write(nlohmann::json& values, tensor_map& tensors, std::string const& prefix) = 0;
-  /// With the batch and the loss function in it, which an update that runs again needs; null where they cannot be copied. A batch's tensors
-  /// are shared.
+  /// Copies the batch and the loss function, for retries and traces; null if they cannot be copied. Shares the batch's tensors.
   virtual std::unique_ptr<any_micro_batch> copy() const = 0;
 
-  /// Into how many pieces it can be cut.
+  /// Maximum number of pieces.
   std::int64_t max_pieces() const {
     return granularity() > 0 ? std::max<std::int64_t>(1, rows() / granularity()) : std::int64_t{1};
   }
-  /// Its tensors were written to since mark().
+  /// True if its tensors were written to since mark().
   bool was_changed() const;
 
-  /// What its tensors are is compared with from here on.
+  /// Records the present state of its tensors, for was_changed().
   void mark();
 
  protected:
@@ -72,7 +71,7 @@ class any_micro_batch {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// `Batch` and `LossOf` are values, or references that live as long. `IsKept`: it may be copied and written, as for an update that runs again.
+/// `Batch` and `LossOf` are values, or references that must outlive this object. `IsKept`: allows copy() and write().
 template <class Batch, class LossOf, bool IsKept = true>
 class typed_micro_batch final : public any_micro_batch {
   using batch_type = std::remove_cvref_t<Batch>;
@@ -116,7 +115,7 @@ class typed_micro_batch final : public any_micro_batch {
     }
   }
   std::unique_ptr<any_micro_batch> copy() const override {
-    // Of a function a pointer to it.
+    // A function decays to a pointer.
     using function = std::decay_t<LossOf>;
     if constexpr (IsKept && std::copy_constructible<batch_type> && std::copy_constructible<function>) {
       auto made = std::make_unique<typed_micro_batch<batch_type, function>>(batch_, loss_of_, granularity_);

@@ -1,4 +1,4 @@
-// The world that a step gets: of a recipe for one rank, none of several.
+// Compile-time checks of the world that is passed to a step.
 #pragma once
 
 #include <keel/collective/world_of_ranks.hpp>
@@ -7,14 +7,14 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Rejected (U57) unless the recipe takes several.
+/// Returns `world`. Rejected (U57) unless the recipe is for several ranks.
 template <class Recipe, bool AcceptsWorld>
 world_of_ranks const& checked_world(world_of_ranks const& world) {
   if constexpr (!AcceptsWorld) reject_call<rule::U57, Recipe>();
   return world;
 }
 
-/// Rejected (U56) where the recipe needs one and none was given.
+/// Rejected (U56) if the recipe needs a world and none was given.
 template <class Recipe, bool Replicates>
 void require_world() {
   if constexpr (Replicates) reject_call<rule::U56, Recipe>();

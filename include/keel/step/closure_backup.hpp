@@ -1,5 +1,5 @@
-// For an optimizer with a closure, such as LBFGS, which evaluates the loss as often as it likes and changes parameters in between:
-// what it changes, as the update found it.
+// A backup of parameters and optimizer state for a closure optimizer such as LBFGS, which evaluates the loss several times and changes
+// parameters in between.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -17,7 +17,8 @@ namespace keel::detail::inline KEEL_MODE {
 
 class closure_backup {
  public:
-  /// Both outlive this. Throws error (S05) for an optimizer whose state no checkpoint holds.
+  /// Copies parameters and optimizer state; both arguments must outlive this object. Throws error (S05) if checkpoints do not support the
+  /// optimizer.
   closure_backup(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
   ~closure_backup();
   closure_backup(closure_backup const&) = delete;
@@ -34,10 +35,10 @@ class closure_backup {
   std::unique_ptr<optimizer_copy> state_;
 };
 
-/// The name of the first parameter with a value that is not finite; nothing where all are. The host waits for it.
+/// The name of the first parameter with a non-finite value; nullopt if all are finite. Synchronizes with the device.
 std::optional<std::string> first_nonfinite_parameter(parameter_list const& parameters);
 
-/// Leaves the optimizer's step from inside its closure.
+/// Thrown inside the closure to leave the optimizer's step.
 struct closure_ends {};
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -21,13 +21,13 @@ namespace keel::detail::inline KEEL_MODE {
 struct closure_backup::optimizer_copy {
   nlohmann::json values;
   tensor_map tensors;
-  // Of LBFGS, in the place of both.
+  // For LBFGS, instead of both.
   using states = std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())>;
   std::optional<states> lbfgs_state;
 };
 
-/// A copy of LBFGS's state. Of its tensors it changes three where they are; those of its history, which are most of it, stay as they were
-/// made, and the copy shares them.
+/// Copies LBFGS's state. Clones only the three tensors that LBFGS modifies in place; the copy shares the tensors of its history, which are
+/// most of the state.
 template <class States>
 States clone_lbfgs_state(States const& states) {
   States copies;

@@ -1,5 +1,4 @@
-// The update of an optimizer with a closure, such as LBFGS, which evaluates the loss as often as it likes and changes parameters in
-// between.
+// The update of a closure optimizer such as LBFGS, which evaluates the loss several times and changes parameters in between.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -13,22 +12,22 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// One such update. The loss and the norm are those of the first evaluation, at the parameters that the update began with.
+/// One update. Its loss and norm are those of the first evaluation, at the initial parameters.
 class closure_update final : public update_strategy {
  public:
-  /// `run_all` runs the micro-batches; both outlive this.
+  /// `run_all` runs the micro-batches. Both arguments must outlive this object.
   closure_update(update_parts& parts, c10::function_ref<void()> run_all) : parts_(parts), run_all_(run_all) {}
 
-  /// The optimizer's whole step. Where a loss, a gradient or a parameter is not finite, or anything throws, parameters and the
-  /// optimizer's state are as they were.
+  /// Runs the optimizer's step. If a loss, gradient or parameter is non-finite, or on an exception, restores parameters and optimizer
+  /// state.
   update_decision decide() override;
   void apply(update_decision& decision) override;
 
  private:
-  /// The loss, for the optimizer, with unscaled gradients in the parameters. Throws closure_ends where the update is to be skipped.
+  /// The closure: returns the loss and leaves unscaled gradients in the parameters. Throws closure_ends if the update is to be skipped.
   at::Tensor evaluate();
   void take_facts(update_sums const& sums);
-  /// The gradients that the update began with, as of an optimizer without a closure.
+  /// Checks the gradients of the first evaluation, as for other optimizers.
   void judge(gradients<stage::checked>& checked, double loss);
   [[noreturn]] void end(reason why, std::string where, double loss, double norm);
 

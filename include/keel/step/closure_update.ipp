@@ -31,9 +31,9 @@ KEEL_BODY update_decision closure_update::decide() {
       decision_.where = *name;
     }
   } catch (closure_ends const&) {
-    // found_ says why.
+    // decision_.skip_reason has the reason.
   } catch (...) {
-    // Rethrown, with everything as it was.
+    // Rethrown, after restoring everything.
     backup.restore();
     throw;
   }

@@ -1,6 +1,5 @@
-// An update that the host does not wait for. Whether it takes place is decided on the device, against limits that the host
-// knows from earlier updates; a few numbers come back, and the host reads them when the next update is due. Until then the
-// device has that update's forward and backward pass to work on.
+// Decides an update on the device, without synchronizing the host. The device compares with limits that the host knows from earlier
+// updates. The host reads a few numbers when the next update is due; until then the device runs that update's forward and backward passes.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -25,7 +24,7 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What an update may be at most; infinity where nothing bounds it.
+/// Upper limits for an update; infinity means no limit.
 struct update_limits {
   double loss;
   double gradient_norm;
@@ -38,7 +37,7 @@ struct update_limits {
 double max_squarable_norm(torch::optim::Optimizer& optimizer, parameter_list const& parameters);
 std::string describe_unsquarable_norm(double norm);
 
-/// What became of an update on a device.
+/// The deferred result of an update on a device.
 class device_result {
  public:
   struct figures {
@@ -49,15 +48,15 @@ class device_result {
     std::vector<double> extra;
   };
 
-  /// `values`: loss, norm, whether it was applied, whether it was spoiled, and what else is to be read with them, doubles on the device. `squares`: one a
-  /// gradient.
+  /// `values`: doubles on the device: loss, norm, applied, has_nonfinite_buffer, then extra values. `squares`: the squared norm of each
+  /// gradient. `parameters`: the parameter index of each gradient.
   device_result(at::Tensor values, at::Tensor squares, std::vector<std::size_t> parameters);
 
-  /// Waits until the update is through, and for nothing that was asked of the device after it.
+  /// Waits for the update, but not for work enqueued after it.
   figures read();
-  /// The same for so long; false: it is not.
+  /// Waits at most `longest`; false if the update has not completed.
   bool wait_for(std::chrono::milliseconds longest) const { return values_.wait_for(longest); }
-  /// The first parameter whose gradient is not finite. Waits for the device: only a skipped update asks.
+  /// Index of the first parameter with a non-finite gradient. Synchronizes with the device; call only for a skipped update.
   std::optional<std::size_t> first_nonfinite() const;
 
  private:
@@ -66,21 +65,21 @@ class device_result {
   device_reading values_;
 };
 
-/// Why an update did not take place. `nonfinite_gradient_reason`: what a norm that is not finite is called.
+/// Returns why an update was skipped. `nonfinite_gradient_reason`: the reason to return for a non-finite norm.
 reason skip_reason_of(double loss, double norm, update_limits const& limits, reason nonfinite_gradient_reason);
 
-/// Whether and how an update takes place, as the host and as the device know it.
+/// A decision on the device, with its deferred result for the host.
 struct device_decision {
   device_result verdict;
-  at::Tensor factor;        ///< on the gradients, a double scalar
+  at::Tensor factor;        ///< on the gradients, with unscaling and clipping; double scalar
   at::Tensor should_apply;  ///< bool scalar
-  at::Tensor overflowed;    ///< bool scalar: the loss was finite and a gradient not
+  at::Tensor overflowed;    ///< bool scalar: finite loss, non-finite gradient
   at::Tensor norm;          ///< of the unscaled gradients, a double scalar
   at::Tensor unscaling;     ///< the factor without the clip
 };
 
-/// Checks and clips on the device, where nothing has changed yet. `loss`: the update's mean, a double scalar there. `has_nonfinite_buffer`: a bool scalar
-/// there, where something else than loss and gradients is not finite. `extra`: doubles there, which the host reads with the verdict.
+/// Checks and clips on the device; modifies nothing. All tensors are on the device. `loss`: mean of the update, a double scalar.
+/// `has_nonfinite_buffer`: bool scalar, may be undefined. `extra`: doubles that the host reads with the verdict.
 device_decision decide_on_device(gradients<stage::unscaled> unscaled, at::Tensor const& loss, update_limits const& limits,
                                  at::Tensor const& has_nonfinite_buffer = {}, std::vector<at::Tensor> const& extra = {});
 

@@ -16,18 +16,18 @@ class device_update final : public update_strategy {
   explicit device_update(update_parts& parts) : parts_(parts) {}
 
   update_decision decide() override;
-  /// Checks and clips on the device, and allocates what the update takes; nothing has changed yet. `loss`: the update's mean, a double
-  /// scalar there. `of_ranks`: what it came to on each, where there are several.
+  /// Checks and clips on the device, and pre-allocates what the update needs; modifies no parameter. `loss`: mean of the update, a double
+  /// scalar on the device. `of_ranks`: the loss of each rank, if there are several.
   void decide(update_decision& decision, gradients<stage::scaled> whole, at::Tensor const& loss,
               at::Tensor const& of_ranks = {});
   /// Launches the update.
   void apply(update_decision& decision) override;
-  /// What became of it. Throws world_error (E25) where its end does not come because another rank is gone.
+  /// Waits for the result. Throws world_error (E25) if the update does not complete within the world's timeout.
   update_decision conclude(pending_update update);
 
  private:
   void require_end(device_result const& verdict) const;
-  /// The first rank whose loss is not finite, where this rank's own has no name that says more.
+  /// Names the first rank with a non-finite loss, unless it is this rank and a named loss is already reported.
   void name_rank(update_decision& decision, std::span<double const> losses) const;
 
   update_parts& parts_;

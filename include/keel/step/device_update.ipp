@@ -23,7 +23,7 @@ KEEL_BODY update_decision device_update::decide() {
   update_decision decision = parts_.begin_decision();
   if (decision.skip_reason) return decision;
   update_sums const& sums = parts_.pass.sums();
-  // There is nothing for the device to decide.
+  // No gradients: nothing to decide on the device.
   if (!sums.exception.empty() && !parts_.pass.has_gradients()) {
     decision.skip_reason = reason::nonfinite_loss;
     return decision;
@@ -46,7 +46,7 @@ KEEL_BODY void device_update::decide(update_decision& decision, gradients<stage:
   if (decision.facts.parts.names() != 0) extra.push_back(decision.facts.parts.means_on_device());
   device_decision const& decided = decision.decided.emplace(decide_on_device(
       std::move(unscaled), loss, decision.limits, parts_.pass.buffers().any_nonfinite_on_device(loss.device()), extra));
-  // The host waits here for whether the update takes place.
+  // Synchronizes: the host waits for the decision.
   if (parts_.observer->reads_gradients() && parts_.read(decided.should_apply) != 0.0)
     parts_.show_gradients(parts_.read(decided.norm), unscaled_gradients(parts_.parameters, decided.unscaling));
   auto& layers = parts_.pass.layers();
@@ -100,10 +100,10 @@ KEEL_BODY update_decision device_update::conclude(pending_update update) {
   return decision;
 }
 
-/// The device adds up with those of other ranks, and waits for one that is gone longer than its host does.
+/// The device may wait in an all-reduce for a rank that exited, so limit the wait by the world's timeout.
 KEEL_BODY void device_update::require_end(device_result const& verdict) const {
   auto const& world = parts_.ranks.world();
-  // Ranks of one process have no limit.
+  // Ranks within one process have no timeout.
   bool const is_limited = world.size() > 1 && world.timeout() > std::chrono::milliseconds(0);
   if (!is_limited || verdict.wait_for(world.timeout())) return;
   std::string const message =
@@ -119,7 +119,7 @@ KEEL_BODY void device_update::require_end(device_result const& verdict) const {
 KEEL_BODY void device_update::name_rank(update_decision& decision, std::span<double const> losses) const {
   auto const bad = std::find_if(losses.begin(), losses.end(), [](double one) { return !std::isfinite(one); });
   if (bad == losses.end()) return;
-  // Only there is anything to be found.
+  // Only that rank can trace the value.
   bool const is_other = std::isfinite(losses[static_cast<std::size_t>(parts_.ranks.world().rank())]);
   std::string const which = "rank " + std::to_string(bad - losses.begin());
   if (is_other || decision.where.empty()) decision.where = which;

@@ -1,4 +1,4 @@
-// The gradients of an update for hooks that look at them, while the parameters hold those that are still scaled.
+// Exposes unscaled gradients to hooks, while the update works with scaled ones.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -11,12 +11,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Hooks find the unscaled gradients in the parameters, and the update goes on with those that were there: a hook that only
-/// looks changes no bit. Throws interference_error (E19) for one that writes.
+/// Calls `show` while the parameters hold the unscaled gradients, then restores the original ones. A hook that only reads does not change
+/// the update. Throws interference_error (E19) if a hook writes to them.
 void show_gradients(parameter_list const& parameters, std::vector<at::Tensor> const& unscaled,
                     std::function<void()> const& show);
 
-/// Undefined for a parameter without a gradient.
+/// Returns unscaled copies of the gradients; undefined for a parameter without one.
 std::vector<at::Tensor> unscaled_gradients(parameter_list const& parameters, at::Tensor const& unscaling);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -17,7 +17,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Gradients in the place of others, for as long as this lives.
+/// Replaces the gradients of parameters, and restores them on destruction.
 class exposed_gradients {
  public:
   exposed_gradients(std::vector<at::Tensor> const& parameters, std::vector<at::Tensor> const& instead)

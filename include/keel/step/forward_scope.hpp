@@ -1,4 +1,4 @@
-// What a recipe does to a forward pass: autocast, recomputation and attention, for as long as it lives.
+// Activates a recipe's settings for a forward pass (autocast, recompute, attention) for its lifetime.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,12 +12,12 @@ namespace keel::detail::inline KEEL_MODE {
 
 class forward_scope {
  public:
-  /// `listener`: is called for units, or null; it outlives this.
+  /// `listener`: called for units, or null; must outlive this object.
   forward_scope(at::DeviceType device, precision::kind precision, memory_settings const& relief,
                 unit_listener* listener = nullptr)
       : autocast_(device, precision), units_(relief.recompute, listener), attention_(relief.attention) {}
 
-  /// Throws where the model asked for no unit, or for no attention of keel's.
+  /// Throw if the model used no recompute unit, or no attention of keel.
   void require_units() const { units_.require_any(); }
   void require_attention() const { attention_.require_any(); }
 

@@ -24,7 +24,7 @@ KEEL_BODY update_decision host_update::decide() {
   };
   if (!parts_.losses_stay_on_device && !is_finite(sums.loss.mean())) return decision;
   auto result = parts_.pass.complete().unscale().check();
-  // The gradients' norm, for which the host waited, came after it.
+  // The host already waited for the norm, so reading the loss does not wait again.
   if (parts_.losses_stay_on_device && !is_finite(read(sums.loss.mean_on_device()))) return decision;
   parts_.judge(decision, std::move(result));
   return decision;

@@ -1,4 +1,4 @@
-// A step or trainer that owns its model and optimizer, and so can be a member of a class that moves, or be returned from a function:
+// A movable step or trainer that owns its model and optimizer, for members of movable classes and return values:
 //
 //     class agent {
 //       keel::owned<keel::step<recipe>> step_;
@@ -6,7 +6,7 @@
 //       agent(net model, torch::optim::Adam optimizer) : step_(model, std::move(optimizer)) {}
 //     };
 //
-// A step or trainer alone refers to both: it stays where it is, as they do (U51).
+// A plain step or trainer only refers to both, and cannot be moved (U51).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,7 +23,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The optimizer itself, or what a pointer to one points to.
+/// Returns the optimizer, dereferencing a pointer to one.
 template <class Optimizer>
 auto& optimizer_in(Optimizer& held) {
   if constexpr (std::is_base_of_v<torch::optim::Optimizer, Optimizer>) {
@@ -48,7 +48,7 @@ struct owned_parts_of final : owned_parts {
   Runner runner;
 };
 
-/// Something that keeps a module alive: a holder or a shared pointer. A module by value would be sliced, or copied.
+/// A holder or shared pointer that keeps a module alive. A module by value would be sliced or copied.
 template <class Model>
 concept shared_model = !std::is_base_of_v<torch::nn::Module, Model> && requires(Model& model) { as_module(model); };
 template <class Optimizer>
@@ -59,13 +59,13 @@ concept movable_optimizer = std::move_constructible<Optimizer> &&
 
 namespace keel::inline KEEL_MODE {
 
-/// `Runner` is a keel::step or keel::trainer. It takes what that takes behind the model and the optimizer.
+/// `Runner` is a keel::step or keel::trainer. The constructors take its arguments after the model and the optimizer.
 template <class Runner>
 class owned {
   using options = typename Runner::options_type;
 
  public:
-  /// `model`: a module holder or a shared pointer to a module. `optimizer`: one that is moved in, or a pointer that is.
+  /// `model`: a module holder or a shared pointer to a module. `optimizer`: an optimizer or a pointer to one; it is moved in.
   template <detail::shared_model Model, detail::movable_optimizer Optimizer>
   owned(Model model, Optimizer optimizer, options of_run = {}) {
     hold(std::move(model), std::move(optimizer), std::move(of_run));
@@ -76,14 +76,14 @@ class owned {
     hold(std::move(model), std::move(optimizer), all, std::move(of_run));
   }
 
-  /// Throws error (E12) behind a move from this.
+  /// The step or trainer. Throws error (E12) if this object was moved from.
   Runner& operator*() const {
     if (all_ == nullptr) throw error("E12", "this step or trainer was moved from. Use the object that it was moved to.");
     return *runner_;
   }
   /// The step or trainer. Throws as operator* does.
   Runner* operator->() const { return &**this; }
-  /// A step's call.
+  /// Calls the step.
   template <class... Arguments>
     requires std::invocable<Runner&, Arguments...>
   decltype(auto) operator()(Arguments&&... arguments) const {

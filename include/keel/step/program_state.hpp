@@ -1,8 +1,7 @@
-// State of the program that an update which does not take place must leave as it was, such as the hidden state that an LSTM
-// carries from batch to batch: a copy in memory of what lists its fields with `visit(archive)`, and the way back. What the
-// program changes between the micro-batches of an update, such as a sampler that moved on with the data, stays as it is. A
-// list, array, optional or map is one field with all that is in it: one that the program changed stays as a whole, because its
-// elements may have moved.
+// Copies and restores program state that a skipped update must not change, such as the hidden state that an LSTM carries between batches.
+// State lists its fields with `visit(archive)`. Changes that the program makes between the micro-batches of an update, such as an advanced
+// sampler, are kept. A list, array, optional or map counts as one field: if the program changed it, all of it is kept, because elements may
+// have moved.
 #pragma once
 
 #include <ATen/MemoryOverlap.h>
@@ -24,15 +23,15 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What was taken of the fields of a state, in the order in which `visit` lists them; an empty one is not looked at.
+/// Captures of the fields of a state, in the order of `visit`. An empty capture is ignored.
 using field_list = std::vector<std::pair<std::string, std::any>>;
 
-/// Finds fields by name, each after the last that was found: `visit` may list a name twice, or not all that it listed before.
+/// Finds fields by name, each after the previous match. `visit` may list a name twice, or omit fields that it listed before.
 template <class Fields>
 class field_cursor {
  public:
   explicit field_cursor(Fields& fields) : fields_(fields) {}
-  /// Null for a field that was not there.
+  /// Returns null if the field was not captured.
   auto* find(std::string_view name) {
     for (std::size_t i = next_; i < fields_.size(); ++i) {
       if (fields_[i].first != name) continue;
@@ -48,7 +47,7 @@ class field_cursor {
   std::size_t next_ = 0;
 };
 
-/// `TensorCapture` is made of a tensor and stands for it; a value is copied.
+/// Captures a field: constructs `TensorCapture` from a tensor, copies a value, recurses into the rest.
 template <class TensorCapture, class Field>
 std::any capture_field(Field& field);
 template <class TensorCapture, class State>
@@ -77,7 +76,7 @@ std::any capture_field(Field& field) {
   }
 }
 
-/// NaN is the same as NaN: a number that is not known yet did not change.
+/// True if two values are the same. NaN equals NaN, because a placeholder that is still NaN did not change.
 template <class Field>
 bool same_values(Field const& a, Field const& b) {
   constexpr field_kind kind = kind_of_field<Field>;
@@ -124,7 +123,7 @@ bool is_unchanged(std::any const& mark, Field& field) {
   }
 }
 
-/// A tensor itself and what it held.
+/// A tensor's handle and a copy of its values.
 struct tensor_copy {
   at::Tensor live;
   at::Tensor values;
@@ -181,7 +180,7 @@ void restore_field(std::any const& copy, Field& field) {
 
 namespace keel::inline KEEL_MODE {
 
-/// What fields were, to see later which of them changed.
+/// Marks of fields, to detect later which of them changed.
 class field_marks {
  public:
   template <class State>
@@ -196,8 +195,7 @@ class field_marks {
   detail::field_list fields_;
 };
 
-/// Copies of fields. A list that was longer or shorter since has its old length again; what it had to lengthen by is built by
-/// default, and its fields are put back like any others.
+/// Copies of fields. restore() resizes lists to their old length; it default-constructs missing elements and restores their fields.
 class field_copies {
  public:
   template <class State>
@@ -207,13 +205,13 @@ class field_copies {
     copies.fields_ = detail::capture_fields<detail::tensor_copy>(state);
     return copies;
   }
-  /// Fields that changed since `marks` are not put back any more.
+  /// Excludes fields that changed since `marks` from restore().
   template <class State>
   void exclude_changed(field_marks const& marks, State& state) {
     exclude_changed(marks.fields_, fields_, state);
   }
-  /// Tensors that were written in place get their values back, and those that were replaced come back themselves. Allocates
-  /// nothing on a device: this may follow an out-of-memory.
+  /// Restores all fields. Copies values back into tensors, and restores the handles of tensors that were replaced. Allocates no device
+  /// memory, because it may follow an out-of-memory.
   template <class State>
   void restore(State& state) const {
     at::NoGradGuard no_grad;
@@ -242,18 +240,18 @@ class field_copies {
   detail::field_list fields_;
 };
 
-/// What a step asks of the trainer, which registers the program's state.
+/// Interface of the registered program state. The trainer implements it; the step uses it.
 class program_state {
  public:
   virtual ~program_state() = default;
   virtual bool empty() const = 0;
   virtual std::vector<field_copies> take() = 0;
   virtual void restore(std::vector<field_copies> const& copies) = 0;
-  /// Also what updates leave alone, for a look at the update that nothing may be left of.
+  /// Copies all registered state, even state that skipped updates do not restore; for a trace, which must leave no effects.
   virtual std::vector<field_copies> capture_all() = 0;
   virtual void restore_all(std::vector<field_copies> const& copies) = 0;
   virtual std::vector<field_marks> capture_marks() = 0;
-  /// Fields that changed since `marks` are not put back.
+  /// Removes the fields that changed since `marks` from `copies`.
   virtual void exclude_changes(std::vector<field_marks> const& marks, std::vector<field_copies>& copies) = 0;
 
  protected:
@@ -262,7 +260,7 @@ class program_state {
   program_state& operator=(program_state const&) = default;
 };
 
-/// What happens while it lives leaves the state of updates as it was; null: there is none.
+/// Copies the program state, and restores it on destruction. `state` may be null.
 class program_state_guard {
  public:
   explicit program_state_guard(program_state* state) : state_(state != nullptr && !state->empty() ? state : nullptr) {
@@ -275,7 +273,7 @@ class program_state_guard {
     try {
       state_->restore(saved_copies_);
     } catch (std::exception const&) {
-      // An exception that is on its way says more.
+      // An exception already in flight is more informative.
       if (std::uncaught_exceptions() == unwinding_) throw;
     }
   }

@@ -1,5 +1,5 @@
-// A recipe with all that a step knows when it is built: the facts of the model, the optimizer, the run and the device, and
-// later those of the batches. Asks the rules wherever something new is known.
+// A recipe with the facts that a step knows at construction, about the model, the optimizer, the run and the device. Facts about the batches
+// follow later. Checks the rules again whenever a fact is added.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,13 +16,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Its address stands for a type of batch and whether its loss comes with a weight.
+/// Its address identifies a batch type and whether the loss has a weight.
 template <class Batch, bool Weighted>
 inline constexpr char batch_kind_tag = 0;
 
-/// What a recipe's types bring: its rules, the program's own among them, and what the types of model and optimizer say of themselves.
+/// The rules of a recipe, custom ones included, and the facts that the types of model and optimizer declare.
 struct recipe_rules {
-  config recipe;  ///< as its types have it
+  config recipe;  ///< as declared by its types
   /// Each throws recipe_error with the rules that a configuration breaks: all of them, or those about data.
   void (*require_unbroken)(config const&);
   void (*require_data_unbroken)(config const&);
@@ -38,24 +38,24 @@ recipe_rules rules_of() {
 
 class recipe_context {
  public:
-  /// `judged` has all its numbers. Throws recipe_error where it or the facts break a rule.
+  /// `judged`: the recipe with all numbers. Throws recipe_error if it or the facts break a rule.
   recipe_context(recipe_rules const& rules, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
                  config const& judged, std::int64_t updates, std::int64_t ranks, step_environment const& environment);
 
   run_facts const& run() const { return value_.run; }
   optimizer::settings const& optimizer() const { return value_.optimizer; }
 
-  /// The program changes numbers. Throws recipe_error where they break a rule, and leaves everything as it was.
+  /// Changes numbers. Throws recipe_error, without any change, if they break a rule.
   void change(config const& present) { change(present, value_.run); }
-  /// What was open at construction. Throws recipe_error where it breaks a rule.
+  /// Sets the run's length, in updates, if it was pending at construction. Throws recipe_error if it breaks a rule.
   void set_length(std::int64_t updates);
-  /// What the source of the batches says of itself; asked with the first batch.
+  /// Adds facts about the source of the batches; checked with the next batch.
   void add_facts(data::settings const& data) {
     value_.data = value_.data | data;
     judged_ = nullptr;
   }
 
-  /// Rules about the data, asked again where the kind of batch changes. Throws recipe_error.
+  /// Checks the rules about data if the kind of batch changed. Throws recipe_error.
   template <class Batch, bool Weighted>
   void require_data_fits() {
     if (judged_ != &batch_kind_tag<Batch, Weighted>) require_data_fits(batch_facts<Batch>(), Weighted);
@@ -68,7 +68,7 @@ class recipe_context {
 
   recipe_rules rules_;
   config value_;
-  char const* judged_ = nullptr;  ///< the kind of batch that the rules about data were asked for last
+  char const* judged_ = nullptr;  ///< the kind of batch that was checked last
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

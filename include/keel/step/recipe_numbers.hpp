@@ -15,13 +15,13 @@ void apply_numbers(config& to, numbers const& all);
 /// recipe does not leave open, and each whose value is invalid.
 void change_numbers(config& present, config const& recipe, numbers const& some);
 
-/// The recipe leaves numbers to the program (keel::given).
+/// True if the recipe leaves numbers to the program (keel::given).
 template <class Recipe>
 inline constexpr bool leaves_numbers_open = config_of<Recipe>.given > 0;
 
 class recipe_numbers {
  public:
-  /// Of a recipe that leaves none open.
+  /// For a recipe that leaves no numbers open.
   explicit recipe_numbers(config const& recipe) : recipe_(recipe), value_(recipe), present_(recipe) {}
   /// Throws recipe_error (E22) as apply_numbers.
   recipe_numbers(config const& recipe, numbers const& all) : recipe_(recipe), value_(recipe), present_(recipe) {
@@ -29,11 +29,11 @@ class recipe_numbers {
     present_ = value_;
   }
   bool are_open() const { return recipe_.given > 0; }
-  /// As its types have it.
+  /// The recipe as declared by its types.
   config const& recipe() const { return recipe_; }
-  /// With the numbers that the program gave.
+  /// The recipe with the numbers that the program passed at construction.
   config const& value() const { return value_; }
-  /// With those that it changed since.
+  /// The recipe with the present numbers, after change().
   config const& present() const { return present_; }
   void change(config const& present) { present_ = present; }
   bool is_changed() const { return !(present_ == value_); }

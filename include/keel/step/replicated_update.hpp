@@ -1,5 +1,5 @@
-// An update of several ranks: they agree on what their micro-batches came to, add up their gradients, and each judges the sum, on its host
-// or on its device.
+// An update on several ranks. They agree on a summary of their micro-batches and all-reduce their gradients. Then each rank decides on the
+// result, on its host or its device.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,7 +16,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class replicated_update final : public update_strategy {
  public:
-  /// All of them outlive this.
+  /// All arguments must outlive this object.
   replicated_update(update_parts& parts, host_update& host, device_update& device)
       : parts_(parts), host_(host), device_(device) {}
 
@@ -27,13 +27,13 @@ class replicated_update final : public update_strategy {
   void apply(update_decision& decision) override;
 
  private:
-  /// Of the update that is being decided.
+  /// The result of the agreement on the update that is being decided.
   struct agreement {
     update_summary all;
-    std::optional<gradients<stage::scaled>> whole;  ///< where this rank's loss is finite, or on the device
-    // There, of several ranks.
+    std::optional<gradients<stage::scaled>> whole;  ///< set if this rank's loss is finite, or on the device
+    // On the device, with several ranks.
     at::Tensor local, named;
-    at::Tensor losses;  ///< of each rank, by its weight
+    at::Tensor losses;  ///< of each rank, times its weight
   };
 
   update_sums const& sums() const { return parts_.pass.sums(); }
@@ -43,22 +43,22 @@ class replicated_update final : public update_strategy {
   Loss mean_of(Loss const& loss, update_summary const& all) const {
     return is_sum() ? loss : loss / all.loss_weight;
   }
-  /// The host knows that a loss is not finite, without a look at the device.
+  /// True if the host knows, without reading the device, that a loss is non-finite.
   bool has_nonfinite_loss() const { return on_device() && !sums().exception.empty(); }
 
-  /// `loss`: of this rank, where its host knows it.
+  /// Summarizes this rank's update. `loss`: this rank's loss, if its host knows it.
   update_summary make_update_summary(double loss, double loss_weight, double unit, double weight) const;
   void begin_agreement(loss_accumulator const& tally, double weight);
   agreement agree();
-  /// What the host knows of it is the same on all ranks.
+  /// Sets the reason to skip, the same on all ranks.
   void skip(update_decision& decision, agreement const& of_ranks) const;
   /// Pre-allocates the tensors for the all-reduces of the losses on devices: running out of memory between two of them would leave the
   /// other ranks blocked in the second.
   void prepare_losses(agreement& of_ranks) const;
-  /// Of all ranks, a double scalar there, and the named ones among the update's facts.
+  /// The loss over all ranks as a double scalar on the device; also stores the named losses in `facts`. Collective.
   at::Tensor loss_on_device(update_facts& facts, agreement& of_ranks) const;
   void notify_before_gather(c10::function_ref<void()> run);
-  /// As replication::abort_peers_on_exception. Where memory ran out, the step of a recipe with a ladder says so.
+  /// As replication::abort_peers_on_exception. Does not abort if memory ran out and the recipe has a ladder: the retry reports that.
   void abort_peers_on_exception(c10::function_ref<void()> run);
 
   update_parts& parts_;

@@ -24,7 +24,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 KEEL_BODY void replicated_update::agree_in_backward() {
-  // A micro-batch that is cut has several backward passes, and a hook behind it may look at gradients or be in a collective.
+  // A split micro-batch has several backward passes, and a hook after it may read gradients or call a collective.
   bool const is_single_pass = parts_.ladder.relief().pieces == 1 && !parts_.observer->reads_losses();
   bool const is_known = on_device() || !parts_.losses_stay_on_device;
   if (!parts_.ranks.is_shared() || !is_known || !is_single_pass) return;
@@ -47,7 +47,7 @@ KEEL_BODY update_decision replicated_update::decide() {
   }
   abort_peers_on_exception([&] { parts_.ranks.share_buffers(); });
   // NOLINTBEGIN(bugprone-unchecked-optional-access): the loss of this rank is finite too
-  // Of a sum each micro-batch is one term; a rank whose rows all count for nothing has none.
+  // In a sum each micro-batch is one term; a rank of weight zero has none.
   of_ranks.whole->set_total_weight(is_sum() ? 1.0 : all.weight);
   if (on_device()) {
     notify_before_gather([&] {
@@ -139,7 +139,7 @@ KEEL_BODY void replicated_update::skip(update_decision& decision, agreement cons
   if (!parts_.ranks.is_shared()) return;
   std::string const which = "rank " + std::to_string(std::max(all.first_nonfinite_rank, 0));
   if (decision.where.empty()) decision.where = which;
-  // Only there is anything to be found.
+  // Only that rank can trace the value.
   if (of_ranks.whole)
     decision.facts.origin = on_device() ? "the loss function of " + which + " threw after computing a non-finite value"
                                         : "non-finite loss on " + which + "; finite on this rank";
@@ -147,7 +147,7 @@ KEEL_BODY void replicated_update::skip(update_decision& decision, agreement cons
 
 KEEL_BODY void replicated_update::prepare_losses(agreement& of_ranks) const {
   at::NoGradGuard const no_grad;
-  // A rank whose rows all count for nothing has no loss.
+  // A rank of weight zero has no loss.
   auto const zero = [this] { return at::zeros({1}, parts_.parameters.tensors.front().options().dtype(at::kDouble)); };
   of_ranks.local =
       sums().loss.is_on_device() ? (sums().loss.mean_on_device() * (is_sum() ? 1.0 : sums().loss.weight)).reshape({1}) : zero();

@@ -1,4 +1,4 @@
-// What a step asks of custom policies: that they can be called, and that no state of theirs is forgotten.
+// Checks at compile time that custom policies can be called and that their state is saved.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Only a clip policy's state has a mechanism that creates and saves it.
+/// True if a policy other than clip has state: only a clip policy's state is created and saved.
 template <class Recipe, class... Slots>
 constexpr bool has_state_outside_clip(slot_list<Slots...>) {
   return ((!std::is_same_v<Slots, slot::clip> && stateful<policy_of<Recipe, Slots>>) || ...);
 }
 
-/// Names that a policy which decides would have. A policy that has one of them too, in whatever form, makes it ambiguous in
-/// with_names.
+/// Member names that suggest a decision. If a policy has one of them, in any form, the name is ambiguous in with_names.
 struct reserved_names {
   int decide, apply, update, is_due, should_stop, should_save, evaluate, factor, clip, action, judge, handle, on_nonfinite,
       should_skip, should_rollback;
@@ -29,8 +28,7 @@ struct reserved_names {
 template <class Policy>
 struct with_names : Policy, reserved_names {};
 
-/// The policy brings something that decides, and nothing asks it. A member of a name that is not in the list above is not
-/// found.
+/// True if the policy has a deciding member that keel never calls. Detects only the names listed above.
 template <class Policy>
 constexpr bool has_uncalled_members() {
   if constexpr (std::is_same_v<Policy, typename Policy::in_slot::default_policy> || std::is_final_v<Policy>) {
@@ -43,7 +41,7 @@ constexpr bool has_uncalled_members() {
       &probe::decide, &probe::apply, &probe::update, &probe::is_due, &probe::should_stop, &probe::should_save, &probe::evaluate,
           &probe::operator();
     };
-    // A policy whose function is called may have others of these names for itself.
+    // A policy whose function is called may use other names of this list for itself.
     constexpr bool has_action = !requires {
       &probe::action, &probe::judge, &probe::handle, &probe::on_nonfinite, &probe::should_skip, &probe::should_rollback;
     };
@@ -62,7 +60,7 @@ constexpr bool has_uncalled_members(slot_list<Slots...>) {
   return (has_uncalled_members<policy_of<Recipe, Slots>>() || ...);
 }
 
-/// Does not compile (U19, U20, U21, U39) where a custom policy cannot be called or saved.
+/// Rejects (U19, U20, U21, U39) a custom policy that cannot be called or saved.
 template <class Recipe>
 constexpr void require_custom_policies_fit() {
   using clip_policy = policy_of<Recipe, slot::clip>;

@@ -1,5 +1,5 @@
-// The doors to the rules where a step is built: the compiler's, with what the types of model and optimizer say of themselves,
-// and the constructor's, with what is only known now. The same predicates as in a recipe alone.
+// Checks the rules when a step is constructed: at compile time with the facts of the model and optimizer types, and at run time with the
+// facts known then. The predicates are those that check a recipe alone.
 #pragma once
 
 #include <concepts>
@@ -13,13 +13,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A recipe with the facts of the types that it is used with; judged like a recipe.
+/// A recipe with the facts of the types that it is used with; checked like a recipe.
 template <class Recipe, class Model, class Optimizer>
 struct recipe_with_types {};
 template <class Recipe, class Batch, bool Weighted>
 struct recipe_with_batch {};
 
-/// What the facts of types are judged by.
+/// The rules that check the facts of types.
 template <class Recipe>
 struct with_types_of {
   template <class>
@@ -41,7 +41,7 @@ template <class Recipe, class Batch, bool Weighted>
 constexpr config with_batch(config value) {
   value.data = value.data | batch_facts<Batch>();
   value.data.token_weighted = Weighted;
-  // The model's type may say so; the step asks again when it knows.
+  // Assumed here, because the model's type may declare it; the step checks again at run time.
   value.model.sequence_boundaries = true;
   return value;
 }
@@ -95,7 +95,7 @@ void require_unbroken(config const& value) {
 }
 
 #ifdef KEEL_COMPILED
-// Of recipes without custom rules.
+// For recipes without custom rules.
 extern template void require_unbroken<detail::rules_about<recipe<>>>(config const&);
 extern template void require_unbroken<detail::with_types_of<recipe<>>::rules<void>>(config const&);
 #endif

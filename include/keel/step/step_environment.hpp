@@ -1,4 +1,4 @@
-// What a step takes from the machine that it runs on. A test derives from it and replaces a function.
+// The interface of a step to the machine that it runs on. Tests override its functions.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,19 +19,19 @@ class step_environment {
   step_environment& operator=(step_environment const&) = default;
   virtual ~step_environment() = default;
 
-  /// The host reads a number that may be on a device, and waits for it.
+  /// Reads a scalar; waits if it is on a device.
   virtual double host_value(at::Tensor const& one) const { return keel::host_value(one); }
-  /// Whether updates on this device are decided there and read by the host one update later. A CPU has nothing to wait for.
+  /// True if updates on this device are decided there and read by the host one update later. False on a CPU, where no wait is saved.
   virtual bool decides_on_device(at::DeviceType device) const { return device != at::kCPU; }
   virtual bool computes_in_half(at::DeviceType device) const { return libtorch::computes_in_half(device); }
   virtual bool computes_in_bfloat16(at::DeviceType device) const { return libtorch::computes_in_bfloat16(device); }
-  /// What forward passes are cast to, by a recipe of this precision.
+  /// The autocast precision of forward passes for a recipe that asks for `asked`.
   virtual precision::kind autocast(precision::kind asked) const { return asked; }
-  /// The processes that the launcher started: of a recipe that does not shard, each would train alone (W01).
+  /// Number of processes that the launcher started. With a recipe that does not replicate, each would train alone (W01).
   virtual std::int64_t ranks() const { return launched().size; }
-  /// How often a device's allocator had to give its cache back and try again, since the process began.
+  /// Number of times that the device's allocator freed its cache and retried, since the process began.
   virtual std::int64_t allocator_retries(c10::Device device) const {
-    // The CPU's never does, and asking costs a look at the process.
+    // The CPU allocator never does, and querying the process costs time.
     if (device.is_cpu()) return 0;
     auto const all = memory::statistics_of(device);
     return all ? all->retries : 0;

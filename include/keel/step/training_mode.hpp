@@ -1,4 +1,4 @@
-// A model that a program left in evaluation mode would train without dropout, silently.
+// Detects a model that was left in evaluation mode, which would silently train without dropout.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -7,8 +7,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Before an update: throws error (E23) for a model in evaluation mode that has layers to which that matters. Layers in evaluation mode of
-/// a model that trains are as the program wants them.
+/// Throws error (E23) if the model is in evaluation mode and has layers that depend on the mode. Accepts a model of which any submodule
+/// trains: the mix is deliberate.
 void require_training_mode(torch::nn::Module const& model);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -18,9 +18,9 @@ KEEL_BODY void require_training_mode(torch::nn::Module const& model) {
            (tracks && type.find("InstanceNorm") != std::string::npos);
   };
   std::string first = matters(model) ? model.name() : "";
-  // Itself it may not be held by a pointer.
+  // include_self=true would need the model to be held by a shared_ptr.
   for (auto const& one : model.named_modules("", /*include_self=*/false)) {
-    // What eval() left behind is in evaluation mode as a whole; a head that trains on a frozen rest is on purpose.
+    // After eval() every submodule is in evaluation mode. If one still trains, such as a head on a frozen backbone, the mix is deliberate.
     if (one.value()->is_training()) return;
     if (first.empty() && matters(*one.value())) first = one.key();
   }
