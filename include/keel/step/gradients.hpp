@@ -161,7 +161,7 @@ class gradients<stage::clipped> : public detail::gradients_base<stage::clipped, 
   double norm() const { return values_.norm; }
   /// True if the clip policy changed the gradients or their pending factor.
   bool clipped() const { return values_.clipped; }
-  /// Writes the factor that is still to come into the gradients, rounded to their dtype.
+  /// Multiplies the pending factor into the gradients, rounded to their dtype.
   void write() { values_.write(); }
   /// Writes the factor and restores dtypes as this optimizer expects; does nothing for an update engine. step() does so if needed.
   void write_for(torch::optim::Optimizer& optimizer);
@@ -184,18 +184,18 @@ class gradients<stage::checked> : public detail::gradients_base<stage::checked, 
  public:
   /// The joint L2 norm, before clipping.
   double norm() const { return values_.norm; }
-  /// The gradients divided by the loss scale and the weight, in separate tensors unless that is what lies in memory; an
-  /// undefined one for a parameter without a gradient.
+  /// The gradients divided by the loss scale and the total weight: copies, unless the factor is 1. Undefined for a parameter without a
+  /// gradient.
   std::vector<at::Tensor> unscaled() const {
     return values_.factor == 1.0 ? values_.all_gradients() : values_.unscaled_copies();
   }
-  /// What unscales the gradients that are in the parameters.
+  /// The factor that unscales the gradients in memory.
   double factor() const { return values_.factor; }
   /// The L2 norm of each parameter's gradient, as norm_of().
   std::vector<double> const& norms() const { return values_.norms; }
   /// The L2 norm of one parameter's gradient, before clipping; 0 without a gradient.
   double norm_of(std::size_t parameter) const { return values_.norms[parameter]; }
-  /// Writes the factor that is still to come into the gradients, rounded to their dtype.
+  /// Multiplies the pending factor into the gradients, rounded to their dtype.
   void write() { values_.write(); }
 
   /// Clips by a policy with state, which it may update. Throws error (E11) for a sparse gradient if the policy inspects elements.

@@ -56,7 +56,7 @@ class step final : public detail::typed_step<Recipe, Environment, detail::step_e
     requires(!has_open_numbers)
       : base(model, optimizer, detail::recipe_numbers(config_of<recipe>), updates, observer,
              detail::checked_world<Recipe, base::accepts_world>(world)) {}
-  /// The same for a recipe that leaves numbers open.
+  /// As above for a recipe that leaves numbers open.
   template <class Model, std::derived_from<torch::optim::Optimizer> Optimizer, std::same_as<world_of_ranks> World>
   step(Model& model, Optimizer& optimizer, World const& world, numbers const& all, std::int64_t updates = 0,
        step_observer& observer = no_observer())

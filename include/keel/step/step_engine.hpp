@@ -164,7 +164,7 @@ class step_engine : public manual_backward_host {
  private:
   void require_no_manual_backward() const;
   void apply_numbers(config const& present);
-  /// Keeps a copy, so that the update can be traced if it is not finite.
+  /// Keeps the batch, so that the update can be traced if it is non-finite.
   void keep(any_micro_batch& batch);
   /// Begins an update, before its first micro-batch; a retry does not repeat it.
   void begin();
@@ -189,7 +189,7 @@ class step_engine : public manual_backward_host {
   void settle_previous();
   /// Applies the update, or skips it.
   step_outcome finish(update_strategy& way, update_decision found);
-  /// The same for an update that the device decides; returns the result of the previous one.
+  /// As finish(), for a device-decided update; returns the result of the previous one.
   step_outcome finish_deferred(update_decision found);
   /// Completes an update whose decision is known.
   step_outcome conclude(update_decision const& found);
