@@ -270,7 +270,7 @@ inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, laun
   return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store));
 }
 
-/// Connects the Gloo groups, after all ranks have joined the store. An unrelated connection to a Gloo listener, such as a port scan, takes a
+/// Connects the Gloo groups once every rank has joined the store. An unrelated connection to a Gloo listener, such as a port scan, takes a
 /// rank's place. All ranks then retry with new listeners, up to three attempts. Collective. Throws std::runtime_error within the timeout.
 inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
                                         std::chrono::milliseconds timeout) {

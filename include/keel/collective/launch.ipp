@@ -73,7 +73,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
   auto const& srun = detail::launcher_variables[3];
   for (detail::launcher_variable_names const& words : detail::launcher_variables) {
     if (!from.has(words.size)) {
-      // A rank variable alone is no error: a program may use RANK for itself, and every batch script has SLURM_PROCID.
+      // RANK without WORLD_SIZE is an error only if MASTER_ADDR is set too: a program may use RANK for itself. Every batch script has
+      // SLURM_PROCID.
       if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
         throw world_error("E24", "RANK is set but WORLD_SIZE is not. Set both, or start the program with torchrun.");
       continue;
