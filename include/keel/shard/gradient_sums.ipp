@@ -245,7 +245,7 @@ KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool th
   try {
     if (one.sum.numel() > 0) one.pending = begin_all_reduce(world_, one.sum);
   } catch (...) {
-    // Whoever comes to the sums once more gets it too.
+    // Kept, so that a later finish() rethrows it.
     failed_ = std::current_exception();
     has_failed_collective_ = true;
     throw;
@@ -275,7 +275,7 @@ KEEL_BODY void gradient_sums::wait() {
   try {
     if (flags_on_host_) all_reduce(world_, host_flags_);
   } catch (...) {
-    // Whoever comes to the sums once more gets it too.
+    // Kept, so that a later finish() rethrows it.
     failed_ = std::current_exception();
     has_failed_collective_ = true;
     throw;
