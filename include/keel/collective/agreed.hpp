@@ -1,6 +1,6 @@
-// agreed<T>: a value that every rank holds, because all of them took part in finding it. A branch before a collective takes an
-// agreed<T> and nothing else (N26): one rank alone must never skip one.
-//     keel::agreed<bool> stop = keel::agree(world, stop_here);     one rank's true is enough
+// agreed<T>: a value that is the same on every rank, because it results from a collective. A condition that guards a collective must be
+// an agreed<T> (N26), so that no rank skips the collective alone.
+//     keel::agreed<bool> stop = keel::agree(world, stop_here);     true if it is true on any rank
 #pragma once
 
 #include <concepts>
@@ -16,7 +16,7 @@ namespace keel::inline KEEL_MODE {
 template <class Value>
 class agreed;
 
-/// What the ranks of a world come to: the largest of their values, or what `how` says. All of them must call it.
+/// Reduces one value per rank to an agreed<T>, by maximum unless `how` names another reduction. Collective: all ranks must call it.
 template <world_like World, class Value, reduction Reduction = reduce::max>
 agreed<Value> agree(World const& world, Value const& local, Reduction how = {}) {
   return agreed<Value>(agreed<Value>::all_took_part, world.combine(how, local));
@@ -26,7 +26,8 @@ agreed<Value> agree(World const& world, Value const& local, Reduction how = {}) 
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of a bool that each rank has: whether it is true on all, and whether on any. All of them must call what this returns.
+/// Returns a function that reduces a bool to the pair (true on all ranks, true on any rank). Collective: all ranks must call that function.
+/// `world` must outlive it.
 template <world_like World>
 auto make_all_any_reducer(World const& world) {
   return [&world](bool local) { return std::pair(world.combine(reduce::min{}, local), world.combine(reduce::max{}, local)); };
@@ -36,18 +37,18 @@ auto make_all_any_reducer(World const& world) {
 
 namespace keel::inline KEEL_MODE {
 
-/// A value that every rank holds; keel::agree makes it.
+/// A value that is the same on every rank; created by keel::agree.
 template <class Value>
 class agreed {
  public:
-  /// Rejected (N26): a value of one rank.
+  /// Rejects the value of a single rank at compile time (N26).
   template <class Raw>
     requires(!std::same_as<std::remove_cvref_t<Raw>, agreed>)
   agreed(Raw const&) : value_(detail::no_value<Value>()) {
     detail::reject_call<rule::N26, Raw>();
   }
 
-  /// The value, the same on all ranks.
+  /// Returns the value, which is the same on all ranks.
   Value const& value() const { return value_; }
   /// True on all ranks or on none.
   explicit operator bool() const

@@ -1,4 +1,4 @@
-// What one rank says, on all of them.
+// Collectives that exchange strings: broadcast, and propagation of a failure from one rank to all.
 #pragma once
 
 #include <concepts>
@@ -13,13 +13,15 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// All ranks call it: the text that rank `from` gives. Throws world_error (E25).
+/// Broadcasts the string of rank `from`. Collective: all ranks must call it. Throws world_error (E25).
 std::string broadcast_string(world_of_ranks const& world, std::string const& local, int from);
 
-/// All ranks call it: what one of them failed by, with the rank; empty where none did.
+/// Returns the message of the highest rank whose `local` is not empty, prefixed with the rank; empty if no rank failed. Collective: all
+/// ranks must call it.
 std::string first_failure_message(world_of_ranks const& world, std::string const& local);
 
-/// What `make` returns. All ranks call it: where it throws on one, the others throw world_error (E25) with its words.
+/// Returns the result of `make`. If it throws on one rank, the others throw world_error (E25) with its message. Collective: all ranks must
+/// call it.
 template <class World, class Make>
 auto on_all_ranks(World const& world, Make const& make) {
   if constexpr (std::same_as<World, world_of_ranks>) {
@@ -32,7 +34,7 @@ auto on_all_ranks(World const& world, Make const& make) {
       thrown = std::current_exception();
       message = first_line(one);
     } catch (...) {
-      // Rethrown below, once the others, who wait for this rank, know of it.
+      // Rethrown below, after the waiting ranks have received the message.
       thrown = std::current_exception();
     }
     if (thrown && message.empty()) message = "an exception without words";
@@ -40,7 +42,7 @@ auto on_all_ranks(World const& world, Make const& make) {
     try {
       if (world.size() > 1) failed = first_failure_message(world, message);
     } catch (world_error const&) {
-      // Another rank is gone: what failed here says more.
+      // Another rank is gone. The local exception is more informative.
       if (!thrown) throw;
     }
     if (thrown) std::rethrow_exception(thrown);

@@ -1,4 +1,4 @@
-// The bodies of broadcast_string.hpp.
+// Definitions for broadcast_string.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,7 +19,7 @@ KEEL_BODY std::string broadcast_string(world_of_ranks const& world, std::string 
   at::Tensor const length = at::full({1}, static_cast<std::int64_t>(local.size()), at::kLong);
   broadcast(world, length, from);
   at::Tensor const text = at::zeros({length.item<std::int64_t>()}, at::kByte);
-  // The memory of an empty tensor is null.
+  // An empty tensor's data pointer is null.
   if (world.rank() == from && !local.empty()) std::memcpy(text.data_ptr(), local.data(), local.size());
   broadcast(world, text, from);
   return {static_cast<char const*>(text.data_ptr()), static_cast<std::size_t>(text.numel())};

@@ -1,12 +1,12 @@
-// What the ranks of a world do with a tensor. All of them call the same, in the same order; a world of one does nothing, at no cost.
-//     keel::all_reduce(world, tensor);                       in place: the sum of all ranks' elements
+// Collectives on tensors. All ranks must call the same collectives in the same order; with one rank they do nothing.
+//     keel::all_reduce(world, tensor);                       in place: the elementwise sum over all ranks
 //     keel::all_reduce(world, tensor, keel::reduce::mean{});
-//     at::Tensor all = keel::all_gather(world, tensor);      [size, ..] of what each rank has
+//     at::Tensor all = keel::all_gather(world, tensor);      [size, ..], in rank order
 //     at::Tensor mine = keel::reduce_scatter(world, tensor); this rank's part of the sum
-// Any dense tensor of a floating-point or integer dtype or bool, on any device that the group serves. Sums of float16 and bfloat16 are
-// made in float32, in the order of the ranks. Every rank has the same bits. Throws world_error (E25) where a rank is gone or too late,
-// world_error (E26) where one calls something else, and error (E12) for a tensor that no collective takes.
-// Left out: sparse tensors, and collectives of some of the ranks.
+// Tensors must be dense, of a floating-point or integer dtype or bool, on any device that the group supports. float16 and bfloat16 are
+// summed in float32, in rank order. The result is bitwise identical on all ranks. Throws world_error (E25) if a rank exited or timed out,
+// world_error (E26) if ranks call different collectives, and error (E12) for an unsupported tensor.
+// Not supported: sparse tensors, and subgroups of the ranks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -22,11 +22,12 @@
 namespace keel::detail::inline KEEL_MODE {
 
 void all_reduce_in_place(world_of_ranks const& world, at::Tensor const& tensor, reduction_kind how, bool is_mean);
-/// Of several ranks, and of a contiguous tensor of float, double, int32, int64 or uint8: does not wait for the others. Null: it is done.
+/// Starts an in-place sum without waiting for the other ranks. Needs at least two ranks and a contiguous tensor of float, double, int32,
+/// int64 or uint8. Returns null if the sum is already complete.
 std::unique_ptr<pending_collective> begin_all_reduce(world_of_ranks const& world, at::Tensor& sum);
-/// Of several ranks: `all`, of [size(), ..], is what each of them has.
+/// Starts an all-gather into `all`, of shape [size(), ..]. Needs at least two ranks. Returns null if it is already complete.
 std::unique_ptr<pending_collective> begin_all_gather(world_of_ranks const& world, at::Tensor const& local, at::Tensor& all);
-/// The same of some numbers, always as many, with the least delay.
+/// Starts a low-latency all-gather of a few numbers; every call must use the same count. Returns null if it is already complete.
 std::unique_ptr<pending_collective> begin_agreement(world_of_ranks const& world, at::Tensor const& local, at::Tensor& all);
 at::Tensor all_gather_tensor(world_of_ranks const& world, at::Tensor const& local);
 at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor const& whole, bool is_mean);
@@ -43,21 +44,21 @@ constexpr reduction_kind kind_of_reduction = std::same_as<Reduction, reduce::min
 
 namespace keel::inline KEEL_MODE {
 
-/// In place, of any strides.
+/// Reduces `tensor` elementwise over all ranks, in place, by sum unless another reduction is given. Accepts any strides. Collective.
 template <class World, reduction Reduction = reduce::sum>
 void all_reduce(World const& world, at::Tensor const& tensor, Reduction = {}) {
   if constexpr (std::same_as<World, world_of_ranks>)
     detail::all_reduce_in_place(world, tensor, detail::kind_of_reduction<Reduction>, std::same_as<Reduction, reduce::mean>);
 }
 
-/// [size, ..]: what each rank has, in their order.
+/// Returns a tensor of shape [size, ..] with the tensors of all ranks, in rank order. Shapes and dtypes must be equal. Collective.
 template <class World>
 at::Tensor all_gather(World const& world, at::Tensor const& local) {
   if constexpr (std::same_as<World, world_of_ranks>) return detail::all_gather_tensor(world, local);
   return local.unsqueeze(0);
 }
 
-/// Of a tensor whose first dimension size() divides: this rank's part of the ranks' sum or mean.
+/// Returns this rank's part of the sum or mean over all ranks. size() must divide the first dimension. Collective.
 template <class World, reduction Reduction = reduce::sum>
 at::Tensor reduce_scatter(World const& world, at::Tensor const& whole, Reduction = {}) {
   static_assert(std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>,
@@ -67,20 +68,21 @@ at::Tensor reduce_scatter(World const& world, at::Tensor const& whole, Reduction
   return whole;
 }
 
-/// In place: what rank `from` has.
+/// Copies the tensor of rank `from` to all ranks, in place. Collective.
 template <class World>
 void broadcast(World const& world, at::Tensor const& tensor, int from = 0) {
   if constexpr (std::same_as<World, world_of_ranks>) detail::broadcast_in_place(world, tensor, from);
 }
 
-/// Of a tensor whose first dimension size() divides, each part of which is for one rank: what the ranks have for this one, in their order.
+/// Sends the r-th part of `parts` to rank r and returns the received parts, in rank order. size() must divide the first dimension.
+/// Collective.
 template <class World>
 at::Tensor all_to_all(World const& world, at::Tensor const& parts) {
   if constexpr (std::same_as<World, world_of_ranks>) return detail::all_to_all_parts(world, parts);
   return parts;
 }
 
-/// Returns when all ranks have called it.
+/// Blocks until all ranks have called it. Collective.
 template <class World>
 void barrier(World const& world) {
   if constexpr (std::same_as<World, world_of_ranks>) detail::run_barrier(world);

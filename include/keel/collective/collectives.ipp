@@ -1,4 +1,4 @@
-// The bodies of collectives.hpp.
+// Definitions for collectives.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,7 +16,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E12).
+/// Throws error (E12) unless the tensor is a defined, dense tensor of real numbers.
 inline void require_dense_tensor(char const* what, at::Tensor const& tensor) {
   char const* const reason = !tensor.defined()                 ? "undefined"
                              : tensor.layout() != at::kStrided ? "sparse"
@@ -36,17 +36,17 @@ inline void require_parts(char const* what, at::Tensor const& tensor, int ranks)
                          (tensor.dim() == 0 ? "none" : std::to_string(tensor.size(0)) + " rows there") + ". Pad it.");
 }
 
-/// The dtypes that every transport adds up by itself.
+/// True for the dtypes that every transport can reduce.
 inline bool is_reducible(at::ScalarType dtype) {
   return dtype == at::kFloat || dtype == at::kDouble || dtype == at::kInt || dtype == at::kLong || dtype == at::kByte;
 }
 
-/// For values that are compared or added in another dtype without loss.
+/// Returns the dtype in which values of `dtype` are reduced, for dtypes that transports do not reduce.
 inline at::ScalarType accumulation_dtype(at::ScalarType dtype) {
   return at::isFloatingType(dtype) ? at::kFloat : dtype == at::kBool ? at::kByte : at::kInt;
 }
 
-/// The mean of integers is rounded down.
+/// Divides in place; integer means are rounded down.
 inline void divide(at::Tensor& sum, int ranks) {
   if (at::isFloatingType(sum.scalar_type())) {
     sum.div_(ranks);
@@ -55,7 +55,7 @@ inline void divide(at::Tensor& sum, int ranks) {
   }
 }
 
-/// As bytes; every transport moves those.
+/// Returns a view as bytes, a dtype that every transport can move.
 inline at::Tensor as_bytes(at::Tensor const& dense) { return dense.view(-1).view(at::kByte); }
 
 inline at::Tensor all_gather_dense(world_of_ranks const& world, transport& backend, at::Tensor const& dense) {
@@ -84,7 +84,7 @@ KEEL_BODY void all_reduce_in_place(world_of_ranks const& world, at::Tensor const
   if (!dense.is_alias_of(tensor)) tensor.detach().copy_(dense);
 }
 
-/// That of another transport, whose end the world learns.
+/// Wraps a pending collective and records its completion in the world.
 class tracked_collective final : public pending_collective {
  public:
   tracked_collective(std::unique_ptr<pending_collective> of, world_of_ranks world)
@@ -100,7 +100,7 @@ class tracked_collective final : public pending_collective {
   world_of_ranks world_;
   std::int64_t number_;
 };
-/// Null, as `begun` is, where it is done.
+/// Returns null, and records the completion, if `begun` is null because the collective is already complete.
 inline std::unique_ptr<pending_collective> track_collective(world_of_ranks const& world,
                                                             std::unique_ptr<pending_collective> begun) {
   if (begun != nullptr) return std::make_unique<tracked_collective>(std::move(begun), world);
@@ -153,7 +153,7 @@ KEEL_BODY at::Tensor reduce_scatter_sum(world_of_ranks const& world, at::Tensor 
   require_parts("reduce_scatter", whole, world.size());
   at::NoGradGuard const no_grad;
   if (world.size() == 1) return whole.detach();
-  // Gloo has none before LibTorch 2.6, and the order of its sum is its own: here each rank adds in the order of the ranks.
+  // Gloo has no reduce_scatter before LibTorch 2.6, and does not sum in rank order. Here each rank sums its own part in rank order.
   at::Tensor const parts = all_to_all_parts(world, whole);
   bool const widens = !is_reducible(parts.scalar_type());
   at::Tensor const all = (widens ? parts.to(accumulation_dtype(parts.scalar_type())) : parts).view({world.size(), -1});

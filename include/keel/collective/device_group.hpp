@@ -1,10 +1,10 @@
-// A world whose tensors on a device go by a separate group, such as NCCL's, and all else by the world that the hosts have: what ranks decide
-// together is numbers of the host, for which no device is waited for.
+// A world that uses a separate group, such as NCCL's, for tensors on a device, and the hosts' world for everything else. Decisions of the
+// ranks are exchanged as host tensors, so they do not synchronize the device.
 //     auto const hosts = keel::join();
 //     auto const world = keel::over(hosts, [](auto const& store, int rank, int size) {
 //       return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size);
 //     });
-// Left out: a choice of the group. keel is compiled without CUDA's headers, and the program knows which of its devices the rank has.
+// The program creates the device group: keel is compiled without CUDA's headers, and only the program knows which device a rank uses.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -25,7 +25,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Sends each tensor by where it is.
+/// Dispatches each collective by the tensor's device: CPU tensors to the hosts' transport, others to the device group.
 class device_transport final : public transport {
  public:
   device_transport(world_of_ranks hosts, std::unique_ptr<transport> devices)
@@ -87,7 +87,7 @@ class device_transport final : public transport {
     std::unique_ptr<pending_collective> begun_;
   };
 
-  /// What fails in one group ends the other: ranks may wait in either.
+  /// Runs `call`. If it fails in one group, aborts both, because ranks may be waiting in either.
   template <class Call>
   std::invoke_result_t<Call const&> call_or_abort_both(Call const& call) {
     try {
@@ -112,9 +112,10 @@ class device_transport final : public transport {
 
 namespace keel::inline KEEL_MODE {
 
-/// The hosts' world with a group for tensors on devices, which `make_group(store, rank, size)` returns as an intrusive_ptr, of any backend.
-/// `store`: where the hosts met, for keys of the group alone; null where they did not meet in one. All ranks call it. A world of one
-/// process is as it was. Throws world_error (E24) for a group of another size or with another rank.
+/// Returns a world that uses `hosts` for CPU tensors and a c10d group of any backend for tensors on devices. `make_group(store, rank, size)`
+/// returns that group as an intrusive_ptr. `store` is the hosts' rendezvous store with a prefix for this group; null if they have none.
+/// Collective: all ranks must call it. Returns `hosts` unchanged for a single process. Throws world_error (E24) if the group's rank or size
+/// differs.
 template <class MakeGroup>
   requires std::invocable<MakeGroup const&, c10::intrusive_ptr<c10d::Store> const&, int, int>
 world_of_ranks over(world_of_ranks const& hosts, MakeGroup const& make_group) {

@@ -1,4 +1,4 @@
-// The bodies of exit_code.hpp.
+// Definitions for exit_code.hpp.
 #pragma once
 
 #include <chrono>
@@ -44,10 +44,10 @@ KEEL_BODY void write_launcher_error(std::string const& message) {
   try {
     path = launched().error_file;
   } catch (error const&) {
-    // Its variables contradict each other: that may be what is being said.
+    // The launcher's variables conflict, which may be the error being reported.
   }
   if (path.empty()) return;
-  // As torch.distributed.elastic reads it.
+  // The format of torch.distributed.elastic.
   using namespace std::chrono;
   auto const seconds = duration_cast<std::chrono::seconds>(system_clock::now().time_since_epoch()).count();
   nlohmann::json const error = {
@@ -62,7 +62,7 @@ KEEL_BODY void report_failed_exit(std::string message) {
     if (started.size > 1)
       message = "rank " + std::to_string(started.rank) + " of " + std::to_string(started.size) + ": " + message;
   } catch (error const&) {
-    // A launcher whose variables contradict each other: that may be what is being said.
+    // The launcher's variables conflict, which may be the error being reported: leave out the rank.
   }
   write_launcher_error(message);
   std::fprintf(stderr, "%s\n", message.c_str());

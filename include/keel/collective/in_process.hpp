@@ -1,12 +1,12 @@
-// keel::run_in_process: ranks that are threads of this process, one of which runs at a time. What they do depends on the seed alone, so
-// that a run that fails fails again: for tests of programs of several ranks, and for keel's own.
+// keel::run_in_process: runs the ranks as threads of this process, one at a time, to test programs of several ranks. The schedule depends
+// only on the seed, so a failure is reproducible.
 //     keel::run_in_process(4, [](keel::world_of_ranks world) {
 //       at::Tensor mine = at::full({1}, world.rank());
 //       keel::all_reduce(world, mine);
 //     });
-// A rank runs until it waits in a collective; which one goes on then is drawn. LibTorch's default CPU generator is each rank's own and
-// begins for all of them as it is; it is put back at the end. A rank that never comes is known at once, because no other can run: no
-// clock is asked. Sums are made in the order of the ranks.
+// A rank runs until it waits in a collective; the seed then selects the next rank. Each rank has its own state of LibTorch's default CPU
+// generator, which starts as the caller's and is restored at the end. Deadlocks are detected without a timeout: no rank can run any more.
+// Sums are computed in rank order.
 #pragma once
 
 #include <cstdint>
@@ -17,29 +17,29 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What happens to a rank of a test where it would begin its collective of this number, counted from 1.
+/// A simulated failure of a rank, just before one of its collectives.
 struct rank_fault {
   /// How the rank fails.
   enum class kind : unsigned char {
-    kill,  ///< its thread ends, as a killed process does, without a word
-    hang   ///< it never comes; it ends when the others have
+    kill,  ///< its thread ends without a message, as a killed process does
+    hang   ///< it never reaches the collective; its thread ends after the others have
   };
-  int rank = 0;                        ///< that fails
-  std::int64_t collective = 1;         ///< before which it fails, from 1
+  int rank = 0;                        ///< the rank that fails
+  std::int64_t collective = 1;         ///< the collective before which it fails, counted from 1
   rank_fault::kind what = kind::kill;  ///< how it fails
 };
 
-/// The order in which ranks run, and their faults.
+/// Options of run_in_process and try_in_process.
 struct in_process_options {
-  std::uint64_t seed = 1;               ///< of the order in which ranks run
-  std::vector<rank_fault> faults = {};  ///< what fails, for tests of failures
+  std::uint64_t seed = 1;               ///< seed of the order in which ranks run
+  std::vector<rank_fault> faults = {};  ///< simulated failures
 };
 
-/// What each rank threw; null for one that returned, or was killed.
+/// Runs `body` on each rank and returns the exception of each rank; null if it returned or was killed. Throws error (E12) if `ranks` < 1.
 std::vector<std::exception_ptr> try_in_process(int ranks, std::function<void(world_of_ranks)> const& body,
                                                in_process_options const& options = {});
 
-/// The same, and throws what the first rank threw that did so by itself, or else the first. Throws error (E12) for less than one rank.
+/// Like try_in_process, but rethrows: the first exception that is not E25 (E25 only reports that another rank failed), else the first one.
 void run_in_process(int ranks, std::function<void(world_of_ranks)> const& body, in_process_options const& options = {});
 
 }  // namespace keel::inline KEEL_MODE

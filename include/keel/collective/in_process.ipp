@@ -1,4 +1,4 @@
-// The bodies of in_process.hpp.
+// Definitions for in_process.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,7 +24,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a rank asks of the others.
+/// The arguments of one rank's collective call.
 struct rank_call {
   enum class kind : unsigned char { all_reduce, all_gather, broadcast, all_to_all, barrier };
   kind what = kind::barrier;
@@ -45,10 +45,10 @@ struct rank_call {
   }
 };
 
-/// Unwinds the thread of a rank that is killed. Not an exception of keel's: bodies must not take it for one.
+/// Unwinds the thread of a killed rank. Not derived from std::exception, so that bodies do not catch it as an error.
 struct rank_killed {};
 
-/// All ranks of one process.
+/// Schedules the ranks of one process and performs their collectives.
 class rank_threads {
  public:
   rank_threads(int size, in_process_options const& options)
@@ -79,7 +79,7 @@ class rank_threads {
           } catch (std::exception const& thrown) {
             threw[static_cast<std::size_t>(rank)] = std::current_exception();
             how = std::string("threw: ") + thrown.what();
-          } catch (...) {  // whatever it is, it is the caller's
+          } catch (...) {  // returned to the caller
             threw[static_cast<std::size_t>(rank)] = std::current_exception();
             how = "threw";
           }
@@ -93,13 +93,14 @@ class rank_threads {
     return threw;
   }
 
-  /// Waits until all ranks have called it. Throws world_error (E25) where that cannot be any more.
+  /// Performs a collective: waits until all ranks have called it. Throws world_error (E25) if a rank cannot call it any more, (E26) if the
+  /// calls differ.
   void call(int rank, rank_call local) {
     std::unique_lock lock(mutex_);
-    // Generators and sums here are the test's, and not the program's.
+    // Allocations in here belong to the test harness, not to the program under test.
     memory::detail::not_refused const of_test;
     rank_state& self = at(rank);
-    // Code that runs while its thread unwinds asks in vain, as it would not run at all.
+    // A killed process would not run destructors, so a collective called while this thread unwinds fails.
     if (self.is_killed) throw rank_killed();
     ++self.calls;
     for (rank_fault const& fault : options_.faults) {
@@ -146,7 +147,7 @@ class rank_threads {
   enum class state : unsigned char { ready, waiting, hanging, ended };
   struct rank_state {
     state now = state::ready;
-    bool failed = false;  ///< its collective will not come
+    bool failed = false;  ///< its collective will not complete
     bool is_killed = false;
     std::int64_t calls = 0;
     std::string ending;
@@ -173,7 +174,7 @@ class rank_threads {
       throw world_error(is_mismatch_ ? "E26" : "E25",
                         "rank " + std::to_string(rank) + " of " + std::to_string(size()) + ": " + broken_ + ".");
   }
-  /// From here on no collective of this world comes to its end.
+  /// Marks the world as broken: no collective completes from now on. Releases the waiting ranks.
   void fail(std::string const& why) {
     broken_ = why;
     for (rank_state& one : ranks_) {
@@ -184,7 +185,7 @@ class rank_threads {
     waiting_ = 0;
   }
 
-  /// The next one of those that can run.
+  /// Selects the next rank among those that can run. If none can and some wait, fails their collective.
   void schedule_next_rank(std::unique_lock<std::mutex>&) {
     if (running_ >= 0) at(running_).random = random_snapshot::take(at::kCPU);
     running_ = -1;
@@ -193,7 +194,7 @@ class rank_threads {
       fail("it waits in " + open_.words() + ", and " + missing());
       ready = ranks_in_state(state::ready);
     }
-    // What hangs is let go when all others have ended.
+    // Hanging ranks are released once all others have ended.
     if (ready.empty()) ready = ranks_in_state(state::hanging);
     if (ready.empty()) return;
     running_ = ready[std::uniform_int_distribution<std::size_t>(0, ready.size() - 1)(draw_)];
@@ -261,10 +262,10 @@ class rank_threads {
   std::vector<rank_state> ranks_;
   int running_ = -1;
   int waiting_ = 0;  ///< ranks in the open collective
-  int first_ = 0;    ///< of them
+  int first_ = 0;    ///< the first rank in it
   rank_call open_;
   bool is_mismatch_ = false;
-  std::string broken_;  ///< why no collective comes any more
+  std::string broken_;  ///< why no collective completes any more; empty: not broken
 };
 
 class thread_transport final : public transport {
@@ -307,7 +308,7 @@ class thread_transport final : public transport {
     try {
       all_.abort(rank_, why);
     } catch (std::exception const&) {
-      // Out of memory for the words: the others learn of this rank's end when it ends.
+      // Out of memory for the message: the others fail when this rank's thread ends.
     }
   }
 
@@ -336,7 +337,7 @@ KEEL_BODY void run_in_process(int ranks, std::function<void(world_of_ranks)> con
     try {
       std::rethrow_exception(one);
     } catch (world_error const& thrown) {
-      // Of another rank's end, which is thrown first where that rank said why.
+      // E25 only reports that another rank failed: prefer that rank's own exception.
       if (thrown.id() != "E25") throw;
     }
   }

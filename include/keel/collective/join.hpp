@@ -1,8 +1,7 @@
-// keel::join: the world of the processes that a launcher started.
+// keel::join: the rendezvous of the processes that a launcher started.
 //     keel::world_of_ranks world = keel::join();            torchrun, mpirun, srun, or RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
-// A process that was started alone is a world of one, without a socket. Several meet at rank 0's address and talk by Gloo, which LibTorch
-// has and whose headers are Debian's libgloo-dev: where a program was compiled without them, it says so here.
-// Up to 64 of them agree by direct TCP connections, where all can connect.
+// A process that was started alone gets a world of one, without a socket. Several meet at MASTER_ADDR and communicate by Gloo, which is in
+// LibTorch; its headers are in Debian's libgloo-dev. A program that was compiled without them gets an error (E24) from join().
 #pragma once
 
 #include <chrono>
@@ -11,13 +10,14 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How ranks meet.
+/// Options of join().
 struct join_options {
-  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< until all have come, and for each collective
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  ///< for the rendezvous, and for each collective
 };
 
-/// All ranks call it. Says on stderr what it waits for, after five seconds and then each minute. Throws world_error (E24) within the timeout: for an address where no rank listens, ranks that do not come, by their
-/// numbers, and ranks of another size of the world, LibTorch or keel, with both values.
+/// Connects this process to the other ranks and returns their world. Collective: all ranks must call it. Logs on stderr which ranks it waits
+/// for, after five seconds and then once a minute. Throws world_error (E24) within the timeout: if nothing listens at the address, if ranks
+/// are missing (with their numbers), or if ranks differ in world size, LibTorch or keel version (with both values).
 world_of_ranks join(launch const& how = launched(), join_options const& options = {});
 
 }  // namespace keel::inline KEEL_MODE

@@ -1,11 +1,11 @@
-// The bodies of join.hpp.
+// Definitions for join.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
 
 #include <torch/version.h>
 
-// CMake decides it for all files of a program; without CMake the compiler looks.
+// CMake sets it for all files of a program; without CMake it depends on whether the headers are found.
 #ifndef KEEL_GLOO
 #if __has_include(<gloo/algorithm.h>)
 #define KEEL_GLOO 1
@@ -57,13 +57,13 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What all ranks must have alike, in words.
+/// Returns a description of the settings that must be equal on all ranks.
 inline std::string world_signature(launch const& how) {
   return std::to_string(how.size) + " ranks, LibTorch " + TORCH_VERSION + ", keel " + version;
 }
 
-/// This rank ends because another one differs. Rank 0 may serve the store: it stays until the others have read there what differs, two
-/// seconds at most.
+/// Call before a mismatch error is thrown. Rank 0, which may serve the store, waits up to two seconds until the others have read its settings;
+/// other ranks mark that they have.
 inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
   auto const key = [](int rank) { return "seen/" + std::to_string(rank); };
   try {
@@ -74,11 +74,11 @@ inline void wait_until_mismatch_is_read(c10d::Store& store, launch const& how) {
       store.wait({key(rank)}, std::max(left, std::chrono::milliseconds(10)));
     }
   } catch (std::exception const&) {
-    // Who does not come to read it, ends for another reason, and says so.
+    // A rank that does not read it fails for another reason, and reports that.
   }
 }
 
-/// Says on stderr what a rank waits for: after five seconds, and then each minute.
+/// Logs on stderr what a rank waits for: after five seconds, and then once a minute.
 class wait_logger {
  public:
   explicit wait_logger(launch const& how) : how_(how) {}
@@ -100,7 +100,8 @@ class wait_logger {
   clock::time_point next_ = began_ + std::chrono::seconds(5);
 };
 
-/// The ranks that are at the store, or those that are not, as "1, 2". Those below `first` are known to be; of a store that is gone no other.
+/// Lists the ranks that have joined, or those that have not, as "1, 2". Ranks below `first` are known to have joined; if the store is gone,
+/// no others but this one are counted as joined.
 inline std::string list_ranks(c10d::Store& store, launch const& how, int first, bool are_here) {
   std::string all;
   for (int rank = 0; rank < how.size; ++rank) {
@@ -108,14 +109,14 @@ inline std::string list_ranks(c10d::Store& store, launch const& how, int first, 
     try {
       is_here = is_here || store.check({"here/" + std::to_string(rank)});
     } catch (std::exception const&) {
-      // It is gone.
+      // The store is gone.
     }
     if (is_here == are_here) all += (all.empty() ? "" : ", ") + std::to_string(rank);
   }
   return all;
 }
 
-/// "1, 2" as "ranks 1, 2".
+/// Prefixes a list such as "1, 2" with "rank " or "ranks ".
 inline std::string name_ranks(std::string const& list) {
   return (list.find(',') == std::string::npos ? "rank " : "ranks ") + list;
 }
@@ -135,7 +136,7 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
   for (int rank = 0; rank < how.size; ++rank) {
     std::vector<std::uint8_t> bytes;
     try {
-      // A wait that times out leaves an unread answer in the store's connection.
+      // Poll with check(): a wait() that times out leaves an unread response in the store's connection.
       while (!store.check({key(rank)})) {
         if (std::chrono::steady_clock::now() >= last) throw std::runtime_error("timeout");
         notice.poll([&] {
@@ -170,17 +171,17 @@ inline void wait_for_all_ranks(c10d::Store& store, launch const& how, std::chron
                  std::to_string(timeout.count() / 1000) + " s. Check that process and the network, then restart all ranks.");
 }
 
-/// What `ask` comes to. Throws world_error (E24) where the store does not answer within the timeout.
+/// Returns the result of `ask`. Throws world_error (E24) if the store does not answer within the timeout.
 template <class Answer>
 Answer call_store(launch const& how, std::chrono::milliseconds timeout, std::function<Answer()> const& ask) {
-  // What ends by the timeout of the store says better what it waited for.
+  // One second more than the store's own timeout, whose error message is more specific.
   std::optional<Answer> found = call_with_timeout<Answer>(timeout + std::chrono::seconds(1), ask);
   if (found) return *std::move(found);
   throw_store_timeout(how, timeout);
 }
 
-/// Threads that begin in its lifetime are not ended by SIGPIPE. Gloo writes to a rank that was killed as to any other, and without this the
-/// ranks that are left would die of it, without a word. What this thread itself was sent in the meantime is dropped.
+/// Blocks SIGPIPE in this thread, and in the threads started during its lifetime, which inherit the mask. Gloo's threads write to the socket of
+/// a killed rank; SIGPIPE would terminate the other ranks without a message. Discards a SIGPIPE that became pending for this thread.
 class sigpipe_blocker {
  public:
   sigpipe_blocker() {
@@ -202,15 +203,14 @@ class sigpipe_blocker {
 };
 
 inline std::shared_ptr<::gloo::transport::Device> device_for(launch const& how) {
-  // NOLINTNEXTLINE(concurrency-mt-unsafe): as the whole of LibTorch does
+  // NOLINTNEXTLINE(concurrency-mt-unsafe): LibTorch reads the environment the same way
   if (char const* const name = std::getenv("GLOO_SOCKET_IFNAME")) return c10d::ProcessGroupGloo::createDeviceForInterface(name);
   bool const is_local = how.address == "127.0.0.1" || how.address == "localhost" || how.address == "::1";
   return is_local ? c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1")
                   : c10d::ProcessGroupGloo::createDefaultDevice();
 }
 
-/// The store of one attempt to connect. It asks again and again in the place of a wait, so that other threads can use the store meanwhile,
-/// and one that was left behind ends.
+/// The store of one attempt to connect. Its wait() polls, so that other threads can use the store meanwhile, and an abandoned attempt ends.
 class attempt_store : public c10d::PrefixStore {
  public:
   attempt_store(int attempt, c10::intrusive_ptr<c10d::Store> of, std::chrono::milliseconds timeout)
@@ -231,8 +231,8 @@ class attempt_store : public c10d::PrefixStore {
     return PrefixStore::get(key);
   }
 
-  /// All ranks say whether they are connected: true where all are. False at once where one is not. Throws std::runtime_error for a rank that
-  /// does not say.
+  /// Publishes whether this rank is connected and returns true if all ranks are; false as soon as one is not. Collective. Throws
+  /// std::runtime_error if a rank has published nothing by `last`.
   bool are_all_connected(launch const& how, bool is_connected, std::chrono::steady_clock::time_point last) {
     auto const key = [](int rank) { return "connected/" + std::to_string(rank); };
     std::vector<std::uint8_t> const yes{1};
@@ -261,17 +261,17 @@ class attempt_store : public c10d::PrefixStore {
 
 inline world_of_ranks connect(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
                               std::chrono::milliseconds timeout) {
-  // LibTorch 1.13 uses this timeout for all that the group does later.
+  // LibTorch 1.13 uses this timeout for all later collectives of the group.
   auto const gloo_options = c10d::ProcessGroupGloo::Options::create(timeout);
   gloo_options->devices.push_back(device_for(how));
   auto const group = c10::make_intrusive<c10d::ProcessGroupGloo>(store, how.rank, how.size, gloo_options);
-  // A connection that a stranger has taken shows in the first collective.
+  // A connection that an unrelated process has taken fails in the first collective.
   group->barrier()->wait();
   return world_of_ranks(std::make_shared<group_transport<c10d::ProcessGroupGloo>>(group, timeout, store));
 }
 
-/// All ranks have said that they are here. A stranger that connects to a listener of Gloo's, such as a scan of ports, takes a rank's place
-/// there: then all ranks try again with new listeners, three times in all. Throws std::runtime_error within the timeout.
+/// Connects the Gloo groups once every rank has joined the store. An unrelated connection to a Gloo listener, such as a port scan, takes a
+/// rank's place. All ranks then retry with new listeners, up to three attempts. Collective. Throws std::runtime_error within the timeout.
 inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& store, launch const& how,
                                         std::chrono::milliseconds timeout) {
   using std::chrono::milliseconds;
@@ -280,7 +280,7 @@ inline world_of_ranks connect_all_ranks(c10::intrusive_ptr<c10d::Store> const& s
   std::string message = "another rank cannot";
   constexpr int attempts = 3;
   for (int attempt = 1;; ++attempt) {
-    // A rank whose place is taken would wait for the whole timeout.
+    // Bounds all attempts but the last: a rank whose place is taken would otherwise wait for the whole timeout.
     auto const left = std::chrono::duration_cast<milliseconds>(last - now());
     auto const limit = attempt < attempts ? std::min<milliseconds>(timeout / 4, std::chrono::seconds(10)) : left;
     auto const own = c10::make_intrusive<attempt_store>(attempt, store, timeout);
@@ -328,7 +328,7 @@ KEEL_BODY world_of_ranks join(launch const& how, join_options const& options) {
         if (!detail::wait_until_served(how.address, how.port, std::chrono::steady_clock::now() + options.timeout, on_retry))
           detail::throw_store_timeout(how, options.timeout);
       }
-      // Debian's LibTorch has no libuv, and asks for it where nothing else is said.
+      // Debian's LibTorch has no libuv, but newer versions use it by default.
       [](auto& later) {
         if constexpr (requires { later.useLibUV; }) later.useLibUV = false;
       }(at);

@@ -1,4 +1,4 @@
-// The bodies of launch.hpp.
+// Definitions for launch.hpp.
 #pragma once
 
 #include <charconv>
@@ -22,7 +22,7 @@ class environment_reader {
     char const* const value = value_of_(name);
     return value == nullptr ? "" : value;
   }
-  /// Throws world_error (E24) for anything that is not a number from `least` to `most`.
+  /// Parses the variable. Throws world_error (E24) unless it is a number from `least` to `most`.
   int number(char const* name, int least, int most = std::numeric_limits<int>::max()) const {
     std::string const value = text(name);
     int found = 0;
@@ -44,7 +44,7 @@ class environment_reader {
   std::function<char const*(char const*)> const& value_of_;
 };
 
-/// One launcher's words for the same things.
+/// The names of one launcher's variables; null: it has none.
 struct launcher_variable_names {
   char const* by;
   char const* rank;
@@ -73,7 +73,8 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
   auto const& srun = detail::launcher_variables[3];
   for (detail::launcher_variable_names const& words : detail::launcher_variables) {
     if (!from.has(words.size)) {
-      // RANK alone is what a program may have for itself, as SLURM_PROCID is of every batch script.
+      // RANK without WORLD_SIZE is an error only if MASTER_ADDR is set too: a program may use RANK for itself. Every batch script has
+      // SLURM_PROCID.
       if (&words == &environment && from.has(words.rank) && from.has("MASTER_ADDR"))
         throw world_error("E24", "RANK is set but WORLD_SIZE is not. Set both, or start the program with torchrun.");
       continue;
@@ -119,7 +120,7 @@ KEEL_BODY launch launched(std::function<char const*(char const*)> const& value_o
 
 KEEL_BODY launch launched() {
   return launched([](char const* name) -> char const* {
-    return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): as the whole of LibTorch does
+    return std::getenv(name);  // NOLINT(concurrency-mt-unsafe): LibTorch reads the environment the same way
   });
 }
 

@@ -1,4 +1,4 @@
-// A world over a c10d group, that the program has or that keel::join builds.
+// A world on top of a c10d process group, which the program supplies or keel::join creates.
 //     keel::world_of_ranks world = keel::over(group, 60s);
 #pragma once
 
@@ -32,32 +32,32 @@ namespace keel::detail::inline KEEL_MODE {
 struct issued_collective {
   std::int64_t number = 0;  ///< from 1
   char const* what = "";
-  std::int64_t elements = 0;  ///< of this rank's tensor; 0 where there is none
+  std::int64_t elements = 0;  ///< in this rank's tensor; 0: the collective has no tensor
 };
-/// The newest few that a rank has called.
+/// The most recent collectives of a rank, newest first.
 using issued_collectives = std::array<issued_collective, 16>;
 
-/// Why a collective failed: of the rank, what it did, what the group said of it, and what another rank has left in the store.
+/// Why a collective failed, from this rank's call history, the backend's exception and what the other ranks published in the store.
 struct collective_failure {
-  bool is_different_collective = false;  ///< another rank has called another collective in its turn
+  bool is_different_collective = false;  ///< another rank called a different collective
   std::string message = {};
 
   char const* id() const { return is_different_collective ? "E26" : "E25"; }
 };
 collective_failure diagnose_failure(int rank, int size, issued_collective const& failed, issued_collectives const& called,
                                     std::exception const& thrown, c10::intrusive_ptr<c10d::Store> const& store);
-/// True where a rank has said that a collective failed for it; false where the store does not answer at once.
+/// Returns true if a rank has published a failure; false also if the store does not answer within 0.2 s.
 bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
                          std::shared_ptr<std::atomic<bool>> const& is_query_pending);
-/// For the other ranks; the first one's words stay. Where the store does not answer within a second, nothing is left.
+/// Publishes why this rank aborted; the first rank's message is kept. Waits at most one second for the store.
 void store_failure_message(c10::intrusive_ptr<c10d::Store> const& store, int rank, std::string const& why);
 
-/// What transport::exchange_heartbeats returns, by the store; `is_query_pending`: a question that the store has not answered yet.
+/// Implements transport::exchange_heartbeats on a store. `is_query_pending` is true while the store has not answered an earlier query.
 std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(c10::intrusive_ptr<c10d::Store> const& store, int rank,
                                                                 int size, std::int64_t local,
                                                                 std::shared_ptr<std::atomic<bool>> const& is_query_pending);
 
-/// Of ranks that met in a store, or null.
+/// A transport whose ranks may have met in a store; store() returns null if they did not.
 class store_provider {
  public:
   virtual ~store_provider() = default;
@@ -137,7 +137,7 @@ class group_transport final : public transport, public store_provider {
     try {
       store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
-      // The store is gone, and with it who would read them.
+      // The store is gone, and nothing can be published.
     }
   }
   std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) override {
@@ -155,9 +155,9 @@ class group_transport final : public transport, public store_provider {
       broken_.message = "rank " + std::to_string(rank_) + " has given up: " + why;
       store_failure_message(store_, rank_, why);
     } catch (std::exception const&) {
-      // The store may be gone with the rank that served it: the others learn of this end by the closed connection.
+      // The store may be gone with the rank that served it: the closed connections tell the others.
     }
-    // Closes the connections, so that who waits for this rank does not wait for the whole timeout.
+    // Closes the connections, so that the peers fail at once instead of at the timeout.
     release_group();
   }
 
@@ -195,7 +195,7 @@ class group_transport final : public transport, public store_provider {
 
   std::unique_ptr<pending_collective> begin_all_gather(char const* what, at::Tensor const& local, at::Tensor& all) {
     return begin(what, local.numel(), [&](Group& group) {
-      // NCCL gathers into a list by way of another tensor of this size.
+      // NCCL's allgather into a list needs a temporary tensor of this size.
       if (is_on_device_) {
         at::Tensor whole = all.view({-1}), part = local.view({-1});
         return group._allgather_base(whole, part, c10d::AllgatherOptions());
@@ -227,9 +227,10 @@ class group_transport final : public transport, public store_provider {
     std::shift_right(issued_.begin(), issued_.end(), 1);
     issued_.front() = {++number_, what, elements};
   }
-  /// A rank whose neighbours are alive and wait as it does learns from the store that another one is gone.
+  /// Waits for a collective, and polls the store for failures: a rank whose peers are alive but blocked would not notice that another rank is
+  /// gone.
   void wait_for(work const& one) {
-    // Where there is a limit, the host would wait for a device.
+    // On a device, wait() without a timeout only synchronizes streams; with one, c10d may block the host until the device is done.
     if (is_on_device_ || !is_gloo_) {
       is_limited_ && !is_on_device_ ? one->wait(timeout_) : one->wait();
       return;
@@ -240,13 +241,13 @@ class group_transport final : public transport, public store_provider {
         one->wait(std::chrono::milliseconds(250));
         return;
       } catch (std::exception const&) {
-        // It is over, or the quarter of a second is.
+        // Either the collective has failed, or the quarter of a second has passed.
         if (one->isCompleted()) {
           one->wait();
           return;
         }
       }
-      // LibTorch 1.13 hands Gloo the timeout that the group was made with, and no other.
+      // LibTorch 1.13 applies only the timeout of the group's creation, so a shorter limit is enforced here.
       if (is_limited_ && std::chrono::steady_clock::now() >= last) throw std::runtime_error("it took too long");
       if (store_ && has_any_rank_failed(store_, is_failure_query_pending_) && !one->isCompleted())
         throw std::runtime_error("it failed for another rank");
@@ -257,7 +258,7 @@ class group_transport final : public transport, public store_provider {
       try {
         return group.getBackendName() == "gloo";
       } catch (std::exception const&) {
-        // A backend of the program's that has no name.
+        // The program's backend has no name.
       }
     }
     return false;
@@ -267,13 +268,13 @@ class group_transport final : public transport, public store_provider {
       throw world_error(broken_.id(),
                         "rank " + std::to_string(rank_) + " of " + std::to_string(size_) + ": " + broken_.message + ".");
   }
-  /// A group that has failed once is closed for good; the others are to know at once.
+  /// Closes the group for good, so that the peers fail at once, and throws world_error with the diagnosis.
   [[noreturn]] void fail(issued_collective const& failed, std::exception const& thrown) {
     release_group();
     broken_ = diagnose_failure(rank_, size_, failed, issued_, thrown, store_);
     throw world_error(broken_.id(), broken_.message);
   }
-  /// A group that still waits would make its end wait too: it stays until the process ends.
+  /// Destroys the group, or leaks it while a collective is pending, because its destructor would block.
   void release_group() noexcept {
     if (!std::all_of(begun_.begin(), begun_.end(), is_completed)) static_cast<void>(group_.release());
     begun_.clear();
@@ -286,10 +287,10 @@ class group_transport final : public transport, public store_provider {
   std::chrono::milliseconds timeout_;
   bool is_on_device_;
   bool is_gloo_;
-  bool is_limited_ = false;  ///< to less than the group's own
+  bool is_limited_ = false;  ///< timeout_ is shorter than the group's own
   std::int64_t number_ = 0;
-  issued_collectives issued_{};  ///< the newest first
-  std::vector<work> begun_;      ///< those that may still be under way
+  issued_collectives issued_{};  ///< newest first
+  std::vector<work> begun_;      ///< collectives that may still be pending
   collective_failure broken_;
   std::shared_ptr<std::atomic<bool>> is_heartbeat_query_pending_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> is_failure_query_pending_ = std::make_shared<std::atomic<bool>>(false);
@@ -299,14 +300,14 @@ class group_transport final : public transport, public store_provider {
 
 namespace keel::inline KEEL_MODE {
 
-/// A world over a group of c10d's, any backend's that has these collectives for the device of the tensors. `timeout` is for each collective.
-/// `store`: where a rank that fails publishes its reason for the others; without one they see that it is gone, but not why, and a trainer
-/// with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a rank that was killed:
-/// create the group while SIGPIPE is blocked, as keel::join does.
+/// Wraps a c10d process group in a world. Any backend works that has these collectives for the device of the tensors. `timeout` applies to
+/// each collective. In `store` a failing rank publishes the reason for the others. Without a store they only see that it is gone, and a trainer
+/// with keel::timeout::heartbeat throws error (E12). The threads of a Gloo group raise SIGPIPE when they write to a killed rank: create the
+/// group while SIGPIPE is blocked, as keel::join does.
 template <class Group>
 world_of_ranks over(c10::intrusive_ptr<Group> group, std::chrono::milliseconds timeout,
                     c10::intrusive_ptr<c10d::Store> store = {}) {
-  // A store may be of several worlds, which the ranks make in the same order.
+  // Several worlds may share a store: the ranks create them in the same order, so the number is the same on all.
   if (store) {
     auto const before = store->add("keel/worlds/" + std::to_string(group->getRank()), 1);
     store = c10::make_intrusive<c10d::PrefixStore>("keel/world/" + std::to_string(before), std::move(store));

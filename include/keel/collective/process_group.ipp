@@ -1,4 +1,4 @@
-// The bodies of process_group.hpp.
+// Definitions for process_group.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -20,7 +20,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr char const* abort_message_key = "keel/given_up";
 inline constexpr char const* any_failed_key = "keel/any_failed";
-/// What a rank came to, and that it has read what the others did.
+/// Store keys of a rank: its failure report, its heartbeat, and the mark that it has read the reports of the others.
 inline std::string failed_key(int rank) { return "keel/failed/" + std::to_string(rank); }
 inline std::string heartbeat_key(int rank) { return "keel/lives/" + std::to_string(rank); }
 inline std::string read_key(int rank) { return "keel/read/" + std::to_string(rank); }
@@ -28,13 +28,13 @@ inline std::string read_key(int rank) { return "keel/read/" + std::to_string(ran
 inline void put(c10d::Store& store, std::string const& key, std::string const& message) {
   store.set(key, std::vector<std::uint8_t>(message.begin(), message.end()));
 }
-/// Empty where nothing is there.
+/// Returns the value of the key; empty if it is not set.
 inline std::string read_key_or_empty(c10d::Store& store, std::string const& key) {
   if (!store.check({key})) return "";
   auto const bytes = store.get(key);
   return {bytes.begin(), bytes.end()};
 }
-/// Until `is_done` or the time.
+/// Polls until `is_done()` returns true or the deadline `last` passes.
 template <class IsDone>
 void wait_until(std::chrono::steady_clock::time_point last, IsDone const& is_done) {
   while (!is_done() && std::chrono::steady_clock::now() < last) std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -44,13 +44,13 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
     c10::intrusive_ptr<c10d::Store> const& store, int rank, int size, std::int64_t local,
     std::shared_ptr<std::atomic<bool>> const& is_query_pending) {
   if (!store) return std::vector<std::int64_t>();
-  // A store that does not answer would take a thread for each question.
+  // At most one query at a time: with a store that does not answer, each would leave a blocked thread.
   if (is_query_pending->exchange(true)) return std::nullopt;
   auto const ask = [store, rank, size, local, is_query_pending] {
     auto const ends = c10::make_scope_exit([&] { is_query_pending->store(false); });
     put(*store, heartbeat_key(rank), std::to_string(local));
     std::vector<std::string> all(static_cast<std::size_t>(size), std::to_string(transport::heartbeat_not_polled));
-    // A rank looks at some behind it: of hundreds each would otherwise ask for hundreds.
+    // Each rank polls only the next four: if all polled all, the store would get O(size^2) requests.
     for (int behind = 1; behind <= std::min(4, size - 1); ++behind) {
       int const one = (rank + behind) % size;
       std::string const found = read_key_or_empty(*store, heartbeat_key(one));
@@ -68,7 +68,7 @@ KEEL_BODY std::optional<std::vector<std::int64_t>> exchange_heartbeats_in(
     for (std::int64_t one = 0; numbers >> one;) found.push_back(one);
     return found;
   } catch (std::exception const&) {
-    // The store is gone, which the caller takes for a store that does not answer, or there was no thread for the question.
+    // The store is gone, or no thread could be started. The caller handles it like a store that does not answer.
     is_query_pending->store(false);
     return std::nullopt;
   }
@@ -84,7 +84,7 @@ KEEL_BODY bool has_any_rank_failed(c10::intrusive_ptr<c10d::Store> const& store,
     });
     return found.value_or(false);
   } catch (std::exception const&) {
-    // The store is gone with the rank that served it, which a collective learns by itself; or there was no thread for the question.
+    // The store is gone with the rank that served it, which a collective detects itself, or no thread could be started.
     is_query_pending->store(false);
     return false;
   }
@@ -107,7 +107,7 @@ inline std::string describe_call(issued_collective const& one) {
   return std::string(one.what) + ", its collective number " + std::to_string(one.number) +
          (one.elements > 0 ? ", of " + std::to_string(one.elements) + (one.elements == 1 ? " element" : " elements") : "");
 }
-/// What a rank leaves: where it failed, and then the newest that it has called, a line each.
+/// Formats a rank's failure report: the failed collective, then its most recent collectives, one per line.
 inline std::string describe_issued(issued_collective const& failed, issued_collectives const& called) {
   std::string lines = describe_call(failed);
   for (issued_collective const& one : called) {
@@ -116,7 +116,7 @@ inline std::string describe_issued(issued_collective const& failed, issued_colle
   return lines;
 }
 inline std::string first_line_in(std::string const& lines) { return lines.substr(0, lines.find('\n')); }
-/// What another rank has called in the place of a collective of `local`; empty where each of both called it, or is not known to have.
+/// Returns the call in the report `remote` that differs from the collective with the same number in `local`; empty if there is none.
 inline std::string find_divergent_call(std::string const& remote, issued_collectives const& local) {
   for (issued_collective const& one : local) {
     std::string const turn = "\n" + std::to_string(one.number) + " ";
@@ -128,8 +128,8 @@ inline std::string find_divergent_call(std::string const& remote, issued_collect
   return "";
 }
 
-/// Why this collective failed, by what the ranks leave in the store: the words of one that gave up, those that did not say within a second
-/// that it failed for them too, or one that has called another. `local`: what this one has called.
+/// Diagnoses a failed collective from the store: the message of a rank that aborted, else the ranks that did not report the failure within
+/// a second, else a rank that called a different collective. `local` holds this rank's most recent collectives.
 inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int size, issued_collectives const& local) {
   std::vector<std::string> said(static_cast<std::size_t>(size));
   std::string message, missing;
@@ -145,7 +145,7 @@ inline collective_failure diagnose_from_store(c10d::Store& store, int rank, int 
     return missing.empty() || (rank != 0 && !message.empty());
   });
   put(store, read_key(rank), "yes");
-  // Rank 0 may serve the store: it does not leave before the others have read there what they need.
+  // Rank 0 may serve the store: it waits until the ranks that reported a failure have read the reports, up to another second.
   for (int one = 1; rank == 0 && one < size; ++one) {
     if (!said[static_cast<std::size_t>(one)].empty())
       wait_until(last + std::chrono::seconds(1), [&] { return store.check({read_key(one)}); });
@@ -165,7 +165,7 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
                                               c10::intrusive_ptr<c10d::Store> const& store) {
   std::string reason = thrown.what();
   reason = reason.substr(0, reason.find('\n'));
-  // Where in LibTorch's or Gloo's source is nothing for a user: "[../gloo/transport/tcp/pair.cc:589] ".
+  // Drop the source location of LibTorch or Gloo: "[../gloo/transport/tcp/pair.cc:589] ".
   if (reason.starts_with("[") && reason.find("] ") != std::string::npos) reason = reason.substr(reason.find("] ") + 2);
   collective_failure found{false, "a rank is gone, too late, or calls something else"};
   try {
@@ -176,10 +176,10 @@ KEEL_BODY collective_failure diagnose_failure(int rank, int size, issued_collect
         return store->check({failed_key(rank)});
       };
       auto const ask = [store, rank, size, called] { return diagnose_from_store(*store, rank, size, called); };
-      // A rank that ends does so a second behind the timeout at most, unless others answer.
+      // Bounds how long a failing rank takes to exit beyond the timeout: 0.8 s to publish, then at most 4 s to read.
       std::optional<collective_failure> answer;
       if (call_with_timeout<bool>(std::chrono::milliseconds(800), leave)) {
-        // Two seconds of waiting are in it, and a busy machine.
+        // diagnose_from_store waits up to two seconds itself; the rest is slack for a busy machine.
         answer = call_with_timeout<collective_failure>(std::chrono::seconds(4), ask);
       }
       found = answer.value_or(collective_failure{

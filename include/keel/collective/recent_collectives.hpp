@@ -15,19 +15,19 @@ struct recent_collective {
   std::int64_t sequence = 0;
   char const* operation = "";  ///< a literal
   std::int64_t elements = 0;
-  std::int64_t update = 0;  ///< behind so many
+  std::int64_t update = 0;  ///< number of updates completed before it
   double time = 0.0;        ///< seconds since 1970
   bool is_completed = false;
 };
 
-/// Of one thread that makes collectives, for any other one.
+/// Thread-safe: written by the thread that calls collectives; may be read from any thread.
 class recent_collectives {
  public:
-  /// They are made behind so many updates from here on.
+  /// Sets the number of completed updates with which the next collectives are recorded.
   void set_current_update(std::int64_t updates);
   void began(std::int64_t sequence, char const* operation, std::int64_t elements);
   void completed(std::int64_t sequence);
-  /// The oldest first.
+  /// Returns the recorded collectives, oldest first.
   std::vector<recent_collective> all() const;
 
  private:
@@ -39,7 +39,8 @@ class recent_collectives {
   std::int64_t updates_ = 0;
 };
 
-/// "it is in collective 345, all_reduce of 1200 elements behind update 12", or that the last one has ended; empty without one.
+/// Describes the oldest incomplete collective, such as "it is in collective 345, all_reduce of 1200 elements ..", or else the last one. Empty
+/// if there is none.
 std::string describe_current_collective(std::vector<recent_collective> const& all);
 
 }  // namespace keel::detail::inline KEEL_MODE

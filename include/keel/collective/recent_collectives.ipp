@@ -1,4 +1,4 @@
-// The bodies of recent_collectives.hpp.
+// Definitions for recent_collectives.hpp.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// One rank's elements into what those before it came to.
+// Elementwise reductions in rank order.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -26,7 +26,7 @@ inline void reduce_into(at::Tensor& so_far, at::Tensor const& one, reduction_kin
   }
 }
 
-/// Of the first dimension's rows, in their order.
+/// Reduces over the first dimension, row by row in order.
 inline at::Tensor reduce_rows(at::Tensor const& rows, reduction_kind how) {
   at::Tensor so_far = rows[0].clone();
   for (std::int64_t row = 1; row < rows.size(0); ++row) reduce_into(so_far, rows[row], how);

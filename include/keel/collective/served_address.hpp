@@ -1,5 +1,5 @@
-// Whether a process that serves the store of the ranks is at work. The system takes connections for a process that is stopped, and a
-// TCPStore of LibTorch 1.13 then waits forever, and ends this process where the other is killed before it has taken the connection.
+// Waits until the process that serves the rendezvous store responds. The kernel accepts connections on behalf of a stopped process.
+// The TCPStore of LibTorch 1.13 then blocks forever, or terminates this process if the server is killed before it accepts.
 #pragma once
 
 #include <netdb.h>
@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The process behind the connection looks at what comes: it closes what has been closed here.
+/// Returns true if the peer process reads its connections: after this side is shut down, it closes the connection or sends data by `last`.
 inline bool is_responding(unique_socket const& connection, socket_deadline last) {
   ::shutdown(connection.get(), SHUT_WR);
   std::byte first{};
@@ -30,20 +30,21 @@ inline bool is_responding(unique_socket const& connection, socket_deadline last)
   return false;
 }
 
-/// A name may be known a little later, as those of containers that start together are.
+/// How long to retry an unknown host name: names of containers that start together may become resolvable later.
 inline constexpr std::chrono::seconds name_resolution_timeout{60};
 
 struct addrinfo_deleter {
   void operator()(addrinfo* all) const { ::freeaddrinfo(all); }
 };
 
-/// Waits for a process to listen at the address, and to answer. False: one listens, and does not answer in time. Throws std::runtime_error
-/// with the system's words where the address is wrong, or no process listens there by then. `on_retry` is called before each further try.
+/// Waits until a process listens at the address and responds. Returns false if one listens but does not respond by `last`. Throws
+/// std::runtime_error with the system's message if the address is invalid, or if no process listens there by `last`. Calls `on_retry` before
+/// each retry.
 template <class OnRetry>
 bool wait_until_served(std::string const& host, int port, socket_deadline last, OnRetry const& on_retry) {
   auto const now = [] { return std::chrono::steady_clock::now(); };
   auto const last_of_name = std::min(last, now() + name_resolution_timeout);
-  // Of several addresses each gets its turn, and a longer one after a round in which one was silent.
+  // Tries the resolved addresses in turn. After a round in which one did not respond, each gets twice the time.
   for (auto turn = std::chrono::milliseconds(1000);;) {
     addrinfo wanted{};
     wanted.ai_socktype = SOCK_STREAM;

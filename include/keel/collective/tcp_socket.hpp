@@ -1,4 +1,4 @@
-// Connections of a few bytes: each call ends by a time that the caller names.
+// Non-blocking TCP sockets with deadlines.
 #pragma once
 
 #include <poll.h>
@@ -34,10 +34,11 @@ class unique_socket {
   int fd_ = -1;
 };
 
-/// Until when to wait.
+/// The time at which a wait gives up.
 using socket_deadline = std::chrono::steady_clock::time_point;
 
-/// It may be read from, or written to; a connection that has ended may, too. False: not before `last`.
+/// Waits until the socket is readable or writable (`what`: POLLIN, POLLOUT), or the connection has ended. Returns false if `last` passes
+/// first, or on an error.
 inline bool is_ready(int socket, short what, socket_deadline last) {
   for (;;) {
     pollfd asked{.fd = socket, .events = what, .revents = 0};
@@ -56,10 +57,10 @@ struct socket_address {
 
   sockaddr* get() {
     return reinterpret_cast<sockaddr*>(&of);
-  }  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast): as the sockets' functions ask for
+  }  // NOLINT(cppcoreguidelines-pro-type-reinterpret-cast): required by the sockets API
 };
 
-/// None where it does not come about by then; `failed` is the system's number for why.
+/// Connects to the address by the deadline. Otherwise returns an empty socket and sets `failed` to the errno value.
 inline unique_socket connect_to(socket_address& at, socket_deadline last, int& failed) {
   unique_socket made(::socket(at.of.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (made.get() >= 0 && ::connect(made.get(), at.get(), at.length) == 0) return made;

@@ -1,4 +1,4 @@
-// How bytes come from rank to rank: what a world of several ranks is made of.
+// The interface between a world of several ranks and its communication backend.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,30 +15,30 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How the ranks' elements become one.
+/// The elementwise operation of an all-reduce.
 enum class reduction_kind : unsigned char { sum, min, max };
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// A collective that goes on beside this rank's own work. One that is never waited for goes on until its end.
+/// A collective that runs concurrently with this rank's other work. It completes even if wait() is never called.
 class pending_collective {
  public:
   virtual ~pending_collective() = default;
   pending_collective(pending_collective const&) = delete;
   pending_collective& operator=(pending_collective const&) = delete;
-  /// It has come to its end, and did not fail.
+  /// Returns true if the collective has completed successfully. Does not block.
   virtual bool is_done() = 0;
-  /// Returns at its end; throws as the collective would have. Once.
+  /// Blocks until the collective completes; throws as the blocking call would. Call at most once.
   virtual void wait() = 0;
 
  protected:
   pending_collective() = default;
 };
 
-/// All ranks make the same calls in the same order. Tensors are dense and contiguous, of the same shape and dtype on all ranks. What
-/// cannot be done any more, because a rank is gone or too late, throws world_error (E25) that names the collective.
+/// Abstract base of communication backends. All ranks must make the same calls in the same order. Tensors must be dense and contiguous, with
+/// the same shape and dtype on all ranks. Collectives throw world_error (E25), which names the collective, if a rank exited or timed out.
 class transport {
  public:
   virtual ~transport() = default;
@@ -47,33 +47,35 @@ class transport {
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// For the other ranks, in one collective.
+  /// How long one collective waits for the other ranks.
   virtual std::chrono::milliseconds timeout() const = 0;
 
-  /// In place; float, double, int32, int64 or uint8. Every rank has the same bits then.
+  /// Reduces in place. Takes float, double, int32, int64 or uint8. The result is bitwise identical on all ranks.
   virtual void all_reduce(at::Tensor& tensor, reduction_kind how) = 0;
-  /// The same, which does not wait for the others where it can be avoided; null: it is done. The tensor is not touched before its end.
+  /// Starts an all_reduce without waiting for the others, if the backend can. Returns null if it is already complete. The caller must not touch
+  /// the tensor until it completes.
   virtual std::unique_ptr<pending_collective> begin_all_reduce(at::Tensor& tensor, reduction_kind how) {
     all_reduce(tensor, how);
     return nullptr;
   }
-  /// `all` has a first dimension of size(), of what each rank has.
+  /// Gathers the tensors of all ranks into `all`, whose first dimension is size(), in rank order.
   virtual void all_gather(at::Tensor const& local, at::Tensor& all) = 0;
   virtual std::unique_ptr<pending_collective> begin_all_gather(at::Tensor const& local, at::Tensor& all) {
     all_gather(local, all);
     return nullptr;
   }
-  /// An all-gather of some numbers, always as many, with the least delay.
+  /// Starts a low-latency all-gather of a few numbers; every call must use the same count.
   virtual std::unique_ptr<pending_collective> begin_agreement(at::Tensor const& local, at::Tensor& all) {
     return begin_all_gather(local, all);
   }
   virtual void broadcast(at::Tensor& tensor, int from) = 0;
-  /// Both have a first dimension that size() divides: the r-th part of `from` becomes the rank()-th of rank r's `to`.
+  /// Copies the r-th part of `from` to the rank()-th part of `to` on rank r. size() must divide the first dimension of both.
   virtual void all_to_all(at::Tensor const& from, at::Tensor& to) = 0;
   virtual void barrier() = 0;
-  /// Nothing more will come from this rank: the others' collectives throw with these words. Throws nothing.
+  /// Leaves the world: later collectives of this rank throw, and those of the others throw with the message `why`.
   virtual void abort(std::string const& why) noexcept = 0;
-  /// The same from another thread, in the last moment of a process whose own one hangs: leaves the words, and nothing else.
+  /// Publishes `why` for the other ranks without closing connections. May be called from another thread, when the training thread hangs and the
+  /// process is about to exit.
   virtual void post_abort_message(std::string const& /*why*/) noexcept {}
   /// Publishes this rank's heartbeat and returns those of all ranks, in their order; may be called from another thread. -1: none published
   /// yet; heartbeat_not_polled: enough others poll that rank. Empty if the transport has no heartbeats; nullopt if the store does not answer
@@ -82,9 +84,9 @@ class transport {
   virtual std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t /*mine*/) {
     return std::vector<std::int64_t>();
   }
-  /// There is a place to leave them, or no need of one.
+  /// Returns true if heartbeats can be exchanged, or are not needed.
   virtual bool supports_heartbeats() const { return true; }
-  /// No collective waits longer than this for the others.
+  /// Lowers the timeout of collectives to `longest`; never raises it.
   virtual void limit(std::chrono::milliseconds /*longest*/) {}
 
  protected:

@@ -1,6 +1,6 @@
-// How the ranks' values become one, and the world that a single process is. A world is a type with
+// Reductions over the ranks, the world concept, and the world of a single process. A world is a type with
 //     int size() const;  int rank() const;
-//     Value combine(Reduction, Value const& mine) const;     called by all ranks; every one gets the same value
+//     Value combine(Reduction, Value const& mine) const;     collective; returns the same value on all ranks
 #pragma once
 
 #include <concepts>
@@ -9,22 +9,22 @@
 namespace keel::inline KEEL_MODE {
 
 namespace reduce {
-/// Their sum.
+/// The sum over the ranks.
 struct sum {};
-/// Their mean.
+/// The mean over the ranks.
 struct mean {};
-/// The smallest.
+/// The minimum over the ranks.
 struct min {};
-/// The largest.
+/// The maximum over the ranks.
 struct max {};
 }  // namespace reduce
 
-/// How the ranks' values become one.
+/// A tag type that names a reduction over the ranks.
 template <class Type>
 concept reduction = std::same_as<Type, reduce::sum> || std::same_as<Type, reduce::mean> || std::same_as<Type, reduce::min> ||
                     std::same_as<Type, reduce::max>;
 
-/// A world, as the head of this header lists what it has.
+/// A world: a type with size(), rank() and combine(), as listed at the top of this header.
 template <class World>
 concept world_like = requires(World const& world) {
   { world.size() } -> std::convertible_to<int>;
@@ -33,7 +33,7 @@ concept world_like = requires(World const& world) {
   { world.combine(reduce::mean{}, 1.0) } -> std::convertible_to<double>;
 };
 
-/// A process alone agrees with itself, at no cost.
+/// The world of a single process; its combine() costs nothing.
 struct world_of_one {
   /// One rank.
   static constexpr int size() { return 1; }

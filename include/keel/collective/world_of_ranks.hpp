@@ -1,10 +1,11 @@
-// keel::world_of_ranks: the processes that train together, as a value.
+// keel::world_of_ranks: a handle to the processes that train together.
 //     keel::world_of_ranks alone;                                   this process; its collectives do nothing
-//     keel::world_of_ranks world = keel::join();                    those of the launcher (collective/join.hpp)
-//     keel::world_of_ranks world = keel::over(group, 60s);          a c10d group that the program has
-//     keel::world_of_ranks world = keel::over(hosts, make_group);   the same for tensors on devices (collective/device_group.hpp)
-//     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks of one process, for tests (collective/in_process.hpp)
-// Copies are the same world. Its collectives (collective/collectives.hpp) are made by all ranks, in the same order, by one thread of each at a time.
+//     keel::world_of_ranks world = keel::join();                    the processes of the launcher (collective/join.hpp)
+//     keel::world_of_ranks world = keel::over(group, 60s);          a c10d process group of the program
+//     keel::world_of_ranks world = keel::over(hosts, make_group);   a separate group for device tensors (collective/device_group.hpp)
+//     keel::run_in_process(4, [](keel::world_of_ranks world) {..})  ranks as threads, for tests (collective/in_process.hpp)
+// Copies refer to the same world. All ranks must call its collectives (collective/collectives.hpp) in the same order. On each rank only one
+// thread at a time may call them.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,55 +25,57 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The processes that train together. All ranks make the same collectives in the same order; what one throws is world_error (E25)
-/// where a rank is gone or too late, (E26) where ranks make different calls.
+/// The processes that train together. All ranks must call the same collectives in the same order. Collectives throw world_error: E25 if a rank
+/// exited or timed out, E26 if ranks make different calls. Not thread-safe unless a member says so.
 class world_of_ranks {
  public:
-  /// This process alone.
+  /// Creates the world of this process alone.
   world_of_ranks() = default;
-  /// Of a transport that the program has written.
+  /// Creates a world on a transport that the program implements.
   explicit world_of_ranks(std::shared_ptr<detail::transport> backend);
 
-  /// Of this process, from 0.
+  /// Rank of this process, from 0.
   int rank() const { return state_ == nullptr ? 0 : state_->backend->rank(); }
-  /// Processes of the world.
+  /// Number of processes.
   int size() const { return state_ == nullptr ? 1 : state_->backend->size(); }
   /// How long a collective waits for the other ranks.
   std::chrono::milliseconds timeout() const {
     return state_ == nullptr ? std::chrono::milliseconds(0) : state_->backend->timeout();
   }
-  /// Collectives so far.
+  /// Number of collectives that this rank has called.
   std::int64_t collectives() const { return state_ == nullptr ? 0 : state_->count; }
-  /// Of what each of them was, in order: the same on all ranks that did the same.
+  /// Hash of the sequence of collectives so far (operation and size): equal on ranks that made the same calls.
   std::uint64_t fingerprint() const { return state_ == nullptr ? 0 : state_->fingerprint; }
 
-  /// The ranks' values as one: a bool, an integer or a floating-point number. A sum and a mean are of doubles, in the order of the ranks,
-  /// and the others exact; a NaN of one rank is everyone's. All ranks call it.
+  /// Reduces a bool, integer or floating-point number over all ranks. Collective: all ranks must call it. Floating-point sums, and all means, are
+  /// computed in double, in rank order; the other reductions are exact. A NaN on any rank makes the result NaN.
   template <reduction Reduction, class Value>
     requires std::is_arithmetic_v<Value>
   Value combine(Reduction, Value const& local) const;
 
-  /// The others' collectives throw world_error (E25) with these words, and this rank's do; for one that ends in the middle.
+  /// Leaves the world: collectives of the other ranks, and later ones of this rank, throw world_error (E25) with this message. For a rank that
+  /// ends early.
   void abort(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->abort(why);
   }
 
-  /// From another thread, in the last moment of a process whose own one hangs: the others' collectives throw these words.
+  /// Publishes a message with which collectives of the other ranks throw. May be called from another thread, when the training thread hangs and
+  /// the process is about to exit.
   void post_abort_message(std::string const& why) const noexcept {
     if (state_ != nullptr) state_->backend->post_abort_message(why);
   }
-  /// From another thread: what detail::transport says of it.
+  /// Publishes this rank's heartbeat and returns those of all ranks; see detail::transport. May be called from another thread.
   std::optional<std::vector<std::int64_t>> exchange_heartbeats(std::int64_t local) const {
     return state_ == nullptr ? std::vector<std::int64_t>() : state_->backend->exchange_heartbeats(local);
   }
-  /// There is a place for exchange_heartbeats, or no need of one.
+  /// Returns true if heartbeats can be exchanged, or if there are no other ranks to exchange them with.
   bool supports_heartbeats() const { return state_ == nullptr || state_->backend->supports_heartbeats(); }
-  /// No collective waits longer than this for the others, nor than it would have.
+  /// Lowers the timeout of collectives to `longest`; never raises it.
   void limit(std::chrono::milliseconds longest) const {
     if (state_ != nullptr) state_->backend->limit(longest);
   }
 
-  /// What `run` takes counts as waiting for other ranks.
+  /// Runs `run` and adds its duration to waited(). Returns its result.
   template <class Run>
   auto waiting(Run const& run) const {
     struct counted {
@@ -84,26 +87,26 @@ class world_of_ranks {
     } const ends{*this};
     return run();
   }
-  /// So far.
+  /// Total time that this rank has waited for others inside waiting().
   std::chrono::steady_clock::duration waited() const {
     return state_ == nullptr ? std::chrono::steady_clock::duration() : state_->waited;
   }
 
-  /// What carries its collectives; null for a process alone.
+  /// The communication backend; null for a process alone.
   detail::transport* backend() const { return state_ == nullptr ? nullptr : state_->backend.get(); }
-  /// Null for a process alone. Counts a collective, `what`, a literal, of so many elements.
+  /// Records a collective and returns the backend that runs it; null for a process alone. `what` must be a string literal.
   detail::transport* begin(char const* what, std::int64_t elements) const;
-  /// The collective of this number, or the last, has come to its end.
+  /// Records that the collective with this number has completed.
   void completed(std::int64_t collective) const {
     if (state_ != nullptr) state_->last.completed(collective);
   }
-  /// The last collective has come to its end.
+  /// Records that the last collective has completed.
   void completed() const { completed(collectives()); }
-  /// The next collectives are behind so many updates.
+  /// Sets the number of completed updates with which the next collectives are recorded.
   void set_current_update(std::int64_t updates) const {
     if (state_ != nullptr) state_->last.set_current_update(updates);
   }
-  /// Also from another thread: the last ones, the oldest first.
+  /// Returns the most recent collectives, oldest first. May be called from another thread.
   std::vector<detail::recent_collective> last_collectives() const {
     return state_ == nullptr ? std::vector<detail::recent_collective>() : state_->last.all();
   }
@@ -116,7 +119,7 @@ class world_of_ranks {
     std::chrono::steady_clock::duration waited{};
     detail::recent_collectives last;
   };
-  /// Of all ranks, in their order.
+  /// Returns the values of all ranks, in rank order. Collective.
   std::vector<double> gather(double local) const;
   std::vector<std::int64_t> gather(std::int64_t local) const;
 
@@ -128,7 +131,7 @@ template <reduction Reduction, class Value>
 Value world_of_ranks::combine(Reduction, Value const& local) const {
   if (state_ == nullptr) return local;
   constexpr bool adds = std::same_as<Reduction, reduce::sum> || std::same_as<Reduction, reduce::mean>;
-  // NaN compares with nothing, so that one rank's would be lost.
+  // Comparisons with NaN are false, so std::min and std::max would lose it.
   auto const find_extremum = [](auto const& all) {
     auto result = all.front();
     for (auto const one : all) {

@@ -1,4 +1,4 @@
-// The bodies of world_of_ranks.hpp.
+// Definitions for world_of_ranks.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,7 +19,7 @@ KEEL_BODY world_of_ranks::world_of_ranks(std::shared_ptr<detail::transport> back
 KEEL_BODY detail::transport* world_of_ranks::begin(char const* what, std::int64_t elements) const {
   if (state_ == nullptr) return nullptr;
   ++state_->count;
-  // FNV-1a, which is enough to tell two sequences of calls apart.
+  // FNV-1a.
   auto const mix = [this](std::uint64_t byte) { state_->fingerprint = (state_->fingerprint ^ byte) * 0x100000001b3ull; };
   if (state_->fingerprint == 0) state_->fingerprint = 0xcbf29ce484222325ull;
   for (char const* letter = what; *letter != 0; ++letter) mix(static_cast<unsigned char>(*letter));
@@ -35,7 +35,7 @@ namespace keel::detail::inline KEEL_MODE {
 template <class Value>
 std::vector<Value> gathered(transport& backend, Value local, at::ScalarType dtype) {
   at::NoGradGuard const no_grad;
-  // LibTorch's allocator is not asked: ranks also agree on that it has nothing left.
+  // No tensor is allocated, because ranks also use this to agree that memory has run out.
   std::vector<Value> found(static_cast<std::size_t>(backend.size()));
   at::Tensor all = at::from_blob(found.data(), {backend.size(), 1}, at::TensorOptions(dtype));
   backend.all_gather(at::from_blob(&local, {1}, at::TensorOptions(dtype)), all);

@@ -1,5 +1,5 @@
-// What a rank leaves of its last collectives where its run ends with an error or hangs: ranks/RANK.jsonl in the run directory, one JSON
-// object a line, each with `event` and `time` (seconds since 1970). keel/diagnose/rank_record.hpp reads it.
+// Writes a rank's last collectives to ranks/RANK.jsonl in the run directory when its run fails or hangs. The file has one JSON object per
+// line, each with `event` and `time` (seconds since 1970). keel/diagnose/rank_record.hpp reads it.
 //     joining       world
 //     joined
 //     collective    sequence, operation, elements, update      entered; counted from 1 on each rank
@@ -13,10 +13,10 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Writes ranks/RANK.jsonl; `directory`: of this rank, the run's own or `rank-RANK` in it. A disk that does not let it be written changes
-/// nothing: `why` is what matters, and is said elsewhere.
+/// Writes ranks/RANK.jsonl. `directory` is this rank's directory: the run directory for rank 0, else `rank-RANK` in it. Ignores write errors,
+/// because the caller also reports `why` elsewhere.
 void write_rank_record(world_of_ranks const& world, std::filesystem::path const& directory, std::string const& why) noexcept;
-/// A run begins: what one before it left goes. Rank 0 removes what ranks left that are not there any more.
+/// Call when a run begins: removes this rank's record of an earlier run. Rank 0 also removes those of ranks that no longer exist.
 void remove_rank_record(world_of_ranks const& world, std::filesystem::path const& directory) noexcept;
 
 }  // namespace keel::detail::inline KEEL_MODE

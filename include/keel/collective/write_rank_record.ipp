@@ -1,4 +1,4 @@
-// The bodies of write_rank_record.hpp.
+// Definitions for write_rank_record.hpp.
 #pragma once
 
 #include <exception>
@@ -43,7 +43,7 @@ KEEL_BODY void write_rank_record(world_of_ranks const& world, std::filesystem::p
     auto const file = files.create(path);
     files.write(file, path, text.data(), text.size());
   } catch (std::exception const&) {
-    // As the declaration says.
+    // Ignored, as documented.
   }
 }
 
@@ -61,7 +61,7 @@ KEEL_BODY void remove_rank_record(world_of_ranks const& world, std::filesystem::
     remove(world.rank());
     for (int rank = world.size(); world.rank() == 0 && remove(rank);) ++rank;
   } catch (std::exception const&) {
-    // What stays tells of a run before this one, with its time.
+    // Ignored: a stale record can be recognized by its times.
   }
 }
 

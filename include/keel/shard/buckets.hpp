@@ -1,4 +1,4 @@
-// What goes to the other ranks in one collective.
+// Groups tensors into buckets, each of which is sent in one collective.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -12,11 +12,11 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of one collective: large enough that its latency does not count, small enough that a copy of it does not.
+/// Maximum bytes of a bucket: large enough to hide the latency of a collective, small enough that a copy of it is cheap.
 inline constexpr std::int64_t bucket_bytes = 25 << 20;
 
-/// Calls `use(bucket)` with neighbours among the indices `which`, whose tensors `tensor_of(index)` are of one dtype and device, and together
-/// have at most so many bytes, or are one.
+/// Splits the indices `which` into buckets of consecutive ones and calls `use(bucket)` for each. The tensors `tensor_of(index)` of a bucket
+/// share dtype and device, and have at most `most` bytes in total, unless the bucket has only one.
 template <class TensorOf, class Use>
 void for_each_bucket(std::vector<std::size_t> const& which, TensorOf const& tensor_of, Use const& use,
                      std::int64_t most = bucket_bytes) {

@@ -1,4 +1,4 @@
-// The bodies of gradient_sums.hpp.
+// Definitions for gradient_sums.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -18,26 +18,26 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// In each bucket a parameter's elements begin at a whole cache line, as those of any tensor.
+/// Elements to which the offsets of parameters in a bucket are aligned: a cache line of float32.
 inline constexpr std::int64_t sum_alignment = 16;
 inline std::int64_t round_up_to_line(std::int64_t elements) {
   return (elements + sum_alignment - 1) / sum_alignment * sum_alignment;
 }
 
-/// Behind the flags of the last bucket.
+/// Flags after the parameters' flags in the last bucket: a rank threw; a gradient changed after its bucket started.
 inline constexpr std::int64_t global_flag_count = 2;
 
-/// What the sum of a parameter's gradients is made in.
+/// Returns the dtype in which a parameter's gradients are summed.
 inline at::ScalarType sum_dtype(at::Tensor const& parameter) {
   auto const own = parameter.scalar_type();
   return own == at::kHalf || own == at::kBFloat16 ? at::kFloat : own;
 }
 
-/// So that a backward pass has some to wait for, and no collective is small.
+/// Returns the bucket size for `all` bytes of parameters: several buckets to overlap with the backward pass, but none too small.
 inline std::int64_t sum_bucket_bytes(std::int64_t all) { return std::clamp(all / 4, std::int64_t{1} << 20, bucket_bytes); }
 
-/// Of the numbers with which the sums of a bucket end, where they are: on the host nothing is allocated, so that memory which runs out here
-/// does not part the ranks.
+/// Writes the flags of a bucket to the device where they are. Allocates nothing on the host, so that running out of memory here cannot make the
+/// ranks diverge.
 inline void write_flags(at::Tensor const& flags, std::vector<double> const& values) {
   if (!flags.is_cpu()) {
     flags.copy_(at::tensor(values, flags.scalar_type()));
@@ -89,7 +89,7 @@ KEEL_BODY void gradient_sums::cut() {
   bucket_index_.assign(tensors.size(), 0);
   is_ready_.assign(tensors.size(), false);
   gradient_marks_.assign(tensors.size(), {});
-  // Until all of it is there, prepare() begins once more.
+  // Empty until cut() succeeds: after an exception prepare() calls it again.
   takes_part_.clear();
   std::vector<bool> takes_part;
   std::vector<std::size_t> all;
@@ -114,7 +114,7 @@ KEEL_BODY void gradient_sums::cut() {
         }
       },
       sum_bucket_bytes(bytes));
-  // The ranks also learn there whether one threw.
+  // The last bucket carries the flag for a rank that threw, so there must be one.
   if (buckets_.empty()) buckets_.emplace_back();
   for (std::size_t const i : all) {
     auto accumulator = torch::autograd::impl::grad_accumulator(tensors[i]);
@@ -130,7 +130,7 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
   bool is_cut = takes_part_.size() == tensors.size();
   for (std::size_t i = 0; is_cut && i < tensors.size(); ++i) is_cut = tensors[i].requires_grad() == takes_part_[i];
   if (!is_cut) cut();
-  // A double holds it exactly.
+  // Less than 2^31, so that a double holds the checksum exactly.
   constexpr std::int64_t prime = 2147483647;
   std::int64_t checksum = static_cast<std::int64_t>(tensors.size()) + 1;
   for (std::size_t i = 0; i < tensors.size(); ++i) checksum = (checksum * 48271 + (takes_part_[i] ? 2 : 1)) % prime;
@@ -150,7 +150,7 @@ KEEL_BODY std::int64_t gradient_sums::prepare() {
     bool const is_last = &one == &buckets_.back();
     std::int64_t const own = static_cast<std::int64_t>(one.which.size()) + (is_last ? global_flag_count : 0);
     std::int64_t const length = one.elements + (flags_on_host_ ? 0 : own);
-    // The program may still hold gradients of the last update, which lie in it.
+    // Do not reuse the memory while the program still holds gradients of the last update, which are views of it.
     if (!one.sum.defined() || one.sum.device() != options.device() || one.sum.storage().use_count() > 1)
       one.sum = at::zeros({length}, options);
     one.flags = flags_on_host_ ? host_flags_.narrow(0, flags, own) : one.sum.narrow(0, one.elements, own);
@@ -181,17 +181,17 @@ KEEL_BODY void gradient_sums::ready(std::size_t parameter) noexcept {
   try {
     begin_ready();
   } catch (...) {
-    // finish() throws it: autograd does not hand on every exception.
+    // Kept for finish(), because autograd does not propagate every exception.
     failed_ = std::current_exception();
   }
 }
 
 KEEL_BODY void gradient_sums::begin_ready() {
-  // The last one says whether this rank threw, which it knows at the end.
+  // The last bucket is started in finish(), when it is known whether this rank threw.
   if (begun_ + 1 >= buckets_.size() || buckets_[begun_].missing > 0) return;
   std::optional<double> const relative = may_begin_();
   if (!relative) return;
-  // One whose beginning fails here is begun at the end, as the other ranks have begun it.
+  // If starting a bucket throws here, finish() starts it, because the other ranks have started theirs.
   for (; begun_ + 1 < buckets_.size() && buckets_[begun_].missing == 0; ++begun_) begin(begun_, *relative, false);
 }
 
@@ -245,14 +245,14 @@ KEEL_BODY void gradient_sums::begin(std::size_t number, double relative, bool th
   try {
     if (one.sum.numel() > 0) one.pending = begin_all_reduce(world_, one.sum);
   } catch (...) {
-    // Whoever comes to the sums once more gets it too.
+    // Kept, so that a later finish() rethrows it.
     failed_ = std::current_exception();
     has_failed_collective_ = true;
     throw;
   }
 }
 
-/// What fails on this rank alone does not keep it from the collectives in which the others are.
+/// Starts a bucket even if filling it fails on this rank, with the failure flag set, because the other ranks are in the same collective.
 KEEL_BODY void gradient_sums::begin_even_if_failed(std::size_t number, double relative, bool threw) {
   try {
     begin(number, relative, threw || failed_);
@@ -266,7 +266,7 @@ KEEL_BODY void gradient_sums::begin_even_if_failed(std::size_t number, double re
 KEEL_BODY void gradient_sums::assign_sums(bucket const& of) {
   auto const has = read_flags(of.flags);
   for (std::size_t place = 0; place < of.which.size(); ++place) {
-    // No view for autograd: zero_grad() refuses those.
+    // variable_data() is not a view for autograd; zero_grad() rejects views.
     if (has[place]) parameters_.tensors[of.which[place]].mutable_grad() = elements_of(of, place).variable_data();
   }
 }
@@ -275,7 +275,7 @@ KEEL_BODY void gradient_sums::wait() {
   try {
     if (flags_on_host_) all_reduce(world_, host_flags_);
   } catch (...) {
-    // Whoever comes to the sums once more gets it too.
+    // Kept, so that a later finish() rethrows it.
     failed_ = std::current_exception();
     has_failed_collective_ = true;
     throw;

@@ -1,9 +1,8 @@
-// shard::zero<1>: of every parameter each rank has a share, and of the optimizer's state only what belongs to its shares (Rajbhandari et al.
-// 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", the stage Pos). A rank updates its shares, and gets the
-// others' from their ranks. Parameters and gradients are whole on all ranks, so that norms, clipping, averages and evaluations are those of
-// shard::replicate, and an optimizer that works on each element by itself comes to the same bits.
-// The optimizer has its own parameters at all times but inside of an update, where views of the shares take their places.
-// Left out: state that is whole on one rank and absent on another, which cuts nothing where one parameter is most of a model.
+// shard::zero<1>: shards the optimizer state over the ranks (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
+// Parameter Models", stage Pos). Each rank updates its shard of every parameter and all-gathers the other shards. Parameters and gradients are
+// replicated, so norms, clipping, averages and evaluations equal those of shard::replicate. An elementwise optimizer yields the same bits.
+// The optimizer refers to the full parameters, except during an update, when views of the shards replace them.
+// Not supported: assigning whole parameters to ranks, which saves nothing if one parameter is most of the model.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -21,27 +20,27 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Elements of a tensor in the order in which they lie in memory.
+/// A range of a tensor's elements, in memory order.
 struct element_range {
   std::int64_t begin = 0;
   std::int64_t count = 0;
 };
 
-/// The share of a rank in the `index`-th parameter, of so many elements. Shares end at whole cache lines, so that vector loops round every
-/// element as they do in the whole, and which rank gets what does not come out even changes from parameter to parameter.
+/// Returns the shard of a rank in the `index`-th parameter, which has `elements` elements. Shards are aligned to cache lines, so that vectorized
+/// loops round each element as in the full tensor. The remainder goes to a different rank for each parameter.
 element_range compute_shard_range(std::int64_t elements, std::size_t index, int rank, int size);
 
 class optimizer_shards {
  public:
-  /// Of several ranks. State that the optimizer has is cut; all of them outlive this. Throws error (E11) for a parameter that does not lie
-  /// in memory without holes, and for state of another step's shares; S05 for state that keel does not know.
+  /// Shards the state that the optimizer already has. Needs at least two ranks. `optimizer` and `parameters` must outlive this object. Throws error
+  /// (E11) for a parameter whose memory is not dense, and for state of another step's shards; S05 for state that keel does not know.
   optimizer_shards(world_of_ranks world, torch::optim::Optimizer& optimizer, parameter_list const& parameters);
   optimizer_shards(optimizer_shards const&) = delete;
   optimizer_shards& operator=(optimizer_shards const&) = delete;
-  /// The state of shares goes with them: a share is of no use without the others.
+  /// Removes the state of the shards from the optimizer: it is of no use without that of the other ranks.
   ~optimizer_shards();
 
-  /// While it lives the optimizer has the shares in the places of its parameters. Without shares it does nothing.
+  /// Replaces the optimizer's parameters by this rank's shards during its lifetime. Does nothing if `shards` is null. May be nested.
   class scope {
    public:
     enum class gradients : bool { without, with };
@@ -54,26 +53,26 @@ class optimizer_shards {
     optimizer_shards* shards_;
   };
 
-  /// Throws error (E11) for a parameter that does not lie in memory without holes.
+  /// Throws error (E11) unless the parameter's memory is dense.
   static void require_dense_memory(at::Tensor const& parameter, std::string const& name);
-  /// The optimizer has other groups now.
+  /// Rebuilds the shards after the optimizer's groups changed; unchanged parameters keep theirs.
   void parameters_changed();
-  /// Before an update of parameters that have their gradients: allocates what gathering them needs.
+  /// Allocates the buffers of gather_parameters(). Call before an update, once gradients are set.
   void prepare();
-  /// All ranks, after an update: each gets the shares of the others.
+  /// All-gathers the updated shards into the parameters, after an update. Collective.
   void gather_parameters();
-  /// Throws interference_error (E19) where the optimizer has made state of whole parameters.
+  /// Throws interference_error (E19) if the optimizer has state for a full parameter.
   void require_no_full_state() const;
 
-  // Checkpoints, whose tensors are whole. `named`: the parameters, by the names that the checkpoint has for them.
-  /// All ranks: each tensor that save_optimizer found inside becomes whole, in host memory, on the rank that `rank_for(bytes)` gives, which
-  /// finds the same on all of them, and goes on the others. Throws world_error (E26) where they found other tensors.
+  // Checkpoints hold unsharded tensors. `named`: the parameters, with their names in the checkpoint.
+  /// Assembles each full tensor in host memory on rank `rank_for(bytes)` and removes it on the others. `tensors` is from save_optimizer, called
+  /// inside a scope. `rank_for` must return the same on all ranks. Collective. Throws world_error (E26) if the ranks have different tensors.
   void gather_full_tensors(tensor_map& tensors, parameter_list const& named,
                            std::function<int(std::uint64_t)> const& rank_for) const;
-  /// What load_optimizer is to find inside; what is cut already stays. Throws checkpoint_error (E05) for a tensor of another shape than its
-  /// parameter's.
+  /// Replaces full tensors by this rank's shards, for load_optimizer inside a scope; leaves shards as they are. Throws checkpoint_error (E05) for a
+  /// tensor whose shape is not its parameter's.
   void cut(tensor_map& tensors, parameter_list const& named, std::string const& source) const;
-  /// Of one tensor of a checkpoint, before anything is known of the others: one that cut() would not take stays as it is.
+  /// Replaces one full tensor by this rank's shard. Leaves any other tensor unchanged, and does not throw for a wrong shape.
   void shard_if_full(std::string const& name, at::Tensor& tensor, parameter_list const& named) const;
 
  private:
@@ -83,22 +82,22 @@ class optimizer_shards {
     element_range range;
   };
 
-  /// Bytes of a device, from update to update.
+  /// Byte buffers on one device, kept between updates.
   struct gather_buffers {
     at::Tensor sent, received;
   };
 
-  /// Calls `use(bucket, longest)` for the parameters that have a gradient, where no rank has more than `longest` elements of a bucket.
+  /// Calls `use(bucket, longest)` for each bucket of parameters that have a gradient. `longest` is the largest number of its elements on a rank.
   template <class Use>
   void for_each_gathered(Use const& use) const;
   element_range range_of(std::size_t index, int rank) const;
   gather_buffers& buffers_on(c10::Device device);
   parameter_shard make_shard(at::Tensor const& parameter, std::size_t index) const;
   void forget(parameter_shard const& one);
-  /// Of the parameter that a tensor of a checkpoint belongs to; null: of none.
+  /// Returns the shard of the parameter to which a checkpoint's tensor belongs; null if there is none.
   parameter_shard const* shard_of_tensor(std::string const& name, parameter_list const& named) const;
   static std::uint64_t full_bytes(parameter_shard const& of, at::Tensor const& piece);
-  /// All ranks, one in a row each, filled up to the longest.
+  /// Gathers the pieces of all ranks, one per row, padded to the longest. Collective.
   at::Tensor all_gather_pieces(parameter_shard const& of, at::Tensor const& piece) const;
   at::Tensor assemble_full(parameter_shard const& of, at::Tensor const& pieces) const;
   static bool is_cut(parameter_shard const& of, at::Tensor const& tensor);
@@ -110,7 +109,7 @@ class optimizer_shards {
   torch::optim::Optimizer& optimizer_;
   parameter_list const& parameters_;
   std::vector<parameter_shard> shards_;                  ///< in the order of the parameters
-  std::vector<std::vector<at::Tensor>> swapped_params_;  ///< a group: the pieces, or the parameters while they are inside
+  std::vector<std::vector<at::Tensor>> swapped_params_;  ///< per group: the pieces, or the parameters during a scope
   std::vector<gather_buffers> device_buffers_;
   int depth_ = 0;
 };

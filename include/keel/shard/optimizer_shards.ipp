@@ -1,4 +1,4 @@
-// The bodies of optimizer_shards.hpp.
+// Definitions for optimizer_shards.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -26,7 +26,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 inline constexpr std::int64_t cache_line_elements = 64;
 
-/// The elements in the order in which those of `like` lie in memory: a view where the tensor lies the same, or else of a copy.
+/// Returns the elements in the memory order of `like`, in one dimension: a view if the strides are equal, else a copy.
 inline at::Tensor in_memory_order(at::Tensor const& tensor, at::Tensor const& like) {
   at::Tensor same = tensor;
   if (tensor.strides() != like.strides())
@@ -98,7 +98,7 @@ KEEL_BODY void optimizer_shards::parameters_changed() {
   for (std::size_t i = 0; i < parameters_.tensors.size(); ++i) {
     auto const found = std::find_if(before.begin(), before.end(),
                                     [&](parameter_shard const& one) { return one.parameter.is_same(parameters_.tensors[i]); });
-    // A group is added behind the others, so that a parameter keeps its place, and with it its share.
+    // Groups are only appended, so a parameter keeps its index, and with it its shard.
     shards_.push_back(found == before.end() ? make_shard(parameters_.tensors[i], i) : *found);
     if (found != before.end()) before.erase(found);
   }
@@ -120,7 +120,7 @@ KEEL_BODY void optimizer_shards::set_gradients() {
   at::NoGradGuard const no_grad;
   for (parameter_shard& one : shards_) {
     at::Tensor const local = in_memory_order(one.parameter.detach(), one.parameter).narrow(0, one.range.begin, one.range.count);
-    // Something gave the parameter other memory.
+    // The parameter's memory was replaced.
     if (one.range.count > 0 && one.piece.data_ptr() != local.data_ptr()) one.piece.set_data(local);
     at::Tensor const& gradient = one.parameter.grad();
     one.piece.mutable_grad() = gradient.defined()
@@ -138,7 +138,7 @@ KEEL_BODY optimizer_shards::scope::scope(optimizer_shards* shards, gradients whi
 KEEL_BODY optimizer_shards::scope::~scope() {
   if (shards_ == nullptr || --shards_->depth_ > 0) return;
   shards_->swap();
-  // They hold the memory of whole gradients.
+  // The views keep the memory of full gradients alive.
   for (parameter_shard& one : shards_->shards_) one.piece.mutable_grad() = at::Tensor();
 }
 
@@ -205,14 +205,14 @@ KEEL_BODY void optimizer_shards::gather_parameters() {
       at = 0;
       for (std::size_t const i : bucket) {
         auto const [begin, count] = range_of(i, rank);
-        // Past autograd, which counts one change: the copies in fp32 of narrow shares are not behind.
+        // variable_data() does not bump the version, so the fp32 master copies of half-precision shards stay valid.
         at::Tensor const whole = in_memory_order(shards_[i].parameter.variable_data(), shards_[i].parameter);
         whole.narrow(0, begin, count).copy_(all[rank].narrow(0, at, count));
         at += count;
       }
     }
   });
-  // That change the optimizer has counted where it has a share.
+  // The optimizer bumped the version of parameters in which this rank has a shard; bump those of the others.
   for (parameter_shard const& one : shards_) {
     if (one.parameter.grad().defined() && one.range.count == 0) one.parameter.unsafeGetTensorImpl()->bump_version();
   }
@@ -274,7 +274,7 @@ KEEL_BODY at::Tensor optimizer_shards::all_gather_pieces(parameter_shard const& 
 
 KEEL_BODY at::Tensor optimizer_shards::assemble_full(parameter_shard const& of, at::Tensor const& pieces) const {
   auto const index = static_cast<std::size_t>(&of - shards_.data());
-  // A device that has a share has no room for the whole.
+  // In host memory: the device may have no room for the full tensor.
   at::Tensor whole = at::empty_strided(of.parameter.sizes(), of.parameter.strides(), pieces.options().device(at::kCPU));
   at::Tensor const flat = in_memory_order(whole, of.parameter);
   for (int rank = 0; rank < world_.size(); ++rank) {

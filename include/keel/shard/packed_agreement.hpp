@@ -1,5 +1,5 @@
-// Numbers that ranks exchange where they decide something together, an update or whether their run goes on. The first says where a rank is, and every
-// such exchange has as many: so ranks that have come to different places learn it, and do not take each other's numbers for something else.
+// A fixed-size all-gather of numbers by which ranks decide together, such as on an update or on continuing the run. The first number identifies
+// the rank's location in the program. So ranks at different locations detect the mismatch instead of misreading each other's numbers.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -16,28 +16,28 @@ namespace keel::detail::inline KEEL_MODE {
 
 class packed_agreement {
  public:
-  /// Of one rank, with the two that all exchanges have: its place, and whether it threw.
+  /// Numbers per rank, including two that every exchange has: the location, and whether the rank threw.
   static constexpr std::int64_t count = 22;
 
-  /// `place`: as in "rank 1 is at an update".
+  /// `place`: the location, as in "rank 1 is at an update".
   packed_agreement(world_of_ranks world, std::string place);
   void set_location(std::string place);
 
-  /// This rank's, for the next exchange; `number` is less than count - 2.
+  /// This rank's number for the next exchange; `number` must be less than count - 2.
   double& local(std::int64_t number) { return local_.data_ptr<double>()[number + 2]; }
-  /// Of an exchange that has come to its end.
+  /// A rank's number in the last completed exchange.
   double of(int rank, std::int64_t number) const {
     return all_.data_ptr<double>()[static_cast<std::int64_t>(rank) * count + number + 2];
   }
-  /// The first rank for which this differs from rank 0's; -1: none.
+  /// Returns the first rank whose number differs from rank 0's; -1 if none does.
   int first_mismatch(std::int64_t number) const;
 
-  /// All ranks. Goes on beside this rank's own work. `threw`: it comes here with an exception.
+  /// Starts an exchange without waiting for the others. Collective. `threw`: this rank takes part because of an exception.
   void begin(bool threw = false);
-  /// It has begun, and come to its end, and all ranks are at this place.
+  /// Returns true if the exchange has completed and all ranks are at the same location. Does not block.
   bool is_done();
-  /// Returns at its end; the time counts as waiting for other ranks. Throws world_error: E25 where one is gone; where ranks have come to different
-  /// places, E25 with the words of one that threw, whose `message` these are on it, or E26 that names both places.
+  /// Waits for the exchange; the time counts as waiting for other ranks. Collective. Throws world_error (E25) if a rank is gone. If the locations
+  /// differ, throws E25 with the `message` of a rank that threw, or else E26 with both locations.
   void wait(std::string const& message = "");
 
  private:

@@ -1,4 +1,4 @@
-// The bodies of packed_agreement.hpp.
+// Definitions for packed_agreement.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -23,7 +23,7 @@ KEEL_BODY packed_agreement::packed_agreement(world_of_ranks world, std::string a
 
 KEEL_BODY void packed_agreement::set_location(std::string to) {
   place_ = std::move(to);
-  // As many bits as a double has for a whole number.
+  // 53 bits, which a double represents exactly.
   local(place) = static_cast<double>(XXH3_64bits(place_.data(), place_.size()) >> 11);
 }
 

@@ -1,5 +1,4 @@
-// What the ranks of a run learn of each other between its updates: who was asked to stop or to save, how long each took, and which exceptions all
-// of them have.
+// State that the ranks of a run share between updates: stop and save requests, the time of each rank, and whether a failure is collective.
 #pragma once
 
 #include <keel/collective/world_of_ranks.hpp>
@@ -8,12 +7,12 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a rank is asked for between updates: by a signal, by its program, or by its clock.
+/// Requests to a rank between updates: by a signal, the program or a timer.
 struct pending_requests {
-  int signal = 0;      ///< that asks for a stop; of several the highest
-  bool stops = false;  ///< the program asks for a stop
+  int signal = 0;      ///< signal that requests a stop, the highest of several; 0: none
+  bool stops = false;  ///< the program requests a stop
   bool saves = false;
-  bool thrashes = false;  ///< its allocator loses time, so that all take a rung
+  bool thrashes = false;  ///< its allocator is thrashing: all ranks take a rung
 };
 
 class rank_requests {
@@ -24,15 +23,15 @@ class rank_requests {
 
   world_of_ranks const& world() const { return world_; }
   bool is_shared() const { return world_.size() > 1; }
-  /// What any of them was asked for, as of the last agreement; nothing before the first.
+  /// The requests to any rank as of the last agreement; none before the first.
   pending_requests const& requests() const { return requests_; }
   void clear_requests() { requests_ = {}; }
   bool take_save_request() { return std::exchange(requests_.saves, false); }
-  /// Of the last agreement.
+  /// The times of the ranks at the last agreement.
   rank_timing const& times() const { return times_; }
-  /// The exception that ends the update is one that all ranks threw, and they can go on together. True where there is one rank.
+  /// Returns true if all ranks throw because of the failure that ends the update, so that they stay in step. Always true with one rank.
   bool is_failure_collective() const { return is_failure_collective_ || !is_shared(); }
-  /// The training of this rank ends with an exception: unless all of them end by it, the collectives of the others throw `message`.
+  /// Call when an exception ends this rank's training: unless the failure is collective, the collectives of the others throw `message`.
   virtual void abort_peers(char const* message) const noexcept {
     if (!is_failure_collective()) world_.abort(message);
   }

@@ -1,5 +1,5 @@
-// What all ranks have the same of: of what they begin with, and, looked at now and then, of what they train, since a parameter that something
-// changes on one rank alone shows in no loss for weeks.
+// Checks that ranks are replicas: equal settings at the start, and bitwise equal tensors at intervals. A parameter that is modified on one rank
+// alone may not show in the loss for weeks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -13,24 +13,24 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// All ranks: throws world_error (E24) that names the first line in which another rank's text is not rank 0's, of both.
+/// Throws world_error (E24), with both lines, if another rank's text differs from rank 0's. Collective.
 void require_same_lines(world_of_ranks const& world, std::string const& local);
 
-/// Updates from one look of a step at its replicas to the next.
+/// Number of updates between two comparisons of the replicas.
 inline constexpr std::int64_t replica_check_interval = 100;
 
-/// In one dimension as it lies in memory, without a copy where that goes.
+/// Returns the elements in memory order, in one dimension. A view of a dense tensor; otherwise in logical order, with a copy if needed.
 at::Tensor in_memory_order(at::Tensor const& whole);
-/// Of a tensor's bits: their sum as integers, which a change of any one of them changes.
+/// Returns the sum of a tensor's elements, read as integers: a change of any single element changes it. 0 for an empty or non-strided tensor.
 std::int64_t bit_checksum(at::Tensor const& tensor);
-/// What world_error (E26) says of it.
+/// Returns the message of world_error (E26) for a tensor that differs.
 std::string replica_mismatch_message(char const* what, std::string const& name, int rank);
 
-/// All ranks: throws world_error (E26) that names the first of these tensors which is not bit by bit what rank 0 has, and the rank. `what`:
-/// of what kind they are.
+/// Throws world_error (E26), with the tensor and the rank, if a tensor is not bitwise equal to rank 0's. Collective. `what` describes the tensors
+/// in the message.
 void require_replicas(world_of_ranks const& world, char const* what, tensor_map const& tensors);
 
-/// All ranks: throws world_error (E26) where a sum of ones is not their number.
+/// Throws world_error (E26) if an all-reduce of ones does not return the number of ranks: a rank is in another collective. Collective.
 void require_matching_collectives(world_of_ranks const& world);
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of replicas.hpp.
+// Definitions for replicas.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -33,12 +33,12 @@ KEEL_BODY std::int64_t bit_checksum(at::Tensor const& tensor) {
                     : bits.element_size() == 2 ? at::kShort
                     : bits.element_size() == 4 ? at::kInt
                                                : at::kLong;
-  // A sum in 64 bits of all of them at once would need a copy.
+  // In pieces: a 64-bit sum of the whole tensor would need a copy of it.
   constexpr std::int64_t piece = 1 << 18;
   std::int64_t sum = 0;
   for (std::int64_t begin = 0; begin < bits.numel(); begin += piece) {
     at::Tensor const one = bits.narrow(0, begin, std::min(piece, bits.numel() - begin)).view(type).sum(at::kLong);
-    // It may go round: only its bits count.
+    // Unsigned, because the sum may wrap around.
     sum = static_cast<std::int64_t>(static_cast<std::uint64_t>(sum) + static_cast<std::uint64_t>(one.item<std::int64_t>()));
   }
   return sum;
@@ -51,7 +51,7 @@ KEEL_BODY std::string replica_mismatch_message(char const* what, std::string con
          "checkpoint, which is of before, and look at what writes to it.";
 }
 
-/// The first line in which they differ, of both.
+/// Returns the first lines in which two texts differ.
 inline std::pair<std::string, std::string> first_difference(std::string const& a, std::string const& b) {
   for (std::size_t at_a = 0, at_b = 0;;) {
     auto const line = [](std::string const& text, std::size_t& at) {

@@ -1,11 +1,10 @@
-// shard::replicate: everything everywhere, and shard::zero<1>, where optimizer_shards.hpp cuts the optimizer's state. What the ranks of a
-// step decide together, in one packed collective an update, and the sum of their gradients. No rank takes a branch before a collective by
-// itself: one that throws takes part with what it threw, and so does one whose loss is not finite, whose data has ended, or that was asked to
-// stop or to save.
-// Where the host knows the loss before the last backward pass of an update, or leaves it on the device that decides, the ranks agree while
-// that pass runs, and the sums begin in it (gradient_sums.hpp); otherwise both follow it.
-// Buffers, such as the statistics of batch normalisation, are rank 0's on all of them, from the end of an update on.
-// Left out: batch statistics over all ranks.
+// Data-parallel training: shard::replicate (full replicas) and shard::zero<1> (optimizer state sharded, see optimizer_shards.hpp). Once per update
+// the ranks exchange one packed control message and all-reduce the gradients. No rank skips a collective alone: a rank that throws still takes
+// part and reports its failure. So does a rank whose loss is not finite, whose data has ended, or that is requested to stop or save.
+// If the loss is known before the last backward pass of an update, or stays on the device that decides, the exchange and the all-reduce overlap
+// that pass (gradient_sums.hpp). Otherwise both follow it.
+// Buffers, such as batch norm's statistics, are broadcast from rank 0 at the end of each update.
+// Not supported: batch statistics over all ranks.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -36,30 +35,30 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What the micro-batches of an update came to, on one rank or on all.
+/// Summary of an update's micro-batches, on one rank or over all ranks.
 struct update_summary {
-  double loss = 0.0;  ///< times its weight, summed
+  double loss = 0.0;  ///< weighted sum
   double loss_weight = 0.0;
-  double weight = 0.0;  ///< of the gradients, in units of `unit`
-  double unit = 0.0;    ///< what a micro-batch's weight counts in
+  double weight = 0.0;  ///< weight of the gradients, in units of `unit`
+  double unit = 0.0;    ///< unit of a micro-batch's weight
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   std::int64_t updates = 0;       ///< applied and skipped before this one
   int first_nonfinite_rank = -1;  ///< the first rank whose loss is not finite
   int first_exhausted_rank = -1;  ///< the first rank that has no more data
-  std::uint32_t names = 0;        ///< a checksum of those of its losses; of all ranks 0 where they differ
-  bool on_device = false;         ///< its loss stays there, and whether the update takes place is decided there
+  std::uint32_t names = 0;        ///< checksum of the names of its losses; over all ranks: 0 if they differ
+  bool on_device = false;         ///< the loss stays on the device, which decides whether the update is applied
 
-  /// Of all ranks: the gradients are added up.
+  /// For a summary over all ranks: true if the loss is finite on all, so that gradients are summed.
   bool is_finite() const { return first_nonfinite_rank < 0 && std::isfinite(loss); }
 };
 
-/// Thrown where the data of a rank has ended in the middle of an update of the others, which then drop it. No error: it ends an epoch.
+/// Thrown if a rank's data ended during an update of the others, which then discard it. It ends an epoch and is not an error.
 struct peer_data_exhausted {
   int rank;
 };
 
-/// Thrown on the ranks that had memory enough, where an update of a recipe with a ladder begins again on all.
+/// Thrown on ranks that did not run out of memory when another one did and, by the recipe's ladder, all restart the update.
 struct out_of_memory_on_peer : std::exception {
   char const* what() const noexcept override { return "memory ran out on another rank"; }
 };
@@ -67,58 +66,59 @@ struct out_of_memory_on_peer : std::exception {
 class replication final : public rank_requests {
  public:
   explicit replication(world_of_ranks world = {});
-  /// Where an exception ends the step, the other ranks learn it.
+  /// Aborts the world if an exception is ending the training, so that the other ranks do not wait.
   ~replication();
 
-  /// What its updates are of, such as "an update of the part critic", by which ranks that make different ones learn it.
+  /// Sets the description of this step's updates, such as "an update of the part critic". Ranks that make different updates throw E26 with it.
   void set_location(std::string place) {
     if (numbers_) numbers_->set_location(std::move(place));
   }
 
-  /// All ranks, before the first update: rank 0's parameters and buffers are everyone's. Throws world_error (E24) on every rank for one
-  /// with another recipe, other parameters, another optimizer or other options of it, another length, keel or LibTorch, and says both;
-  /// error (E12) for an optimizer with a closure; of shard::zero<1> what optimizer_shards throws. Model, optimizer and parameters outlive
-  /// this. `updates`: the length of the run, or 0. `on_device`: losses stay there.
+  /// Checks that all ranks have the same setup and broadcasts rank 0's parameters and buffers. Collective: call before the first update. Throws
+  /// world_error (E24) with both values if a rank differs in recipe, parameters, optimizer, its options, length, keel or LibTorch. Throws error
+  /// (E12) for an optimizer with a closure; for shard::zero<1> also as optimizer_shards does. Model, optimizer and parameters must outlive this
+  /// object. `updates`: the length of the run, or 0. `on_device`: losses stay on the device.
   void begin(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
              torch::optim::Optimizer& optimizer, std::int64_t updates, bool has_closure, bool on_device);
 
-  /// A run begins: what ended the one before it is over.
+  /// Call when a run begins: clears the failure of an earlier run.
   void begin_run() { is_failure_collective_ = false; }
-  /// A call of the step begins: if it throws, the other ranks are to know.
+  /// Call when a call of the step begins: an exception from now on must be reported to the other ranks.
   void begin_call() { is_failure_reported_ = is_failure_collective_ = ran_out_of_memory_ = false; }
-  /// Before the last backward pass of a window, what the window comes to with it, which is finite here or on the device: the agreement
-  /// begins, and the sums of gradients that are complete.
+  /// Starts the agreement, and lets gradient sums start in the last backward pass. Call before that pass with the update's summary, whose loss is
+  /// finite or stays on the device. Collective.
   void begin_agreement(update_summary const& local);
-  /// All ranks, at the end of a window: what it came to on all of them, in the unit of the first rank that has one. Where it is finite, each
-  /// sums the gradients next. Throws world_error where another rank threw, with its words (E25), or is at another update, trains other
-  /// parameters, has other learning rates or, by a sample, other values of the parameters (E26).
+  /// Returns the summary over all ranks, in the unit of the first rank that has one. Collective: call once all micro-batches are done; if the
+  /// result is finite, call sum_gradients() next. Throws world_error (E25) with the message of another rank that threw. Throws world_error (E26) if
+  /// a rank is at another update, trains other parameters, or has other learning rates or parameter values (a sample is compared).
   update_summary agree(update_summary const& local);
-  /// What this rank is asked for, which the others learn at the next agreement.
+  /// Sets this rank's requests, which are sent to the others in the next agreement.
   void ask(pending_requests const& local) { local_ = local; }
-  /// This rank's data has ended: takes part in an agreement of the others, whose update is dropped unless theirs ended too. `updates`: as in
+  /// Reports that this rank's data has ended, in the agreement that the others are in; their update is discarded. Collective. `updates`: as in
   /// update_summary.
   void end_of_data(std::int64_t updates);
-  /// This rank's call ends with an exception, in whose handler this is: takes part in the agreement that the others are in, or come to.
+  /// Call from a catch block: completes the collective the other ranks are waiting in, marking this rank as failed.
   void report_failure() noexcept { report_failure(std::current_exception()); }
   void report_failure(std::exception_ptr const& thrown) noexcept;
-  /// Memory ran out on this rank, which takes part in what the others are in, or come to: theirs throw out_of_memory_on_peer. Throws as agree()
-  /// does where another rank threw.
+  /// Reports that memory ran out on this rank, in the collective the others are waiting in; they throw out_of_memory_on_peer. Throws as agree() if
+  /// another rank threw.
   void report_out_of_memory();
-  /// The allocator of this rank loses time, which the others learn at the next agreement.
+  /// Reports in the next agreement whether this rank's allocator is thrashing.
   void request_rung(bool thrashes) { thrashes_ = thrashes; }
-  /// The allocator of one of them did, as of the last agreement; said once, so that all take the rung behind the same update.
+  /// Returns and clears whether any rank's allocator was thrashing at the last agreement, so that all take the rung after the same update.
   bool take_rung_request() { return std::exchange(requests_.thrashes, false); }
-  /// All ranks: false where one of several has no open update.
+  /// Returns true if every rank has an open update; always true with one rank. Collective.
   bool all_have_open_update(bool open_update) const;
 
-  /// All ranks, where they agreed on an update that is finite: the gradients are the sums of all, in the unit of the first rank, in float32 where
-  /// they are narrower. A parameter that has one on any rank has one on all. Throws world_error (E25) where another rank threw meanwhile.
+  /// Replaces the gradients by their sums over all ranks, in the unit of the first rank that has one, in float32 for half-precision parameters. A
+  /// parameter with a gradient on any rank then has one on all. Collective: call after an agreement on a finite update. Throws world_error (E25) if
+  /// another rank threw since.
   void sum_gradients();
   /// Throws error (E11) for a sparse gradient, before anything is summed.
   static void require_dense(parameter_list const& parameters);
-  /// Of shard::zero<1>; null: the optimizer's state is whole.
+  /// The shards of shard::zero<1>; null if the optimizer state is not sharded.
   optimizer_shards* shards() { return shards_ ? &*shards_ : nullptr; }
-  /// Before these are trained too: throws error (E11) for one that cannot be cut, while nothing has changed yet.
+  /// Throws error (E11) if one of these tensors cannot be sharded. Call before they are unfrozen; changes nothing.
   void require_trainable(std::vector<at::Tensor> const& which) const {
     for (std::size_t i = 0; shards_ && i < which.size(); ++i)
       optimizer_shards::require_dense_memory(which[i], "number " + std::to_string(i) + " of those to unfreeze");
@@ -130,7 +130,7 @@ class replication final : public rank_requests {
   void require_no_full_state() const {
     if (shards_) shards_->require_no_full_state();
   }
-  /// The optimizer has its shares in the places of its parameters; `run` touches their state.
+  /// Runs `run`, which accesses the optimizer's state, with the shards in place of the parameters.
   template <class Run>
   void with_sharded_state(Run const& run) {
     optimizer_shards::scope const shards(this->shards());
@@ -141,21 +141,21 @@ class replication final : public rank_requests {
     optimizer_shards::scope const shards(this->shards(), optimizer_shards::scope::gradients::with);
     run();
   }
-  /// What update() allocates, while nothing has changed yet.
+  /// Allocates the buffers of update(); changes no parameter.
   void prepare_update() {
     if (shards_) shards_->prepare();
   }
-  /// An update of the parameters, after which each rank has the shares of the others. Where `run` throws, they learn it at once.
+  /// Runs `run`, which updates the parameters, then all-gathers the shards. If `run` throws, aborts the world of sharded ranks. Collective.
   template <class Run>
   void update(Run const& run) {
     notify_before_gather(run);
     if (shards_) shards_->gather_parameters();
   }
-  /// All ranks, behind an update: every hundredth compares the replicas.
+  /// Compares the replicas at every hundredth call. Collective: call after each update.
   void verify_replicas_periodically();
-  /// All ranks: throws world_error that names what differs and the rank: E26 of a parameter or buffer, E24 of an option of the optimizer.
+  /// Compares the replicas. Collective. Throws world_error with the rank: E26 for a parameter or buffer that differs, E24 for an optimizer option.
   void verify_replicas();
-  /// The others wait in a collective that a rank which throws by itself does not come to, unless they know, or `is_reported(exception)`.
+  /// Runs `run`. If this rank alone throws, aborts the world so that the others do not hang in a collective, unless `is_reported(exception)`.
   template <class Run, class IsReported>
   void abort_peers_on_exception(Run const& run, IsReported const& is_reported) {
     try {
@@ -174,7 +174,7 @@ class replication final : public rank_requests {
   void abort_peers_on_exception(Run const& run) {
     abort_peers_on_exception(run, [](std::exception const&) { return false; });
   }
-  /// What a rank does alone before its shares are wanted: where it throws, the others do not wait for them.
+  /// Runs rank-local work that precedes the all-gather of shards; on an exception aborts the world so that peers do not hang in the all-gather.
   template <class Run>
   void notify_before_gather(Run const& run) {
     try {
@@ -187,35 +187,35 @@ class replication final : public rank_requests {
       throw;
     }
   }
-  /// All ranks, behind an agreement: rank 0's buffers are everyone's, of the model and of those that were added.
+  /// Broadcasts rank 0's buffers of the model and of the added models. Collective: call after an agreement.
   void share_buffers();
-  /// Another model that loss functions run through.
+  /// Adds another model whose buffers are shared, such as one that loss functions use. It must outlive this object, or be removed first.
   void add_shared_model(torch::nn::Module const& other) { models_.push_back(&other); }
   void remove_shared_model(torch::nn::Module const& other) { std::erase(models_, &other); }
-  /// The ranks' sums of numbers that all of them have, in their order.
+  /// Sums each number over all ranks, in place. Collective: all ranks must pass as many numbers.
   void sum(std::vector<double>& numbers) const;
 
  private:
-  /// How a rank comes to an agreement that it cannot make.
+  /// Why a rank takes part in an agreement without a valid update.
   enum class ending : unsigned char { none, threw, out_of_memory };
 
   void begin_exchange(update_summary const& local, ending how);
-  /// `message`: of what this rank came here with.
+  /// `message`: the error of this rank, if it failed.
   update_summary finish_exchange(ending how, std::string const& message);
   void join_pending_collectives(ending how, std::string const& message);
-  /// What all of them come to, where no rank threw.
+  /// Returns the summary over all ranks; call if no rank threw.
   update_summary combine_summaries() const;
-  /// The factor of this rank's gradients in the sums, where the exchange is complete and permits them.
+  /// Returns the factor of this rank's gradients if the exchange is complete and permits sums; else nullopt.
   std::optional<double> permitted_sum_factor();
   double relative_factor(update_summary const& all) const;
-  /// Of several ranks, once begin() was there.
-  // NOLINTBEGIN(bugprone-unchecked-optional-access): begin() makes them
+  /// Valid with several ranks, after begin().
+  // NOLINTBEGIN(bugprone-unchecked-optional-access): set by begin()
   gradient_sums& sums() { return *sums_; }
   packed_agreement& numbers() { return *numbers_; }
   packed_agreement const& numbers() const { return *numbers_; }
   // NOLINTEND(bugprone-unchecked-optional-access)
-  /// All ranks: the update ends. `first`: the first rank that threw, whose words those without an exception throw; size(): none did, but memory
-  /// ran out on one.
+  /// Ends the update: ranks without an exception throw the message of rank `first`, the first that threw. If `first` is size(), none threw but
+  /// memory ran out on one. Collective.
   void propagate_failure(int first, std::string const& threw);
   std::vector<double> group_learning_rates() const;
 
@@ -230,14 +230,14 @@ class replication final : public rank_requests {
   busy_time busy_{world_};
   std::optional<packed_agreement> numbers_;
   bool is_exchanging_ = false;                    ///< an exchange has begun
-  bool has_pending_sums_ = false;                 ///< the others are in the sums, or come to them
-  double factor_ = 1.0;                           ///< of this rank's gradients there
+  bool has_pending_sums_ = false;                 ///< the others are in the gradient sums, or will start them
+  double factor_ = 1.0;                           ///< of this rank's gradients in the sums
   std::vector<torch::nn::Module const*> models_;  ///< whose buffers are shared
   shared_buffers buffers_;
   bool thrashes_ = false;
   bool ran_out_of_memory_ = false;  ///< memory ran out in this call
   bool is_failure_reported_ = true;
-  int unwinding_;  ///< exceptions when it was built
+  int unwinding_;  ///< uncaught exceptions at construction
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

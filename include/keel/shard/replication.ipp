@@ -1,4 +1,4 @@
-// The bodies of replication.hpp.
+// Definitions for replication.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -29,7 +29,7 @@ namespace keel::detail::inline KEEL_MODE {
 inline constexpr std::int64_t max_message_length = 1000;
 
 namespace packed_field {
-/// The places of the numbers that a rank packs.
+/// Indices of the numbers in the packed control message.
 enum number : std::int64_t {
   threw,
   nonfinite,
@@ -57,13 +57,13 @@ static_assert(count + 2 == packed_agreement::count);
 }  // namespace packed_field
 
 inline constexpr char const* unknown_exception_message = "an exception without words";
-/// Never empty.
+/// Returns the first line of the exception's message; never empty.
 inline std::string peer_message(std::exception const& thrown) {
   std::string const message = first_line(thrown);
   return message.empty() ? unknown_exception_message : message;
 }
 
-/// A line for each option and each parameter of each group.
+/// Describes the optimizer's groups, one line per option and per parameter.
 inline std::string describe_param_groups(parameter_list const& parameters, torch::optim::Optimizer& optimizer) {
   std::string lines;
   std::size_t group_number = 0, parameter = 0;
@@ -79,7 +79,7 @@ inline std::string describe_param_groups(parameter_list const& parameters, torch
   return lines;
 }
 
-/// What must be alike, a line each. `updates`: the length of the run.
+/// Describes the settings that must be equal on all ranks, one per line. `updates`: the length of the run.
 inline std::string describe_replicated_setup(config const& recipe, parameter_list const& parameters, torch::nn::Module& model,
                                              torch::optim::Optimizer& optimizer, std::int64_t updates) {
   config own = recipe;
@@ -96,8 +96,8 @@ inline std::string describe_replicated_setup(config const& recipe, parameter_lis
          "updates " + std::to_string(updates) + "\n";
 }
 
-/// A sum of some of the bits that the parameters have before an update, others in each; 0 of a device but now and then, since the host
-/// would wait for it.
+/// Returns a checksum of a sample of the parameters before an update, a different sample in each. On a device it is 0 except before each hundredth
+/// update, because it synchronizes the host.
 inline double sample_parameter_bits(parameter_list const& parameters, std::int64_t update, bool on_device) {
   constexpr std::int64_t most = 1 << 14;
   auto const count = static_cast<std::int64_t>(parameters.tensors.size());
@@ -109,7 +109,7 @@ inline double sample_parameter_bits(parameter_list const& parameters, std::int64
   at::Tensor const flat = in_memory_order(whole);
   std::int64_t const pieces = (flat.numel() + most - 1) / most;
   std::int64_t const begin = update / count % pieces * most;
-  // As many bits as a double holds whole.
+  // Keep only bits that a double represents exactly.
   constexpr std::int64_t bits = (std::int64_t{1} << 52) - 1;
   return static_cast<double>(bit_checksum(flat.narrow(0, begin, std::min(most, flat.numel() - begin))) & bits);
 }
@@ -167,7 +167,7 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   own[tokens] = real(local.tokens);
   own[updates] = real(local.updates);
   world_.set_current_update(local.updates);
-  // One that threw, or has no data, sums nothing.
+  // A rank that failed or has no data takes part in no sums.
   own[trains] = how != ending::none || local.first_exhausted_rank >= 0 ? 0.0 : real(sums().prepare());
   own[signal] = real(local_.signal);
   own[stops] = real(local_.stops);
@@ -180,7 +180,7 @@ KEEL_BODY void replication::begin_exchange(update_summary const& local, ending h
   double place = 0.0;
   for (double const rate : group_learning_rates()) own[rates] += rate * ++place;
   own[sample] = how == ending::none ? sample_parameter_bits(*parameters_, local.updates, local.on_device) : 0.0;
-  // An exception before this is one that the others have yet to learn.
+  // An exception before this line has not been reported to the others yet.
   is_failure_reported_ = true;
   numbers().begin(how != ending::none);
   is_exchanging_ = true;
@@ -252,10 +252,10 @@ KEEL_BODY update_summary replication::finish_exchange(ending how, std::string co
   }
   if (thrower < world_.size()) {
     propagate_failure(thrower, threw);
-    // Its own exception is on its way.
+    // This rank's own exception is already propagating.
     return {};
   }
-  // Where one has no more data, the update is dropped, whatever else became of it.
+  // If a rank has no more data, the update is discarded, even if memory ran out on another.
   for (int rank = 0; is_out_of_memory && rank < world_.size(); ++rank) {
     if (of(rank, packed_field::ended) != 0.0) return {.first_exhausted_rank = rank};
   }
@@ -367,15 +367,15 @@ KEEL_BODY void replication::report_failure(std::exception_ptr const& thrown) noe
     } catch (std::exception const& one) {
       message = peer_message(one);
     } catch (...) {
-      // What it is, its own catcher says.
+      // Not a std::exception: the caller that catches it knows more.
     }
     join_pending_collectives(ending::threw, message);
-    // The others skip the update, or have ended it, and are to end by this too.
+    // The others skipped or completed the update; abort so that they end with this error too.
     if (!is_failure_collective_) world_.abort(message);
   } catch (peer_data_exhausted const&) {
     world_.abort(message);
   } catch (...) {
-    // The other ranks are gone, or this one is: what it threw is on its way already.
+    // A rank is gone: this rank's own exception is already propagating.
   }
 }
 
@@ -386,11 +386,11 @@ KEEL_BODY void replication::report_out_of_memory() {
 }
 
 KEEL_BODY void replication::join_pending_collectives(ending how, std::string const& message) {
-  // A backward pass that threw in one thread may still run in another, and look there whether the ranks have agreed.
+  // A backward pass that threw in one thread may still run in another, and start sums there.
   sums().forget();
   bool const is_unreported = !std::exchange(is_failure_reported_, true);
   if (is_unreported) begin_exchange({}, how);
-  // It may have agreed before it threw: the others are in the sums then, or come to them, unless what the ranks agreed on says otherwise.
+  // This rank may have agreed before it threw. Then the others are in the sums, or will be, unless the agreement rules them out.
   if (is_exchanging_) {
     update_summary const all = finish_exchange(how, message);
     if (all.first_exhausted_rank >= 0) throw peer_data_exhausted{all.first_exhausted_rank};
@@ -423,7 +423,7 @@ KEEL_BODY void replication::verify_replicas() {
   if (!is_shared()) return;
   updates_since_replica_check_ = 0;
   require_matching_collectives(world_);
-  // A program may have run the model behind its last update, as to look at what it generates.
+  // The program may have run the model since its last update, which changes buffers.
   buffers_.prepare(models_);
   buffers_.verify_sizes(world_);
   share_buffers();
@@ -440,7 +440,7 @@ KEEL_BODY void replication::share_buffers() {
 
 KEEL_BODY void replication::sum(std::vector<double>& numbers) const {
   if (!is_shared() || numbers.empty()) return;
-  // In place: an allocation that failed would leave the others in the sum.
+  // Without an allocation, whose failure would leave the others blocked in the all-reduce.
   all_reduce(world_, at::from_blob(numbers.data(), {static_cast<std::int64_t>(numbers.size())}, at::kDouble));
 }
 

@@ -1,4 +1,4 @@
-// Buffers that are rank 0's on all ranks, such as the statistics of batch normalisation, which each rank has of the rows that it sees.
+// Broadcasts module buffers from rank 0, such as batch norm's statistics, which otherwise depend on each rank's rows.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -15,19 +15,19 @@ namespace keel::detail::inline KEEL_MODE {
 
 class shared_buffers {
  public:
-  /// Allocates what it takes for those that these models have now.
+  /// Collects the buffers of these models and allocates the memory to broadcast them.
   void prepare(std::vector<torch::nn::Module const*> const& models);
-  /// Bytes of all of them.
+  /// Total bytes of the buffers.
   std::int64_t bytes() const;
-  /// All ranks: throws world_error (E26) where they do not have as many bytes.
+  /// Throws world_error (E26) if the ranks' buffers differ in total bytes. Collective.
   void verify_sizes(world_of_ranks const& world) const;
-  /// All ranks, which have as many: rank 0's are everyone's. Throws world_error (E25).
+  /// Broadcasts rank 0's buffers. Collective; all ranks must have as many bytes. Throws world_error (E25).
   void share(world_of_ranks const& world) const;
 
  private:
   /// By dtype: one collective for each, since the buffers of batch normalisation are many and small.
   std::map<at::ScalarType, std::vector<at::Tensor>> buffers_;
-  std::map<at::ScalarType, at::Tensor> flat_;  ///< in which they go to the other ranks
+  std::map<at::ScalarType, at::Tensor> flat_;  ///< flat copies for the broadcast
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of shared_buffers.hpp.
+// Definitions for shared_buffers.hpp.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>

@@ -1,4 +1,4 @@
-// The rank for which the others wait. All ranks of a replicated step are as slow as the slowest, which no rank sees by its own times.
+// Detects the rank for which the others wait. All ranks run at the speed of the slowest, so a rank cannot see this from its own step times.
 #pragma once
 
 #include <algorithm>
@@ -11,11 +11,11 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// Of one update: what a rank needed from one agreement to the next, in milliseconds.
+/// Times of the ranks in one update: milliseconds of work from one agreement to the next, without waiting for other ranks.
 struct rank_timing {
   int slowest = 0;
   double slowest_ms = 0.0;
-  double others_ms = 0.0;  ///< the median of the others; 0: there are none
+  double others_ms = 0.0;  ///< median of the others; 0: there are none
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -36,11 +36,11 @@ inline rank_timing summarize_rank_times(std::vector<double> milliseconds) {
   return found;
 }
 
-/// What a rank does itself, and does not wait for others.
+/// Measures the time that a rank works, without waiting for other ranks.
 class busy_time {
  public:
   explicit busy_time(world_of_ranks const& world) : waited_(world.waited()) {}
-  /// Milliseconds since the last call, or since it was made.
+  /// Returns the milliseconds of work since the last call, or since construction.
   double take(world_of_ranks const& world) {
     auto const now = clock::now();
     auto const busy = now - taken_at_ - (world.waited() - waited_);
@@ -55,7 +55,8 @@ class busy_time {
   clock::duration waited_;
 };
 
-/// Speaks once of a rank that has been the slowest by half for so many updates in a row; of another one, or after a pause, again.
+/// Reports a rank once when it has been the slowest by more than `factor` for `updates` updates in a row. Reports again for another rank, or after
+/// an interruption.
 class straggler_watch {
  public:
   static constexpr std::int64_t updates = 20;

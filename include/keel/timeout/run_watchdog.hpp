@@ -1,15 +1,14 @@
-// timeout::soft, hard, first_update and force_exit: a thread that sees how long a run stays where it is, and that waits for nothing itself
-// but, with a heartbeat, a second at most for the store of the ranks.
-//   soft          no update, save or batch of an evaluation has ended for so long: says so, once, with what the training thread does
-//   longest_save  where it is above soft or hard: in their place while a checkpoint is saved
-//   hard          the same for longer: the stacks of all threads go into `no_progress.txt` of the run's directory, a `failed` event (E27) into
-//                 events.jsonl, the words to the other ranks and to the launcher; the process ends with exit_code::no_progress
-//   first_update  in the place of both until the process has made its first update, which sets up and compiles
-//   heartbeat     of several ranks: each leaves a sign of life every so often while its trainer is there. In a run a rank without one for
-//                 the limit is named, and the process ends with exit_code::ranks_gone, long before a collective that waits for it would
-//   force_exit    a signal asked for a stop so long ago, and the run has not ended: the process ends with 128 and the signal's number
-// A process that is ended leaves what it had saved: checkpoints become visible whole, by a rename.
-// Left out: an end of the update alone. What hangs is inside of code that cannot be asked to stop.
+// The watchdog thread of keel::timeout. It never blocks, except, with a heartbeat, up to one second on the ranks' store.
+//   soft          no update, save or evaluation batch has completed for this long: reports a stall once, with the training thread's stack
+//   longest_save  replaces soft and hard, if it is longer, while a checkpoint is saved
+//   hard          no progress for this long: writes all stacks to `no_progress.txt` in the run directory and a `failed` event (E27) to
+//                 events.jsonl, notifies the other ranks and the launcher, and exits with exit_code::no_progress
+//   first_update  replaces both until the process has made its first update, which includes setup and compilation
+//   heartbeat     with several ranks: each publishes a heartbeat at this interval while its trainer exists. During a run, if a rank has published
+//                 none for the limit, names it and exits with exit_code::ranks_gone, before the collective would time out
+//   force_exit    a signal requested a stop this long ago and the run has not ended: exits with 128 + the signal number
+// Completed checkpoints survive such an exit, because they become visible by a rename.
+// Not supported: cancelling only the update, because the code that hangs cannot be interrupted.
 #pragma once
 
 #include <sys/types.h>
@@ -30,16 +29,16 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a watch has to know of its run. The functions are called by its thread.
+/// The watchdog's access to its run. The functions are called on the watchdog's thread.
 struct watchdog_target {
-  std::filesystem::path directory{};  ///< empty: it has none
+  std::filesystem::path directory{};  ///< run directory; empty: none
   int rank = 0;
   int ranks = 1;
-  std::function<std::optional<run_phase>()> phase{};  ///< where it is; never waits
-  std::function<int()> signal{};                      ///< that asks for a stop; 0: none
-  std::function<void(std::string)> notify_ranks{};    ///< why this process ends
-  std::function<std::string()> collective{};          ///< describe_current_collective; empty: of one rank
-  /// Leaves a sign of life for the other ranks, and returns theirs, as world_of_ranks::exchange_heartbeats.
+  std::function<std::optional<run_phase>()> phase{};  ///< current phase; must not block
+  std::function<int()> signal{};                      ///< signal that requests a stop; 0: none
+  std::function<void(std::string)> notify_ranks{};    ///< publishes why this process exits
+  std::function<std::string()> collective{};          ///< describe_current_collective; null: one rank
+  /// Publishes this rank's heartbeat and returns those of all ranks, as world_of_ranks::exchange_heartbeats.
   std::function<std::optional<std::vector<std::int64_t>>(std::int64_t)> exchange_heartbeats{};
 };
 
@@ -48,7 +47,7 @@ constexpr bool has_timeouts(timeout::settings const& limits) {
          limits.heartbeat_interval > 0;
 }
 
-/// Where `limits` limit nothing it watches nothing.
+/// Watches a run in a thread of this process. Starts no thread if `limits` sets no limit.
 class run_watchdog {
  public:
   run_watchdog(timeout::settings const& limits, watchdog_target of);
@@ -56,13 +55,13 @@ class run_watchdog {
   run_watchdog& operator=(run_watchdog const&) = delete;
   ~run_watchdog();
 
-  // Of the thread that trains.
+  // Called by the training thread.
 
-  /// Time counts from here on, and for this thread.
+  /// Starts watching the calling thread; time counts from now.
   void begin(std::int64_t updates);
-  /// Time does not count any more.
+  /// Stops watching.
   void end() { watches_.store(false); }
-  /// The run went on: an update ended, or a part of what is beside them.
+  /// Records progress: an update, a save or an evaluation batch completed.
   void record_progress() { last_progress_at_.store(now(), std::memory_order_relaxed); }
   void updated(std::int64_t updates) {
     updates_.store(updates, std::memory_order_relaxed);
@@ -78,7 +77,7 @@ class run_watchdog {
   void run();
   void check_limits();
   void poll_heartbeats();
-  /// Milliseconds after which it is looked at again.
+  /// Returns the polling interval in milliseconds.
   std::int64_t tick() const;
   std::string sentence(std::int64_t still, char const* limit, long long seconds) const;
   void report(char const* event, std::string const& message, std::string const& stacks) const;
@@ -97,16 +96,16 @@ class run_watchdog {
     std::int64_t number = -1;
     std::int64_t at = 0;
   };
-  std::vector<sign> heartbeats_;  ///< the last of each rank, and when it came
+  std::vector<sign> heartbeats_;  ///< last heartbeat of each rank, and when it changed
   std::int64_t own_heartbeat_ = 0;
   std::int64_t heartbeats_polled_at_ = 0;
   std::int64_t store_answered_at_ = 0;
-  std::int64_t reported_stall_at_ = 0;  ///< when the run had moved last, as it was said
+  std::int64_t reported_stall_at_ = 0;  ///< last progress before the reported stall
   std::optional<std::int64_t> signalled_at_;
   std::mutex mutex_;
   std::condition_variable ends_;
   bool is_over_ = false;
-  std::thread thread_;  ///< last: it works with all of them
+  std::thread thread_;  ///< declared last, because it uses all other members
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

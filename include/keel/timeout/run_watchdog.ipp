@@ -1,4 +1,4 @@
-// The bodies of run_watchdog.hpp.
+// Definitions for run_watchdog.hpp.
 #pragma once
 
 #include <pthread.h>
@@ -21,16 +21,16 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Whatever writing the report comes to: a disk that does not answer may be why the run hangs.
+/// The process exits after this time even if the report is not written: a blocked disk may be why the run hangs.
 inline constexpr std::chrono::seconds report_timeout{10};
 
-/// The sign of a rank whose trainer has ended.
+/// Heartbeat value of a rank whose trainer has ended.
 inline constexpr std::int64_t heartbeat_of_ended_rank = -2;
 
 KEEL_BODY run_watchdog::run_watchdog(timeout::settings const& limits, watchdog_target of)
     : limits_(limits), target_(std::move(of)) {
   if (!has_timeouts(limits)) return;
-  // Signals are for the program's own threads.
+  // Block all signals in the watchdog thread, so that the program's own threads handle them.
   sigset_t all, before;
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -78,10 +78,10 @@ KEEL_BODY void run_watchdog::run() {
         signalled_at_.reset();
       }
     } catch (std::exception const&) {
-      // No memory for a report, or a clock that is gone: it looks again soon.
+      // Out of memory for a report, for example: retried at the next tick.
     }
   } while (!ends_.wait_for(lock, every, [this] { return is_over_; }));
-  // A question may still be open.
+  // Retry: an earlier query may still be pending.
   for (int attempt = 0; own_heartbeat_ > 0 && attempt < 10 && !target_.exchange_heartbeats(heartbeat_of_ended_rank); ++attempt)
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
 }
@@ -90,7 +90,7 @@ KEEL_BODY void run_watchdog::poll_heartbeats() {
   if (limits_.heartbeat_interval == 0 || target_.ranks == 1) return;
   std::int64_t const at = now();
   if (own_heartbeat_ > 0 && at - heartbeats_polled_at_ < limits_.heartbeat_interval * 1000) return;
-  // What this thread missed, as where the whole process was stopped for a while, says nothing of the others.
+  // If this process itself was suspended, missed heartbeats do not mean that other ranks are gone.
   bool const was_suspended = own_heartbeat_ == 0 || at - heartbeats_polled_at_ > 2000 * limits_.heartbeat_interval + 2000;
   heartbeats_polled_at_ = at;
   auto const found = target_.exchange_heartbeats(++own_heartbeat_);
@@ -136,12 +136,12 @@ KEEL_BODY void run_watchdog::check_limits() {
   std::int64_t const moved_at = last_progress_at_.load();
   std::int64_t const still = at - moved_at;
   bool const is_first = is_first_.load() && limits_.first_update > 0;
-  // A save may take as long as the recipe says of saves.
+  // Saves have their own limit, longest_save.
   long long const save = phase == run_phase::saving ? limits_.longest_save : 0;
   long long const soft = limits_.soft == 0 ? 0 : std::max(limits_.soft, save);
   bool const is_save_of_its_own = !is_first && limits_.hard > 0 && save > limits_.hard;
   long long const hard = is_first ? limits_.first_update : is_save_of_its_own ? save : limits_.hard;
-  // Who waits for another rank lets that one end first, and then has its words.
+  // A rank that waits for another gets more time, so that the hanging rank exits first and publishes its message.
   bool const waits = target_.ranks > 1 && phase == run_phase::update;
   if (hard > 0 && still >= hard * 1000 + (waits ? hard * 100 + 1000 : 0))
     end_process(exit_code::no_progress, sentence(still,
@@ -190,7 +190,7 @@ KEEL_BODY std::string run_watchdog::sentence(std::int64_t still, char const* lim
 }
 
 KEEL_BODY void run_watchdog::report(char const* event, std::string const& message, std::string const& stacks) const {
-  // The trainer's own record is its thread's, which may be in it.
+  // Does not use the trainer's event log, because the training thread may hang inside it.
   std::string const line = message + "\n";
   static_cast<void>(!::write(STDERR_FILENO, line.data(), line.size()));
   if (target_.directory.empty()) {
@@ -204,7 +204,7 @@ KEEL_BODY void run_watchdog::report(char const* event, std::string const& messag
     try {
       files.write(open(name), name, text.data(), text.size());
     } catch (file_error const&) {
-      // The standard error has the words.
+      // The message is already on stderr.
     }
   };
   write([&](auto const& name) { return files.create(name); }, target_.directory / "no_progress.txt", message + "\n\n" + stacks);
@@ -221,11 +221,11 @@ KEEL_BODY void run_watchdog::end_process(int code, std::string const& message) c
     report("failed", message, stacks_of_threads());
     write_launcher_error(message);
     if (target_.notify_ranks) target_.notify_ranks(message);
-    // Rank 0 may serve the store, where the others look for signs once an interval: who is gone is for them to find too.
+    // Rank 0 may serve the store, which the others poll once per interval: stay, so that they can find the missing rank too.
     if (code == exit_code::ranks_gone && target_.rank == 0)
       std::this_thread::sleep_for(std::chrono::seconds(std::min<long long>(limits_.heartbeat_interval, 5)));
   } catch (std::exception const&) {
-    // The end itself says that there was something.
+    // The exit code still reports the failure.
   }
   ::_exit(code);
 }

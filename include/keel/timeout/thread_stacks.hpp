@@ -1,6 +1,6 @@
-// What the threads of this process do now, as a hang needs it said: function by function, of each thread or of one. Each is asked by SIGURG,
-// which a process ignores by itself; a handler of the program's for it is away for that moment. A function has its name where the linker has
-// exported it, as those of libraries and of programs linked with -rdynamic.
+// Captures the stacks of this process's threads, to diagnose a hang. Each thread is interrupted by SIGURG, which is ignored by default; a handler
+// of the program for it is replaced during the capture. Functions have names only if their symbols are exported, as those of shared libraries and
+// of programs linked with -rdynamic.
 #pragma once
 
 #include <sys/types.h>
@@ -9,11 +9,11 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of one thread, or of all but the calling one: a paragraph each. A thread that does not answer within a fifth of a second, because it blocks
-/// the signal or waits for the kernel, is named without its stack. Throws nothing but std::bad_alloc. One call at a time.
+/// Returns the stack of one thread, or of all but the calling one, one paragraph each. A thread that does not respond within 0.2 s, because it
+/// blocks the signal or waits in the kernel, is listed without a stack. Concurrent calls are serialized.
 std::string stack_of_thread(pid_t thread);
 std::string stacks_of_threads();
-/// This one, by the number that the kernel gave it.
+/// Returns the kernel's id of the calling thread.
 pid_t this_thread();
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -1,4 +1,4 @@
-// The bodies of thread_stacks.hpp.
+// Definitions for thread_stacks.hpp.
 #pragma once
 
 #include <cxxabi.h>
@@ -26,11 +26,11 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// What a thread that is asked leaves. It is the process's, as its signals are, and stays: an answer may come late.
+/// Receives the stack of the interrupted thread. One static instance per process, because the signal handler may run late.
 struct stack_capture {
   static constexpr int most = 64;
-  std::atomic<pid_t> thread{0};  ///< that may answer; 0: none
-  std::atomic<int> count{-1};    ///< -1: no answer yet
+  std::atomic<pid_t> thread{0};  ///< the thread that may respond; 0: none
+  std::atomic<int> count{-1};    ///< -1: no response yet
   std::array<void*, most> frames{};
   std::mutex capture_mutex;
 
@@ -42,7 +42,7 @@ struct stack_capture {
     int const error = errno;
     stack_capture& here = instance();
     pid_t expected = static_cast<pid_t>(::syscall(SYS_gettid));
-    // Only once, and not where the question was given up.
+    // Respond only once, and not after the request timed out.
     if (here.thread.compare_exchange_strong(expected, 0))
       here.count.store(::backtrace(here.frames.data(), most), std::memory_order_release);
     errno = error;
@@ -79,7 +79,7 @@ KEEL_BODY std::string stack_of_thread(pid_t thread) {
   std::string name;
   std::getline(std::ifstream("/proc/self/task/" + std::to_string(thread) + "/comm"), name);
   std::string words = "thread " + std::to_string(thread) + " (" + name + ")\n";
-  // The first call loads a library, which a signal handler may not.
+  // The first call of backtrace() loads a library, which is not async-signal-safe.
   void* warm[1];
   ::backtrace(warm, 1);
   capture.count.store(-1);
@@ -94,14 +94,14 @@ KEEL_BODY std::string stack_of_thread(pid_t thread) {
   while (capture.count.load(std::memory_order_acquire) < 0 && std::chrono::steady_clock::now() < last)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   pid_t expected = thread;
-  // From here on it does not answer any more, or is about to.
+  // Withdraw the request. If that fails, the thread is already responding: wait for it.
   if (!capture.thread.compare_exchange_strong(expected, 0)) {
     while (capture.count.load(std::memory_order_acquire) < 0) std::this_thread::yield();
   }
   ::sigaction(SIGURG, &before, nullptr);
   int const count = capture.count.load(std::memory_order_acquire);
   if (count < 0) return words + "  does not answer\n";
-  // Without the handler and what called it.
+  // Skip the frames of the handler and the signal trampoline.
   for (int i = 2; i < count; ++i) words += "  " + name_of_function(capture.frames[static_cast<std::size_t>(i)]) + "\n";
   return words;
 }
