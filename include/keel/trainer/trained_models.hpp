@@ -46,7 +46,7 @@ class trained_models {
   void require_unowned(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
   std::vector<run_part*> const& all() const { return all_; }
   bool has_parts() const { return !only_; }
-  /// The name of its model in checkpoints: that of the part it follows, if any.
+  /// Returns the model's name in checkpoints: that of the part that `one` follows, if any.
   static std::string const& model_name(run_part const& one, run_part const* follows) {
     return follows == nullptr ? one.name() : follows->name();
   }
