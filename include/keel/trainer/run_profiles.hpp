@@ -98,8 +98,8 @@ class run_profiles final : private phase_listener {
   std::string why_;
   std::string trouble_;
   std::shared_ptr<open_profile> open_;  ///< null: no profile is open
-  std::shared_ptr<written_profiles> written_ =
-      std::make_shared<written_profiles>();  ///< shared, because a writer thread that hangs may outlive this
+  /// Shared with the writer thread, which outlives this if it hangs.
+  std::shared_ptr<written_profiles> written_ = std::make_shared<written_profiles>();
   std::optional<sink_thread> writer_;
 };
 
