@@ -41,12 +41,11 @@ struct replay_options {
   bool without_recompute = false;  ///< keeps activations instead of recomputing units in the backward pass
   bool math_attention = false;     ///< without a fused kernel of keel::attention
   bool evaluation_mode = false;    ///< the model in eval(): no dropout, batch norm with running statistics
-  bool anomaly_mode =
-      false;        ///< LibTorch's anomaly mode; `detail` of the origin then names the backward function that returned NaN
-  int threads = 0;  ///< LibTorch's intra-op threads; 0: as in the incident
-  double loss_scale = 0.0;                      ///< 0: as in the incident
-  std::int64_t pieces = 0;                      ///< pieces per micro-batch; 0: as in the incident
-  std::int64_t micro_batch = -1;                ///< index of the only micro-batch to run; -1: all
+  bool anomaly_mode = false;       ///< LibTorch's; `detail` of the origin then names the backward function that returned NaN
+  int threads = 0;                 ///< LibTorch's intra-op threads; 0: as in the incident
+  double loss_scale = 0.0;         ///< 0: as in the incident
+  std::int64_t pieces = 0;         ///< pieces per micro-batch; 0: as in the incident
+  std::int64_t micro_batch = -1;   ///< index of the only micro-batch to run; -1: all
   std::vector<std::int64_t> without_rows = {};  ///< rows to leave out of each micro-batch that runs, ascending
   bool synthetic = false;  ///< replaces floating-point tensors of the batches by normally distributed numbers
 };
