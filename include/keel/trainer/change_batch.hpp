@@ -1,4 +1,4 @@
-// Batches of any type with other tensors in them, and without rows that are not finite.
+// Changes the tensors of a batch of any type, and removes its non-finite rows.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -22,7 +22,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` where there is that.
+/// Replaces each tensor of a batch by `change(tensor)`, and each list of numbers by `change.list(numbers)` if `change` has that member.
 template <class Change>
 struct change_tensors {
   Change change;
@@ -48,9 +48,9 @@ void change_batch(Batch& batch, Change change) {
   fields_of_batch(archive, "batch", batch);
 }
 
-/// Leaves those rows in what has so many.
+/// Selects the rows `numbers` of every tensor or list that has `rows` rows; leaves the others unchanged.
 struct keep_rows {
-  at::Tensor numbers;  ///< int64, on the host
+  at::Tensor numbers;  ///< row numbers, int64, on the CPU
   std::int64_t rows;
   at::Tensor operator()(at::Tensor const& one) const {
     return one.dim() > 0 && one.size(0) == rows ? one.index_select(0, numbers.to(one.device())) : one;
@@ -65,8 +65,8 @@ struct keep_rows {
   }
 };
 
-/// The rows of a batch that are finite, where others are not and some are; `drop(count, rows)` is called with how many are left out. Throws
-/// error (E12) for a batch without rows that could be dropped.
+/// Returns a copy of the batch without its non-finite rows; nullopt if all rows are finite, or none is. Calls `drop(dropped, rows)` first.
+/// Throws error (E12) if no tensor of the batch has its rows as the first dimension.
 template <class Batch>
 std::optional<Batch> drop_nonfinite_rows(Batch const& batch, c10::function_ref<void(std::int64_t, std::int64_t)> drop) {
   if constexpr (!countable_batch<Batch>) {

@@ -1,5 +1,5 @@
-// Parts that a run makes while it goes on. What a checkpoint holds of those that the program has not made yet waits here for them, and
-// what each was when it was made is kept for a rollback to before that.
+// Parts that a program creates in the middle of a run. Holds the checkpointed state of parts that do not exist yet, until they are created.
+// Also keeps the initial state of each part, for a rollback to an update before its creation.
 #pragma once
 
 #include <keel/checkpoint/snapshot.hpp>
@@ -13,30 +13,31 @@ namespace keel::detail::inline KEEL_MODE {
 
 class deferred_parts {
  public:
-  /// What a checkpoint holds of a part alone.
+  /// The state of one part, taken from a checkpoint.
   struct waiting_part {
     snapshot content;
-    std::string source;  ///< what errors call the checkpoint
+    std::string source;  ///< name of the checkpoint in error messages
   };
 
-  /// Takes out of `content` what it holds of late parts that are not among `present`, and puts in what those were that it does not know.
+  /// Moves the state of late parts that do not exist yet out of `content` and keeps it for them. For parts in `present` that `content` lacks,
+  /// inserts the state that they were created with.
   void match(snapshot& content, std::vector<trained_optimizer> const& present, std::string const& source);
 
   bool is_any_waiting() const { return !waiting_.empty(); }
-  /// Throws checkpoint_error (E04) that names them.
+  /// Throws checkpoint_error (E04), which names the parts, if the state of a part is still waiting.
   void require_none_waiting() const;
-  /// Null where nothing waits for it.
+  /// The state waiting for the part `name`, or null. Valid until the next match() or made().
   waiting_part const* find(std::string const& name) const;
 
-  /// A part was made in the middle of the run; what waited for it is in it now. `beginning` is a copy of what it was made as, or
-  /// empty where nothing rolls back.
+  /// Call after a part was created in the middle of the run and its waiting state was loaded: discards that state. `beginning`: copy of its
+  /// initial state; empty if no part rolls back.
   void made(std::string const& name, snapshot beginning);
 
-  /// For a checkpoint: which parts are late, and what still waits.
+  /// Adds the names of the late parts and the waiting states to a checkpoint.
   void write(snapshot& content) const;
 
  private:
-  std::set<std::string> names_;  ///< of this run so far
+  std::set<std::string> names_;  ///< late parts of this run so far
   std::map<std::string, waiting_part> waiting_;
   std::map<std::string, snapshot> initial_snapshots_;
 };

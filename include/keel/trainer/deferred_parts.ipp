@@ -14,7 +14,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Where a snapshot has what belongs to one part.
+/// Names of the tensors and JSON paths in a snapshot that belong to one part.
 class places_of_part {
  public:
   explicit places_of_part(std::string const& name)
@@ -22,7 +22,7 @@ class places_of_part {
     for (char const* const object : {"/optimizers/", "/recipes/", "/run/step/"}) objects_.emplace_back(object + name);
   }
 
-  /// Takes it from the one and puts it into the other.
+  /// Moves the part's state from one snapshot to the other.
   void move(snapshot& from, snapshot& to) const {
     move_tensors(from.model, to.model, model_);
     move_tensors(from.optimizer, to.optimizer, optimizer_);

@@ -1,5 +1,5 @@
-// What a run begins with, and where memory ran out, as events.jsonl has them: so that a reader sees what was frozen, and whether a resume
-// went on with what it had loaded.
+// Descriptions for events.jsonl: a run's parameters, its state after a resume, and memory shortages. They show which parameters were frozen,
+// and whether a resumed run continued with the state that it loaded.
 #pragma once
 
 #include <keel/core/parameters.hpp>
@@ -13,21 +13,21 @@ class Module;
 
 namespace keel::inline KEEL_MODE {
 
-/// `parameters`, `trained` and `frozen`: elements; `parameter_bytes`, `trained_bytes` and `optimizer_bytes` where its state is known; `rates`: of the
-/// optimizer's groups.
+/// Returns the number of elements (`parameters`, `trained`, `frozen`), `parameter_bytes`, `trained_bytes`, and the learning rates of the
+/// optimizer's groups (`rates`). Has `optimizer_bytes` only if a checkpoint can hold its state. Null if there is not enough memory.
 nlohmann::ordered_json describe_parameters(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                            parameter_list const& parameters);
 
-/// Checksums of the `weights` with the buffers, of the `optimizer` without its rates, and of the `random` state, in hexadecimal; `rates`;
-/// the `seed` of LibTorch's generator of the CPU, and `is_reseeded`: nothing was drawn since it was set. Reads all tensors once. Null, as what stands
-/// above, where memory does not suffice.
+/// Returns hexadecimal checksums of `weights` (with buffers), `optimizer` (without learning rates) and `random` state, and the `rates`.
+/// Also the `seed` of LibTorch's CPU generator; `is_reseeded`: nothing was drawn since it was set. Reads all tensors once. Like
+/// describe_parameters, returns null if there is not enough memory.
 nlohmann::ordered_json describe_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer,
                                       parameter_list const& parameters);
 
-/// `during` a phase of the update, its `pieces`, and in bytes what is `held` and `reserved` after the failed pass was given up, with the
-/// peaks so far.
+/// Describes an out-of-memory failure: the phase (`during`), the `pieces` of a micro-batch, and the peaks so far. `held` and `reserved`:
+/// memory after the failed pass was released. All sizes are in bytes.
 nlohmann::ordered_json describe_shortage(memory::shortage const& of);
-/// The same of what ran out elsewhere: `during` "evaluating" or "between updates".
+/// Describes an out-of-memory failure outside an update. `during`: "evaluating" or "between updates".
 nlohmann::ordered_json describe_shortage(std::string_view during, c10::Device device);
 
 }  // namespace keel::inline KEEL_MODE

@@ -46,7 +46,7 @@ KEEL_BODY nlohmann::ordered_json rates_of(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
-/// What `describe` says; null where memory does not suffice for it, because a description is not worth the end of a run.
+/// Returns `describe()`; null if memory runs out, because a description must not end a run.
 template <class Describe>
 nlohmann::ordered_json describe_or_null(Describe const& describe) {
   try {
@@ -80,7 +80,7 @@ KEEL_BODY nlohmann::ordered_json build_parameter_description(torch::nn::Module& 
     if (!one.requires_grad()) frozen += one.numel();
   }
   for (at::Tensor const& one : parameters.tensors) {
-    // One that is frozen may stay in its group.
+    // A frozen parameter may remain in its group.
     if (!one.requires_grad()) continue;
     trained += one.numel();
     trained_bytes += size_of(one);
@@ -98,7 +98,7 @@ KEEL_BODY nlohmann::ordered_json build_parameter_description(torch::nn::Module& 
     for (auto const& [name, tensor] : state) optimizer_bytes += size_of(tensor);
     found["optimizer_bytes"] = optimizer_bytes;
   } catch (error const&) {
-    // An optimizer that no checkpoint holds: a run without checkpoints may have it, and its state is not known here.
+    // No checkpoint can hold this optimizer, which is allowed in a run without checkpoints: its state size is unknown.
   }
   found["rates"] = rates_of(optimizer);
   return found;

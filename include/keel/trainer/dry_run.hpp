@@ -1,9 +1,9 @@
-// Two questions to ask before a long run, as calls on a trainer that leave it exactly as it was: parameters, buffers, optimizer
-// state, registered state, random numbers, counters and files.
-//     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run bear?
-//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it learn one batch by heart? If not, it is broken
-// Both train with a step like the trainer's, its clipping, precision and loss scale, at other rates and with the optimizer's
-// state as of a new run. An optimizer that keeps state outside of state() must put it back itself; keel's do.
+// Dry runs of a trainer, for use before a long run. They leave it exactly as it was: parameters, buffers, optimizer state, registered
+// state, random numbers, counters and files.
+//     keel::lr_range_result range = run.lr_range_test(batches, loss_of);   which learning rates can this run use?
+//     keel::overfit_result fit = run.overfit_one_batch(batch, loss_of);    can it memorize one batch? If not, it is broken
+// Both train with the trainer's clipping, precision and loss scale, at other learning rates and with fresh optimizer state. An optimizer
+// that keeps state outside of state() must restore it itself; those of keel do.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -40,10 +40,10 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How the loss of one batch fell.
+/// The losses while overfitting one batch.
 struct overfit_result {
-  std::vector<double> losses;  ///< one an update
-  /// The last loss is below this share of the first.
+  std::vector<double> losses;  ///< one per update
+  /// True if the last loss is below `share` times the first.
   bool learned(double share = 0.1) const { return !losses.empty() && losses.back() < share * losses.front(); }
 };
 
@@ -51,7 +51,7 @@ struct overfit_result {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Saves a model's and an optimizer's state, and puts it back at its end.
+/// RAII: saves the state of a model, its optimizer, the program and the random generators, and restores it on destruction.
 class saved_state {
  public:
   saved_state(torch::nn::Module& model, torch::optim::Optimizer& optimizer, parameter_list const& parameters,
@@ -69,7 +69,7 @@ class saved_state {
     for (at::Tensor const& one : parameters.tensors) gradients_.push_back(one.grad());
     for (auto& group : optimizer.param_groups()) rates_.push_back(group.options().get_lr());
     if (auto* const engine = dynamic_cast<update_engine*>(&optimizer)) engine_ = engine->take_aside();
-    // Moved, not copied: what trains meanwhile makes its own.
+    // Move instead of copy: the dry run creates its own state.
     state_ = std::move(optimizer.state());
     optimizer.state() = {};
   }
@@ -96,15 +96,15 @@ class saved_state {
   random_snapshot random_;
   std::vector<at::Tensor> live_;
   std::vector<at::Tensor> copies_;
-  std::vector<at::Tensor> gradients_;  ///< themselves: an update lets go of them and does not change them
+  std::vector<at::Tensor> gradients_;  ///< not copies: an update releases these tensors without modifying them
   std::vector<double> rates_;
   std::remove_cvref_t<decltype(std::declval<torch::optim::Optimizer&>().state())> state_;
   std::function<void()> engine_;
 };
 
-/// Updates until `take(updated)` says enough, or an update is skipped: what the recipe skips or ends a run for ends a dry run.
-/// Only an overflow of the loss scale, the scaler's ordinary signal, does not. Throws out_of_memory_error (E09) where a ladder
-/// gives up.
+/// Trains until `take(updated)` returns false, an update is skipped, or the recipe would end the run. An overflow of the loss scale does
+/// not end it, because the scaler relies on it. Throws out_of_memory_error (E09) if the ladder has no rung left, and data_error (E06)
+/// for empty `batches`.
 template <class Step, class Batches, class LossOf, class Take>
 void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take) {
   auto const should_continue = [&](step_outcome const& one) {
@@ -128,7 +128,7 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
           }
           step.ranks().end_of_data(step.attempted());
         } catch (peer_data_exhausted const&) {
-          // Of another rank; all begin the batches again.
+          // Another rank has no more batches: all ranks start over.
         }
         return false;
       });
@@ -140,27 +140,27 @@ void dry_run_updates(Step& step, Batches& batches, LossOf& loss_of, Take&& take)
   } catch (nonfinite_error const&) {
     // The recipe would end the run here, which is the answer to the question.
   } catch (diverged_error const&) {
-    // So it is here.
+    // As above: the recipe would end the run here.
   }
 }
 
-/// Looks at outcomes alone.
+/// Disables traces of incidents: a dry run only needs outcomes.
 class dry_run_observer final : public step_observer {
  public:
   bool traces_incidents() const override { return false; }
 };
 
-/// Where several ranks train: who makes the call.
+/// The ranks that take part in the dry run.
 enum class dry_run_of : bool { all_ranks, this_rank };
 
-/// Trains with a step like a trainer's own and puts everything back afterwards. Made for one call.
+/// Trains with a step that is configured like the trainer's, and restores everything afterwards. Use one object per call.
 template <class Recipe, class Environment>
 class dry_run {
   using step_type = typed_step<Recipe, Environment, trainer_entry>;
   static constexpr bool is_strict = step_type::configured.determinism.kind == determinism::kind::strict;
 
  public:
-  /// Both outlive this. `length`: updates of the run. Throws error (E12) inside an update.
+  /// `step` and `registered` must outlive this. `length`: of the run, in updates. Throws error (E12) inside an update.
   dry_run(step_engine& step, registered_states& registered, std::int64_t length, dry_run_of of = dry_run_of::all_ranks)
       : step_(step), registered_(registered), length_(length), caller_(of) {
     step_.settle();
@@ -203,7 +203,7 @@ class dry_run {
     return result;
   }
 
-  /// Floating-point operations of a token of this micro-batch, forward and backward.
+  /// Counts the floating-point operations per token of this micro-batch, forward and backward. Throws error (E12) if it has no tokens.
   template <class Batch, class LossOf>
   double count_operations(Batch const& batch, LossOf& loss_of) {
     std::int64_t const tokens = batch_traits<Batch>::tokens(batch);
@@ -219,7 +219,7 @@ class dry_run {
       {
         autocast_scope const autocast(step_.parameters().device,
                                       step_.environment().autocast(step_type::configured.precision.kind));
-        // What is computed again does not count as the model's work.
+        // Disable recomputation: it must not count as work of the model.
         unit_scope const units(recompute_kind::none);
         attention_scope const attention(step_.relief().attention);
         loss = as_weighted_loss(loss_of(batch), batch_traits<Batch>::rows(batch));
@@ -238,7 +238,7 @@ class dry_run {
   void try_out(Train const& train) {
     deterministic_scope const deterministic(is_strict);
     saved_state const saved(step_.model(), step_.optimizer(), step_.parameters(), registered_);
-    // A schedule has written its present rates there.
+    // The schedule has set the options to its current rates: restore the base rates.
     auto& groups = step_.optimizer().param_groups();
     for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(step_.schedule().highest(i));
     dry_run_observer observer;

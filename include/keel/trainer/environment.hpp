@@ -1,5 +1,4 @@
-// What a trainer takes from the machine that it runs on, beside files and clock, which are options. A test derives from it and replaces a
-// function.
+// The dependencies of a trainer on its machine, except files and clock, which are options. Tests derive from it and override functions.
 #pragma once
 
 #include <keel/step/step_environment.hpp>
@@ -10,7 +9,7 @@ namespace keel::inline KEEL_MODE {
 
 class environment : public step_environment {
  public:
-  /// What distinguishes the checkpoints of one run from all others: 16 letters.
+  /// Returns a random id that distinguishes the checkpoints of a run from those of all others: 16 hexadecimal digits.
   virtual std::string new_run_id() const {
     std::random_device chance;
     std::string id;

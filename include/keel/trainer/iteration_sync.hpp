@@ -1,5 +1,5 @@
-// What several ranks decide together between the iterations of a run of parts: whether each has a batch, and what any of them was asked for. The
-// parts agree on their own updates (shard/replication.hpp).
+// Synchronizes the ranks of a run of several models between iterations: which ranks have a batch, and which stop and save requests are
+// pending. The parts synchronize their own updates (shard/replication.hpp).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -19,42 +19,43 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Of one process: nothing happens, and nothing is asked for.
+/// With one rank no collective is called, and no requests are exchanged.
 class iteration_sync final : public rank_requests {
  public:
-  /// Throws world_error (E24) on every rank for one with another recipe or length of the run, and says both.
+  /// Collective. Throws world_error (E24) on all ranks if recipes or run lengths differ between ranks; the message shows both values.
   iteration_sync(world_of_ranks world, config const& recipe, trainer_options const& options);
-  /// Where an exception ends the run, the other ranks learn it.
+  /// Aborts the other ranks if an exception is unwinding the stack.
   ~iteration_sync();
 
-  /// All ranks, before an iteration: the first rank that has no batch; -1: all have one. Throws world_error: E25 where a rank is gone, E26 where
-  /// one is elsewhere, and names both places.
+  /// Collective, before each iteration: exchanges requests and returns the first rank without a batch, or -1. Throws world_error: E25 if a
+  /// rank has failed or exited, E26 if one makes a different call; the message names both calls.
   int begin(bool has_batch, pending_requests const& local);
-  /// All ranks, where the run ends, and how far it came. Throws as begin().
+  /// Collective, at the end of the run: verifies that all ranks end it here. The arguments describe this rank's position in an E26 message.
+  /// Throws as begin().
   void end(std::int64_t iterations, bool is_inside_iteration, bool is_in_update);
 
-  /// Of the message of threw(), where there is one. This rank's record has it too.
+  /// Aborts the world and writes this rank's record, with the message of threw() if there is one, else with `message`.
   void abort_peers(char const* message) const noexcept override {
     if (is_failure_collective()) return;
     std::string const& own = message_.empty() ? message : message_;
     write_rank_record(world_, directory_, own);
     world_.abort(own);
   }
-  /// A call begins.
+  /// Forgets the exception of the last call.
   void begin_call() { is_failure_collective_ = false, message_.clear(); }
-  /// An exception with these words is on its way, which all ranks have, or this one.
+  /// Records the exception in flight for abort_peers(). `is_failure_collective`: all ranks throw it; else only this one.
   void threw(bool is_failure_collective, char const* message) {
     is_failure_collective_ = is_failure_collective;
     message_ = is_failure_collective ? "" : message;
   }
 
  private:
-  std::optional<packed_agreement> numbers_;  ///< of several
+  std::optional<packed_agreement> numbers_;  ///< only with several ranks
   busy_time busy_{world_};
   bool is_in_epoch_ = false;
-  std::string message_;              ///< of the last exception, where only this rank has it
-  std::filesystem::path directory_;  ///< of this rank; empty: it has none
-  int unwinding_;                    ///< exceptions when it was built
+  std::string message_;              ///< of the last exception, if only this rank threw it
+  std::filesystem::path directory_;  ///< run directory, absolute; empty: there is none
+  int unwinding_;                    ///< exceptions in flight at construction
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

@@ -18,7 +18,7 @@
 namespace keel::detail::inline KEEL_MODE {
 
 namespace of_iteration {
-/// The places of the numbers that a rank packs.
+/// Indices of the values that each rank sends.
 enum number : std::int64_t { ended, signal, stops, saves, busy };
 }  // namespace of_iteration
 
@@ -58,7 +58,7 @@ KEEL_BODY int iteration_sync::begin(bool has_batch, pending_requests const& loca
     requests_.saves = requests_.saves || numbers_->of(rank, saves) != 0.0;
     milliseconds.push_back(numbers_->of(rank, busy));
   }
-  // Not of what is between two epochs, or before the first iteration.
+  // Discard the time before the first iteration of an epoch: it includes evaluation and setup.
   if (first_exhausted_rank < 0 && std::exchange(is_in_epoch_, true)) times_ = summarize_rank_times(std::move(milliseconds));
   if (first_exhausted_rank >= 0) is_in_epoch_ = false;
   return first_exhausted_rank;

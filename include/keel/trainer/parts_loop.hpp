@@ -20,7 +20,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class parts_loop final : public run_loop, private phase_listener {
  public:
-  /// All arguments outlive this. Collective. Throws as run_loop.
+  /// Collective. All arguments must outlive this. Throws as run_loop.
   parts_loop(config const& recipe, trained_models& parts, iteration_sync& ranks, phase_clock& phases, trainer_options& options,
              run_alarms const& alarms, environment const& machine);
 
@@ -33,7 +33,7 @@ class parts_loop final : public run_loop, private phase_listener {
     ~walk();
     /// Begins or continues the run.
     void begin();
-    /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` outlives this.
+    /// Iterates over the batches of `epochs` epochs; 0: as many as the options require. `data` must outlive this.
     void start(training_data& data, std::int64_t epochs);
     /// Iterates without batches until the run has completed `until` iterations.
     void start(std::int64_t until);
@@ -53,7 +53,7 @@ class parts_loop final : public run_loop, private phase_listener {
     std::int64_t count_ = 0;         ///< epochs or iterations at which it ends
     bool opened_ = false;
     bool over_ = false;
-    int unwinding_ = std::uncaught_exceptions();  ///< when it was built
+    int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction
   };
 
   /// Runs `call`, which is outside the updates of parts. If it throws, aborts the other ranks; `ends_run`: and records the end of the run.
@@ -116,7 +116,7 @@ class parts_loop final : public run_loop, private phase_listener {
   data_cursor boundary_cursor_;  ///< position at the last boundary, before open accumulations
   bool in_iteration_ = false;
   bool was_stopped_ = false;
-  int signal_ = 0;                                        ///< the one that stopped the run
+  int signal_ = 0;                                        ///< signal that stopped the run; 0: none
   std::optional<signal_listener> final_signal_listener_;  ///< until the end of a run of several ranks that a signal stops
 };
 

@@ -1,4 +1,4 @@
-// What trainer::preflight takes and says: a minute before a week, what would waste the run.
+// Options and result of trainer::preflight, which checks in about a minute for problems that would waste a long run.
 //     keel::preflight_result const found = run.preflight(batches, loss_of);
 //     std::fputs(found.table().c_str(), stdout);
 //     if (!found.passed()) return 1;
@@ -12,42 +12,42 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// How long a preflight looks.
+/// Limits of a preflight.
 struct preflight_options {
-  /// Batches that are taken from the first epoch and kept in memory while the checks run.
+  /// Number of batches to take from the first epoch and keep in memory during the checks.
   std::size_t batches = 64;
-  /// Updates of each experiment that trains; fewer where updates are slow.
+  /// Updates of each experiment that trains; fewer if updates are slow.
   std::int64_t updates = 150;
-  /// Seconds that all checks together aim at.
+  /// Target duration of all checks together, in seconds.
   double seconds = 60.0;
-  /// fp32 numbers that the optimizer keeps of each trained parameter, for the memory; below 0: counted after the first update.
+  /// fp32 values of optimizer state per trained parameter element, for the memory estimate; below 0: counted after the first update.
   int state_per_parameter = -1;
 };
 
-/// What a check came to.
+/// The result of a check.
 enum class preflight_verdict : unsigned char { passed, failed, not_applicable };
-/// "passed", "failed" or "not applicable".
+/// Returns "passed", "FAILED" or "not applicable".
 char const* to_string(preflight_verdict which);
 
-/// What one check found.
+/// The result of one check, with its explanation.
 struct preflight_row {
-  std::string check;          ///< "overfit one batch"
-  preflight_verdict verdict;  ///< of the check
-  std::string words;          ///< what was seen, or why it was not looked at
+  std::string check;          ///< name of the check, such as "overfit one batch"
+  preflight_verdict verdict;  ///< passed, failed or not applicable
+  std::string words;          ///< what the check found, or why it is not applicable
   std::string fix;            ///< what to do; empty unless it failed
 };
 
-/// What a preflight found.
+/// The results of all checks.
 struct preflight_result {
-  std::vector<preflight_row> rows;  ///< a check each
-  std::vector<std::string> advice;  ///< ranges that work, where the run is outside of them; no failures
-  double seconds = 0.0;             ///< that it took
+  std::vector<preflight_row> rows;  ///< one per check
+  std::vector<std::string> advice;  ///< usual ranges of settings that the run is outside of; not failures
+  double seconds = 0.0;             ///< duration of the preflight
 
-  /// No check failed.
+  /// True if no check failed.
   bool passed() const;
-  /// The row of a check by its name, or null.
+  /// Returns the row of the check with this name, or null.
   preflight_row const* find(std::string const& check) const;
-  /// For a terminal.
+  /// Formats the result for a terminal.
   std::string table() const;
 };
 
@@ -61,7 +61,7 @@ namespace keel::detail::inline KEEL_MODE {
 class evaluator;
 class step_engine;
 
-/// What a trainer hands to its preflight. All of it outlives the call.
+/// The arguments that a trainer passes to its preflight. All references must outlive the call.
 template <class Recipe, class Environment>
 struct preflight_subject {
   using recipe = Recipe;
@@ -70,10 +70,10 @@ struct preflight_subject {
   registered_states& registered;
   evaluator const& evaluations;
   trainer_options const& options;
-  std::int64_t length;  ///< updates of the run; 0: not known
+  std::int64_t length;  ///< of the run, in updates; 0: unknown
 };
 
-/// The checks, which keel/diagnose/preflight.hpp has on a higher floor.
+/// Runs the checks of keel/diagnose/preflight.hpp. Compile error if that header is not included, because this one must not depend on it.
 template <class Subject, class Batches, class LossOf>
 preflight_result run_preflight_if_included(Subject const& subject, Batches& batches, LossOf& loss_of,
                                            preflight_options const& options) {

@@ -1,4 +1,4 @@
-// The alarms of a recipe, for a loop that does not know its types.
+// The alarms of a recipe as values, for a loop that is independent of the recipe's type.
 #pragma once
 
 #include <keel/health/alarm_watch.hpp>
@@ -11,7 +11,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Rejects what no run can do for its alarms (U42, U45).
+/// Returns the alarms of a recipe. Compile error U42 if the health policy has something other than alarms. U45 if an alarm saves a checkpoint
+/// and the recipe has none.
 template <class Recipe>
 run_alarms collect_recipe_alarms() {
   using policy = policy_of<Recipe, slot::health>;

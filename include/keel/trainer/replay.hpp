@@ -1,8 +1,8 @@
-// An incident again: the update of a file that keel::incident::keep wrote, run in a trainer of the same recipe, which is left as it was.
+// Replays an incident: reruns the update that keel::incident::keep wrote, in a trainer of the same recipe. Leaves the trainer as it was.
 //     keel::replay_result again = run.replay("run/incidents/attempt-000000123", loss_of);                 the same bits, on a CPU
-//     again = run.replay(path, loss_of, {.fp32 = true});       without the row that it named: {.without_rows = {3}}
-//     std::puts(run.narrow(path, loss_of).table().c_str());    each of these experiments once, and which of them made it finite
-// A batch of your own type lists its fields with `void visit(auto& archive)`; without it an incident holds no batch.
+//     again = run.replay(path, loss_of, {.fp32 = true});       without the row of the fault: {.without_rows = {3}}
+//     std::puts(run.narrow(path, loss_of).table().c_str());    runs each experiment once, and shows which made the update finite
+// A batch of your own type must list its fields in `void visit(auto& archive)`; otherwise an incident contains no batch.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -35,42 +35,42 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What is changed of the update; without any of it, it is the same.
+/// Changes to the replayed update. By default it is repeated unchanged.
 struct replay_options {
   bool fp32 = false;               ///< without autocast
-  bool without_recompute = false;  ///< units are not computed again in the backward pass
+  bool without_recompute = false;  ///< keeps activations instead of recomputing units in the backward pass
   bool math_attention = false;     ///< without a fused kernel of keel::attention
-  bool evaluation_mode = false;    ///< the model as for an evaluation: without dropout, batch norm by its statistics
-  bool anomaly_mode = false;       ///< LibTorch's: `detail` of the origin then names the backward function that returned NaN
-  int threads = 0;                 ///< that LibTorch computes with; 0: as many as before
-  double loss_scale = 0.0;         ///< 0: the update's
-  std::int64_t pieces = 0;         ///< into which each micro-batch is cut; 0: the update's
-  std::int64_t micro_batch = -1;   ///< this one alone; -1: all of them
-  std::vector<std::int64_t> without_rows = {};  ///< of that micro-batch, or of each; ascending
-  bool synthetic = false;  ///< normally distributed numbers in place of floating-point tensors of the batches
+  bool evaluation_mode = false;    ///< the model in eval(): no dropout, batch norm with running statistics
+  bool anomaly_mode = false;       ///< LibTorch's; `detail` of the origin then names the backward function that returned NaN
+  int threads = 0;                 ///< LibTorch's intra-op threads; 0: as in the incident
+  double loss_scale = 0.0;         ///< 0: as in the incident
+  std::int64_t pieces = 0;         ///< pieces per micro-batch; 0: as in the incident
+  std::int64_t micro_batch = -1;   ///< index of the only micro-batch to run; -1: all
+  std::vector<std::int64_t> without_rows = {};  ///< rows to leave out of each micro-batch that runs, ascending
+  bool synthetic = false;  ///< replaces floating-point tensors of the batches by normally distributed numbers
 };
 
-/// What an update came to when it ran again.
+/// The result of a replayed update.
 struct replay_result {
-  nonfinite_origin origin;     ///< nonfinite_place::transient where the update is finite now
-  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, as far as they ran
-  bool same_bits = false;      ///< losses and gradients are, bit for bit, those that the incident's own repetition had
-  /// The update is finite now.
+  nonfinite_origin origin;     ///< nonfinite_place::transient if the update is finite now
+  std::vector<double> losses;  ///< of the micro-batches, or of their pieces, that ran
+  bool same_bits = false;      ///< losses and gradients are bitwise equal to those of the trace that the incident recorded
+  /// True if the update is finite now.
   bool is_finite() const { return origin.place == nonfinite_place::transient; }
 };
 
-/// What became of the update with one thing changed.
+/// The result of one experiment, a replay with one change.
 struct narrow_row {
-  std::string experiment;  ///< what was changed
-  bool is_finite;          ///< with this change
-  std::string words;       ///< where it began then
+  std::string experiment;  ///< the change
+  bool is_finite;          ///< true if the change made the update finite
+  std::string words;       ///< origin of the non-finite value with this change; empty if finite
 };
-/// What makes an update finite, and what does not.
+/// The results of all experiments.
 struct narrow_result {
-  std::vector<narrow_row> rows;  ///< an experiment each
-  /// Those that made it finite.
+  std::vector<narrow_row> rows;  ///< one per experiment
+  /// The experiments that made the update finite.
   std::vector<std::string> cures() const;
-  /// For a person: a line an experiment.
+  /// Formats the results, one line per experiment.
   std::string table() const;
 };
 
@@ -100,10 +100,10 @@ struct batch_of_loss<Result(Argument)> {
   using type = std::remove_cvref_t<Argument>;
 };
 
-/// Throws checkpoint_error (E05) for what is not what was saved.
+/// Reads the checkpoint of an incident. Throws checkpoint_error (E05) if it is damaged.
 snapshot read_incident(std::filesystem::path const& incident);
 
-/// What an incident says of itself.
+/// The parsed description of an incident. Refers to the JSON that it was parsed from.
 struct incident_facts {
   nlohmann::json const* description;
   std::size_t micro_batches;
@@ -120,7 +120,7 @@ nlohmann::json const& incident_batch(incident_facts const& facts, std::size_t in
 at::Device batch_device(nlohmann::json const& batch);
 bool matches_incident(incident_facts const& facts, traced_update const& traced);
 
-/// LibTorch's threads, its anomaly mode and the model's mode, for as long as it lives.
+/// RAII: sets LibTorch's thread count and anomaly mode and the model's mode, and restores them on destruction.
 class replay_scope {
  public:
   replay_scope(torch::nn::Module& model, int threads, bool anomaly_mode, bool evaluation_mode);
@@ -135,7 +135,7 @@ class replay_scope {
   bool checked_nan_;
 };
 
-/// A trainer's part, made for one call: the run is what the incident holds until end().
+/// Loads an incident into a trainer's run until end() or destruction. Use one object per call.
 template <class Batch, class LossOf>
 class incident_replay {
   using batch_type = typename std::conditional_t<std::is_void_v<Batch>, batch_of_loss<std::remove_cvref_t<LossOf>>,
@@ -143,7 +143,7 @@ class incident_replay {
   using restore_run = std::function<void()>;
 
  public:
-  /// All of them outlive this.
+  /// Loads the incident. All arguments must outlive this. Throws error (E12) inside an update, and checkpoint_error.
   template <class Checkpoints>
   incident_replay(step_engine& step, Checkpoints& checkpoints, data_cursor const& cursor, std::filesystem::path const& incident,
                   LossOf& loss_of)
@@ -165,7 +165,7 @@ class incident_replay {
     try {
       checkpoints.apply_for_replay(content_, source_, /*exactly=*/false);
     } catch (...) {
-      // It goes on; the run is put back first.
+      // Restore the run, then rethrow.
       restore_();
       throw;
     }
@@ -176,12 +176,12 @@ class incident_replay {
     try {
       if (restore_) restore_();
     } catch (std::exception const&) {
-      // On the way of another exception; what end() would have thrown is less than that.
+      // Only reached while another exception is in flight, which matters more than this one.
     }
   }
 
   incident_facts const& facts() const { return facts_; }
-  /// The run is as it was. Returns its argument.
+  /// Restores the run. Returns its argument.
   template <class Result>
   Result end(Result result) {
     std::exchange(restore_, {})();
@@ -244,7 +244,7 @@ class incident_replay {
   restore_run restore_;
 };
 
-/// The experiments of narrow(), in the order in which they are tried.
+/// Lists the experiments of narrow(), in the order in which they run.
 std::vector<std::pair<std::string, replay_options>> list_experiments(incident_facts const& facts, config const& recipe);
 narrow_row row_of(std::string const& experiment, replay_result const& result);
 

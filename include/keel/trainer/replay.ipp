@@ -64,7 +64,7 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
     auto const require = [](bool holds, char const* what) {
       if (!holds) throw std::invalid_argument(std::string(what) + " cannot be right");
     };
-    // Of another number nlohmann makes an integer without a look at its range.
+    // nlohmann converts other numbers to integers without checking their range.
     auto const integer = [&](nlohmann::json const& value, char const* name, std::int64_t least, std::int64_t most) {
       require(value.is_number_integer() && value >= least && value <= most, name);
       return value.get<std::int64_t>();
@@ -77,7 +77,7 @@ KEEL_BODY incident_facts parse_incident(nlohmann::json const& state, std::string
     require(facts.loss_scale > 0.0 && std::isfinite(facts.loss_scale), "loss_scale");
     facts.pieces = integer(incident.at("pieces"), "pieces", 1, 1 << 30);
     facts.length = integer(incident.at("length"), "length", 0, any);
-    // Of more of them libgomp ends the process, or takes minutes.
+    // With more threads libgomp ends the process, or takes minutes.
     facts.threads = static_cast<int>(integer(incident.at("threads"), "threads", 0, 1024));
     for (nlohmann::json const& loss : incident.at("losses")) facts.losses.push_back(loss.dump());
     facts.gradients = incident.at("gradients").get<std::string>();

@@ -1,4 +1,4 @@
-// One run's directory: a lock against a second run in it, checkpoints, recipe.json, metrics.jsonl, layers.jsonl and events.jsonl.
+// The directory of a run: a lock that excludes other runs, checkpoints, recipe.json, metrics.jsonl, layers.jsonl and events.jsonl.
 #pragma once
 
 #include <unistd.h>
@@ -18,8 +18,8 @@ namespace keel::inline KEEL_MODE {
 
 class run_directory {
  public:
-  /// Makes the directory; a relative path is resolved now, against the current directory. Throws file_error: E01 if another run holds it,
-  /// E02 if it cannot be written.
+  /// Creates and locks the directory. Resolves a relative path against the current directory now. `files` must outlive this. Throws file_error:
+  /// E01 if another run holds the lock, E02 if the directory cannot be written.
   run_directory(std::filesystem::path const& root, file_system& files)
       : root_(std::filesystem::absolute(root)),
         files_(files),
@@ -45,7 +45,7 @@ class run_directory {
     auto const beside = root_ / (std::string(name) + ".new");
     try {
       {
-        // What a run left there that was killed, or a link.
+        // Remove a leftover of a killed run, or a link.
         files_.remove_file(beside);
         auto const file = files_.create_new(beside);
         files_.write(file, beside, content.data(), content.size());
@@ -58,7 +58,7 @@ class run_directory {
     }
   }
 
-  /// Adds a line to events.jsonl: what happened, after how many updates, and when.
+  /// Appends a line to events.jsonl with the event's name, `update`, the time and `details`.
   void event(char const* name, std::int64_t update, nlohmann::ordered_json const& details = nlohmann::ordered_json::object()) {
     nlohmann::ordered_json line;
     line["event"] = name;
@@ -68,8 +68,8 @@ class run_directory {
     events_.add(line);
   }
 
-  /// True once for a file `save` that a person made here, which then goes. A directory of that name, or a file that is too long
-  /// for a note, holds data and is not a request.
+  /// Returns true, and removes the file, if a person created a file `save` here. A directory of that name, or a file above 4096 bytes,
+  /// is taken for data and left alone.
   bool take_save_request() {
     constexpr std::uint64_t max_note_bytes = 4096;
     auto const name = root_ / "save";
@@ -78,11 +78,11 @@ class run_directory {
     return true;
   }
 
-  /// Where the file `lock` was removed, another process may have taken the directory. Takes it again, and returns true then.
-  /// Throws file_error (E01) if another process has it: what this one saved would mix with the other's.
+  /// Takes the lock again, and returns true, if the file `lock` was removed or this process was forked; else returns false. Throws
+  /// file_error (E01) if another process has the lock: both would save into the same directory.
   bool require_lock() {
     auto const name = root_ / "lock";
-    // A forked process shares its parent's lock, and is not who took it.
+    // A forked process shares its parent's lock without owning it.
     if (process_ == ::getpid() && files_.is_named(lock_.handle, name)) return false;
     lock_result again = files_.try_lock(name);
     if (!again.handle)
@@ -96,15 +96,14 @@ class run_directory {
     return true;
   }
 
-  /// Why promises of this directory are weaker than usual, a sentence each, since the last call.
+  /// Returns the reasons, added since the last call, why guarantees of this directory are weaker than usual. One sentence each.
   std::vector<std::string> take_warnings() { return std::exchange(warnings_, {}); }
   void warn(std::string sentence) {
     if (!sentence.empty()) warnings_.push_back(std::move(sentence));
   }
 
-  /// A run that begins would remove the checkpoints of the one before it in time. `saves`: this one keeps checkpoints itself,
-  /// so that a record without any is of an attempt that never came so far, or its checkpoints were moved away. Throws
-  /// file_error (E01).
+  /// Throws file_error (E01) if the directory holds another run, whose checkpoints a new run would eventually delete. `saves`: this run saves
+  /// checkpoints. A record without checkpoints is then accepted: its run never saved one, or they were moved away.
   void require_unused(bool saves) {
     bool const has_checkpoints = !store_.updates().empty();
     bool const has_record = !saves && metrics_.size() > 0;
@@ -115,7 +114,7 @@ class run_directory {
   }
 
  private:
-  /// Before the run, and not after its lines have waited for hours.
+  /// Throws file_error (E02) if `name` exists and is not a regular file. Checked before the run, so that it does not fail hours later.
   void require_file(std::filesystem::path const& name) {
     file_kind const kind = files_.kind(name);
     if (kind == file_kind::none || kind == file_kind::file) return;
@@ -126,7 +125,7 @@ class run_directory {
   }
   lock_result make_and_lock() {
     files_.make_directories(root_);
-    // Without a slash at its end, after which a path has itself for its parent.
+    // The parent_path() of a path with a trailing slash is the same path without the slash.
     auto const root = root_.lexically_normal();
     auto const parent = root.has_filename() ? root.parent_path() : root.parent_path().parent_path();
     if (!parent.empty()) warn(files_.sync_directory(parent));
@@ -140,21 +139,21 @@ class run_directory {
     return lock;
   }
 
-  /// Writes into the lock who holds it. Only people read that.
+  /// Writes this process's id into the lock file, for error messages.
   void sign_lock() {
     auto const name = root_ / "lock";
     try {
-      // A file of that name that keel did not write stays as it is.
+      // Leave a file of that name alone if keel did not write it.
       if (files_.kind(name) != file_kind::file || (files_.size(name) > 0 && holder().empty())) return;
       std::string const process = std::to_string(::getpid()) + "\n";
       files_.truncate(name, 0);
       files_.write(lock_.handle, name, process.data(), process.size());
     } catch (file_error const& thrown) {
-      // The lock holds without it.
+      // The lock is held regardless of its text.
       warn(std::string("the lock does not say which process has it: ") + thrown.what());
     }
   }
-  /// " (process 1234)" by the lock's text; empty where it says nothing of that kind.
+  /// Returns " (process 1234)" from the lock file; empty if it contains no process id.
   std::string holder() {
     try {
       std::string text = files_.read(root_ / "lock");
@@ -162,7 +161,7 @@ class run_directory {
       bool const is_number = !text.empty() && text.size() < 12 && text.find_first_not_of("0123456789") == std::string::npos;
       return is_number ? " (process " + text + ")" : "";
     } catch (file_error const&) {
-      // The sentence that asks for it stands without it.
+      // Error messages omit the process id if it cannot be read.
       return "";
     }
   }
@@ -171,7 +170,7 @@ class run_directory {
   file_system& files_;
   std::vector<std::string> warnings_;
   lock_result lock_;
-  pid_t process_ = ::getpid();  ///< that took it
+  pid_t process_ = ::getpid();  ///< process that took the lock
   checkpoint_store store_;
   json_lines metrics_;
   json_lines layers_;
@@ -182,7 +181,7 @@ class run_directory {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws file_error (E02) for a directory that holds a run, where one of its checkpoints is asked for.
+/// Throws file_error (E02) if `directory` is a run directory although a single checkpoint is required.
 inline void require_no_run_directory(std::filesystem::path const& directory) {
   if (!real_files().exists(directory / "checkpoints")) return;
   checkpoint_store of_run(directory / "checkpoints");

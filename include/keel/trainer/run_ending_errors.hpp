@@ -1,4 +1,4 @@
-// Which exceptions leave a state that no run should go on from, so that none is saved after them, and which are a run's outcome.
+// Classifies exceptions: those after which the state must not be saved, and those that fit() returns as an outcome.
 #pragma once
 
 #include <exception>
@@ -10,7 +10,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The state behind it is not what training made of it, is not finite, or cannot be written.
+/// True if the state after this exception must not be saved: it is corrupt, not finite, or cannot be written.
 inline bool invalidates_run(std::exception const& thrown) {
   return dynamic_cast<interference_error const*>(&thrown) != nullptr || dynamic_cast<file_error const*>(&thrown) != nullptr ||
          dynamic_cast<nonfinite_error const*>(&thrown) != nullptr || dynamic_cast<diverged_error const*>(&thrown) != nullptr ||
@@ -18,12 +18,12 @@ inline bool invalidates_run(std::exception const& thrown) {
          dynamic_cast<checkpoint_error const*>(&thrown) != nullptr;
 }
 
-/// What a run returns in the place of this exception: its policy tolerates no more skipped updates, which all ranks find together. Nothing
-/// where the exception is thrown.
+/// Returns the outcome of a run that exceeds its limit of skipped updates, which all ranks detect together. nullopt for other exceptions,
+/// which are thrown.
 inline std::optional<outcome> limit_reached(std::exception const& thrown, config const& recipe) {
   auto const* const by = dynamic_cast<skip_limit_error const*>(&thrown);
   if (by == nullptr || !by->limit()) return std::nullopt;
-  // The floor of a loss scale is reached under every policy.
+  // With nonfinite::raise, an overflow at the minimum loss scale is thrown, too.
   if (*by->limit() == reason::scale_overflow && recipe.nonfinite.kind == nonfinite::kind::raise) return std::nullopt;
   return result::gave_up{*by->limit(), by->what()};
 }

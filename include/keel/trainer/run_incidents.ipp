@@ -84,7 +84,7 @@ inline std::string name_of_incident(std::int64_t attempt) {
   return name;
 }
 
-/// A copy of one that a person made has another name.
+/// False for a copy that a person made, because it has a different name.
 inline bool is_name_of_incident(std::string const& name) {
   constexpr std::size_t prefix = std::string_view("attempt-").size();
   return name.size() > prefix && name.size() < prefix + 19 &&
@@ -93,7 +93,7 @@ inline bool is_name_of_incident(std::string const& name) {
          name == name_of_incident(std::stoll(name.substr(prefix)));
 }
 
-/// incident.json last: without it a folder is not an incident.
+/// Removes incident.json last: a folder without it is not an incident, so a partial removal is not mistaken for one.
 KEEL_BODY std::string remove_incident(file_system& files, std::filesystem::path const& folder, std::string const& name) {
   auto const is_own = [](std::string const& file) {
     return file == "manifest.json" || file == "records.jsonl" ||
@@ -102,7 +102,7 @@ KEEL_BODY std::string remove_incident(file_system& files, std::filesystem::path 
   return remove_directory_of(files, folder, name, is_own, "incident.json");
 }
 
-/// Returns why something stays that should go.
+/// Returns why an old incident could not be removed completely; empty: all were.
 KEEL_BODY std::string remove_old_incidents(file_system& files, std::filesystem::path const& folder, long long most) {
   std::vector<std::string> all;
   for (auto const& one : files.list(folder)) {
@@ -142,11 +142,11 @@ KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::p
                            files, beside / "records.jsonl",
                            detail::last_lines(files.read(run_directory / "metrics.jsonl", file_system::max_record_bytes), 200))
                            .bytes;
-    // Of an attempt that was made again after a resume the newer one stays.
+    // An attempt repeated after a resume replaces its older incident.
     written.removal_failure = detail::remove_incident(files, written.path, name);
     files.rename(beside, written.path);
   } catch (std::exception const&) {
-    // What threw goes on; half of an incident does not stay.
+    // Remove the partial incident, then rethrow.
     try {
       detail::remove_incident(files, beside, name);
     } catch (file_error const&) {
@@ -158,7 +158,7 @@ KEEL_BODY written_incident write_incident(file_system& files, std::filesystem::p
     std::string const stays = detail::remove_old_incidents(files, folder, most);
     if (written.removal_failure.empty()) written.removal_failure = stays;
   } catch (file_error const& thrown) {
-    // This one is there.
+    // Only the removal of old incidents failed; this one was written.
     written.removal_failure = thrown.what();
   }
   return written;

@@ -1,5 +1,4 @@
-// What a run writes down as it goes: a line of the record for every update or interval, an event for what is out of the ordinary, the
-// console's line, and what sinks get.
+// Writes the record of a run: a line of metrics.jsonl per update or interval, events, console output, and values for sinks.
 #pragma once
 
 #include <cstdint>
@@ -36,161 +35,162 @@ struct trainer_options;
 
 class run_log {
  public:
-  /// What the trainer knows of an update beside the event of its end.
+  /// Values of an update that event::update_end does not contain.
   struct figures {
     std::int64_t epoch;
     double learning_rate;  ///< of the next update
     std::int64_t skipped;
     double milliseconds;
     std::int64_t rollbacks;
-    double operations_per_token;  ///< 0: not known
-    double peak;                  ///< operations a second of the device; 0: not known
+    double operations_per_token;  ///< 0: unknown
+    double peak;                  ///< of the device, in operations per second; 0: unknown
     std::optional<gpu_state> gpu;
-    bool is_late;  ///< the update after it is open
+    bool is_late;  ///< the next update is already open
   };
 
-  /// All of them outlive the log; `directory` may be null.
+  /// All arguments must outlive the log; `directory` may be null.
   run_log(run_directory* directory, console& console, run_record& record, trainer_options const& options);
   run_log(run_log const&) = delete;
   run_log& operator=(run_log const&) = delete;
   ~run_log() { console_.log_to(nullptr); }
 
-  /// For the console alone.
+  /// Prints a message on the console only.
   void notice(std::string const& message) { console_.notice(message); }
 
-  /// A run that is not resumed begins: an empty record, and its recipe.
+  /// Begins the record of a run that is not resumed. Sets an earlier record in the directory aside, and logs the recipe.
   void begin(config const& recipe);
-  /// What the run is from here on, for load_config and for a reader.
+  /// Writes recipe.json, which load_config reads, and passes the recipe to the sinks.
   void write_recipe(config const& recipe);
-  /// The program's own loop was left by an exception; `message`: of the run's call that threw it, or empty.
+  /// Records that an exception left the program's own loop. `message`: that of the call of the run that threw it, or empty.
   void record_exception_exit(std::int64_t update, std::string const& message) noexcept;
-  /// The loop ends inside an update, of which `micro_batches` are left out.
+  /// Records that the loop ends inside an update, whose `micro_batches` micro-batches are left out.
   void partial_update(std::int64_t update, std::int64_t micro_batches);
-  /// The recipe has a seed, and the model was made before the generators had it.
+  /// Warns that the model was constructed before the recipe's seed was set.
   void not_seeded(std::int64_t update);
-  /// The recipe asks for a kernel that this LibTorch does not have.
+  /// Records that this LibTorch lacks the fused attention kernel that the recipe asks for.
   void no_fused_attention(std::int64_t update);
 
-  /// The line of an interval that the run ends in, or rolls back from.
+  /// Writes the line of an incomplete interval. Call at the end of the run and before a rollback.
   void write_rest();
 
-  /// Batches are made of token ids, so that a loss without a name is taken for a cross-entropy.
+  /// `do_count`: batches consist of token ids. Unnamed losses are then taken for cross-entropies, and sinks get their perplexity.
   void set_counts_tokens(bool do_count) { sinks_.show_perplexity(do_count); }
 
-  /// For the next line of the record.
+  /// Adds a value to the next line of the record.
   void log(reduced_value const& value) { own_.push_back(value); }
 
-  /// `warns`: a skipped update is printed on the console too.
+  /// Records the end of an update. `warns`: prints a skipped update on the console, too.
   void update(event::update_end const& event, figures const& known, bool warns);
-  /// One of several models of the run skipped an update.
+  /// Records that a part of a run of several models skipped an update.
   void part_skipped(std::int64_t update, std::string const& part, result::skipped const& why);
 
-  /// Of a micro-batch: the share of its ids that fill rows, and of its labels that count for nothing, where they are known; a
-  /// checksum of what was read of it, or 0.
+  /// Records facts about a micro-batch: the fraction of its ids that is padding and the fraction of its labels that is ignored, if known.
+  /// `checksum`: of the data that was read of it, or 0.
   void batch(bool begins_update, std::optional<double> const& padding, std::optional<double> const& ignored_labels,
              std::uint64_t checksum);
   void found(std::int64_t update, batch_finding const& finding);
 
-  /// Alarms that were raised since the last call.
+  /// Returns the alarms raised since the last call.
   std::vector<raised_alarm> take_alarms() { return std::exchange(raised_, {}); }
 
-  /// Once for each sentence: why promises of the run directory are weaker than usual.
+  /// Reports why guarantees of the run directory are weaker than usual, each reason once.
   void log_weaker_promises(std::int64_t update);
   void lock_retaken(std::int64_t update);
   void best_lost(std::int64_t update);
 
-  /// What became of a save.
+  /// Records the result of a save.
   void saved(save_report const& report);
   void cannot_look(std::int64_t update, std::string const& message);
-  /// A signal would end the run before its checkpoint is written (H04).
+  /// Warns that the grace period after a signal is too short for a checkpoint (H04). `grace`, `needed`: seconds.
   void grace_too_short(std::int64_t update, double grace, double needed);
-  /// The updates after `to` up to `from` are no longer part of the run, nor are lines of attempts after `kept`.
+  /// Records a rollback: updates after `event.to` up to `event.from`, and lines of attempts after `kept`, no longer belong to the run.
   void rolled_back(event::rolled_back const& event, char const* change, std::int64_t kept);
-  /// options.resume_at restarted the run; the updates after `to` are abandoned.
+  /// Records a restart by options.resume_at at update `to`, with learning rate `rate`. Updates after `to` are abandoned.
   void restarted(std::int64_t from, std::int64_t to, double rate, std::int64_t kept);
   void migrated(std::string const& name, std::string const& source);
-  /// Of several ranks: a run, or its part after a resume, begins.
+  /// Records the number of ranks. Call when a run of several ranks begins or resumes.
   void log_world_size(std::int64_t update, world_of_ranks const& world);
   void record_last_collectives(world_of_ranks const& world, std::string const& why);
-  /// The run goes on from a checkpoint of another number of ranks.
+  /// Records that the checkpoint was saved with a different number of ranks.
   void other_ranks(std::string const& source, std::int64_t before, std::int64_t now);
-  /// For the next line of the record, what the ranks took; and which rank the others wait for, where they have for long.
+  /// Adds the times of the ranks to the next line of the record. Warns if the other ranks have long waited for the same rank.
   void record_rank_timing(std::int64_t update, rank_timing const& times);
-  /// The epoch ends for all ranks, because one has no more data.
+  /// Warns that the epoch ends on all ranks because `rank` has no more data.
   void data_ended(std::int64_t update, int rank);
-  /// The run goes on from a checkpoint of this directory, or begins with one of another run; `message` say in place of what.
-  /// `state`: checksums of what was loaded.
+  /// Records a resume from a checkpoint of this directory. `state`: checksums of the loaded state.
   void resumed(std::int64_t update, nlohmann::ordered_json const& state);
+  /// Records that the run begins with a checkpoint of another run. `message`: appended to the console line; `state`: as above.
   void begins_with(std::filesystem::path const& checkpoint, std::int64_t update, std::string const& message,
                    nlohmann::ordered_json const& state);
   void stopped_early(std::int64_t update, std::string const& message);
 
-  /// The run ends as `message` say; `why_finished`, if it is.
+  /// Records the end of a run. `message`: description of the result; `why_finished`: written only for a finished run.
   void ended(outcome const& result, std::int64_t update, std::string const& message, std::string const& why_finished);
 
-  /// The first update of a run, or after a resume, is next: what keel/trainer/describe_run.hpp says of it.
+  /// Writes the event `begins`. Call before the first update, or the first after a resume. `description`: from describe_run.hpp.
   void begins(std::int64_t update, nlohmann::ordered_json const& description);
-  /// What a guess knows of the labels of the first batches.
+  /// Writes the event `labels`: statistics of the labels in the first batches.
   void labels(std::int64_t update, label_guess const& guess);
 
-  /// The run ends with an exception, which goes on. `memory`: where it ran out, or null.
+  /// Records that an exception with this `message` ends the run. `memory`: description of the memory shortage, or null.
   void failed(std::int64_t update, std::string const& message, nlohmann::ordered_json const& memory);
 
-  /// A value without a name is a loss. `milliseconds` that an evaluation of the recipe took, which has a line and is watched by alarms.
+  /// Records an evaluation; an unnamed value is a loss. `milliseconds`: its duration, for an evaluation of the recipe only. Such an evaluation
+  /// also gets a line in metrics.jsonl, and alarms watch it.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result,
                  std::optional<double> milliseconds);
 
-  /// For each checkpoint that is damaged and skipped.
+  /// Records that a damaged checkpoint was skipped.
   void damaged(std::int64_t update, std::string const& message);
 
-  /// `part`: of a run of several models; else empty, as below.
+  /// `part`: its name in a run of several models; else empty. The same holds for the functions below.
   void rung_released(event::rung_released const& event, std::string const& part = {});
 
-  /// What an update took of memory; says once where that grows.
+  /// Records the memory usage of an update. Warns once if it grows.
   void memory(std::int64_t update, memory::usage const& of);
   memory::timeline const& timeline() const { return timeline_; }
   memory::timeline& timeline() { return timeline_; }
 
   void out_of_memory(event::out_of_memory const& event, std::string const& part);
 
-  /// An update that is not finite was looked into; `path`: where its files are, or empty.
+  /// Records the trace of a non-finite update. `path`: the folder of its files, or empty; `bytes`: their size.
   void incident(std::int64_t update, nlohmann::ordered_json const& description, std::string const& path, std::uint64_t bytes);
 
-  /// What an update found in the layers.
+  /// Writes the layer metrics of an update.
   void layers(layer_record const& record);
 
   void profiled(std::int64_t update, std::filesystem::path const& path, std::string const& why);
-  /// The last slowdown in words, once.
+  /// Returns the description of the last slowdown, and clears it.
   std::string take_slowdown() { return std::exchange(slowdown_, {}); }
 
-  /// The program changed numbers, of a part where the run has some.
+  /// Records that the program changed numbers of the recipe, or of the recipe of `part`.
   void numbers_changed(std::int64_t update, config const& before, config const& now, std::string const& part = {});
-  /// Updates take longer than they did.
+  /// Warns that updates have become slower.
   void slower(std::int64_t update, slowdown const& found);
 
  private:
-  /// A line of the record, and for the sinks.
+  /// Writes a line to the record and to the sinks.
   void write(update_metrics const& line);
-  /// Once for every time that a disk does not take the record.
+  /// Warns once each time that writing metrics.jsonl begins to fail.
   void warn_about_pending_lines();
-  /// The sinks go on behind the last line that stays.
+  /// Restarts the sinks after the last line that is kept.
   void restart_sinks_after(std::int64_t update);
-  /// With what to do about it, for a person and for the record.
+  /// Prints and records an alarm with its causes and fixes.
   void raise(raised_alarm const& alarm);
-  /// The file `incident-ALARM-UPDATE.json`: what the event has, and the values that raised the alarm.
+  /// Writes `incident-ALARM-UPDATE.json`: the fields of the event, and the metric windows that raised the alarm.
   void write_incident(raised_alarm const& alarm, nlohmann::ordered_json details);
-  /// Once for each sink and what is wrong with it.
+  /// Warns about failures of sinks, each kind once per sink.
   void report_sink_failures(std::int64_t update);
 
   run_directory* directory_;
   console& console_;
   run_record& record_;
   run_sinks sinks_;
-  std::int64_t every_;  ///< updates of a line
+  std::int64_t every_;  ///< updates per line
   std::vector<reduced_value> own_;
   std::vector<raised_alarm> raised_;
   detail::straggler_watch stragglers_;
-  /// Means over the micro-batches of an update: the open one, and the one before, whose end may be late.
+  /// Mean over the micro-batches of the open update. Also keeps that of the previous update, whose end may be reported late.
   struct share {
     double sum = 0.0;
     std::int64_t count = 0;
@@ -207,15 +207,15 @@ class run_log {
   };
   share padding_;
   share ignored_labels_;
-  std::uint64_t batch_ = 0;  ///< of the open update
+  std::uint64_t batch_ = 0;  ///< checksum of the open update's batches
   std::uint64_t batch_before_ = 0;
   memory::timeline timeline_;
   slowdown_watch slowdowns_;
   std::string slowdown_;
   std::optional<sink_thread> console_log_;
-  bool warned_ = false;  ///< that memory grows
+  bool warned_ = false;  ///< of growing memory
   bool has_pending_lines_ = false;
-  std::set<std::string> warnings_;  ///< that were said
+  std::set<std::string> warnings_;  ///< already reported
 };
 
 }  // namespace keel::inline KEEL_MODE

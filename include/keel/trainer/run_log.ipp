@@ -32,7 +32,7 @@ namespace keel::inline KEEL_MODE {
 
 KEEL_BODY run_log::run_log(run_directory* directory, console& console, run_record& record, trainer_options const& options)
     : directory_(directory), console_(console), record_(record), every_(options.record_every) {
-  // Their threads write to the system's files, and not to those that a test counts.
+  // The threads of these sinks write real files, so they are omitted when a test replaces the file system.
   bool const are_real = directory_ != nullptr && &directory_->files() == &real_files();
   if (are_real) {
     console_log_.emplace("console.log", std::make_shared<console_log>(directory_->root() / "console.log"));
@@ -48,7 +48,7 @@ KEEL_BODY run_log::run_log(run_directory* directory, console& console, run_recor
 }
 
 KEEL_BODY void run_log::begin(config const& recipe) {
-  // An evaluation before the run is of this one.
+  // Values of an evaluation before the run belong to this run, so sinks that have them are not restarted.
   if (!sinks_.has_posted()) sinks_.restarted_after(-1);
   if (!directory_) return;
   record_.lines = 0;
@@ -70,7 +70,7 @@ KEEL_BODY void run_log::write_recipe(config const& recipe) {
   try {
     directory_->write("recipe.json", to_json(recipe).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } catch (file_error const& thrown) {
-    // A run that can do without, such as one with nothing left to do on a full disk.
+    // The file is not essential: a run with nothing left to do must not fail on a full disk.
     directory_->warn(std::string("recipe.json does not say which recipe this run has: ") + thrown.what());
   }
 }
@@ -174,7 +174,7 @@ KEEL_BODY void run_log::saved(save_report const& report) {
     directory_->event("checkpoint_failed", report.update, {{"message", report.failure}});
     console_.notice("no checkpoint at update " + std::to_string(report.update) + ": " + report.failure);
   } else {
-    // So that a run that is killed and resumed from it seldom has a gap there.
+    // Flush, so that sinks rarely have a gap after a run is killed and resumed from this checkpoint.
     sinks_.flush();
     directory_->event("checkpoint", report.update,
                       {{"bytes", report.saved.bytes},
@@ -334,7 +334,7 @@ KEEL_BODY void run_log::failed(std::int64_t update, std::string const& message, 
     if (!memory.is_null()) details["memory"] = memory;
     if (directory_) directory_->event("failed", update, details);
   } catch (file_error const&) {
-    // A full disk is often what failed; the first exception says so better.
+    // A full disk is often the cause of the first exception, which describes it better.
   }
   sinks_.drain();
   if (console_log_) console_log_->drain();
@@ -344,7 +344,7 @@ KEEL_BODY void run_log::record_exception_exit(std::int64_t update, std::string c
   try {
     failed(update, message.empty() ? "an exception of the program" : message, {});
   } catch (std::exception const&) {
-    // What ends the run is on its way.
+    // The exception that ends the run is already in flight.
   }
 }
 
@@ -360,7 +360,7 @@ KEEL_BODY void run_log::evaluated(std::int64_t update, std::string const& evalua
     message += (&name == &result.values.front().first ? ": " : ", ") + shown + detail::formatted(" %.4f", value);
   }
   if (directory_) directory_->event("evaluated", update, details);
-  // One of the program's may come before the run, or where a run that was resumed does not come again.
+  // Evaluations by the program get no line: one may come before the run, or at a point that a resumed run does not reach again.
   if (directory_ && milliseconds) {
     nlohmann::ordered_json line;
     line["evaluated"] = evaluation;
@@ -528,7 +528,7 @@ KEEL_BODY void run_log::write_incident(raised_alarm const& alarm, nlohmann::orde
   try {
     directory_->write(name.c_str(), details.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
   } catch (file_error const& thrown) {
-    // The event says the same without the values.
+    // The event `alarm` has the same fields without the values.
     console_.notice(std::string("warning: the incident could not be written: ") + thrown.what());
   }
 }
@@ -572,7 +572,7 @@ KEEL_BODY void run_log::write_rest() {
 
 KEEL_BODY void run_log::restart_sinks_after(std::int64_t update) {
   sinks_.restarted_after(record_.interval.is_open() ? record_.interval.begins_after_update() : update);
-  // Its lines are never cut; a reader drops what it has of later updates.
+  // layers.jsonl is never truncated: readers discard the lines of later updates before this mark.
   if (directory_ && directory_->layers().size() > 0) directory_->layers().add({{"restarted_after", update}});
 }
 

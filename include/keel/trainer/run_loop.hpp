@@ -41,7 +41,7 @@ struct run_alarms {
   bool write_incidents = false;
 };
 
-/// The objects that a loop uses. They outlive it.
+/// The objects that a loop uses. They must outlive it.
 struct loop_parts {
   config const& recipe;
   trained_models& models;
@@ -78,7 +78,7 @@ class run_loop {
   memory::timeline const& memory_timeline() const { return log_.timeline(); }
 
  protected:
-  /// Collective. Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory; on all ranks.
+  /// Collective. Throws on all ranks: error (E12) for invalid options, file_error (E01, E02) for the directory.
   run_loop(loop_parts const& of, run_alarms const& alarms);
   ~run_loop();
 
@@ -109,14 +109,15 @@ class run_loop {
   void close_epoch();
   /// `late`: the next update is already open; `warns`: a skipped update is reported on the console.
   void record_update(event::update_end const& event, bool late, bool warns);
-  /// `part`: the name of the model, where there are several.
+  /// `part`: name of the model in a run of several.
   void record_out_of_memory(event::out_of_memory const& event, std::string const& part = {});
   void record_incident(event::incident const& event, run_part const& part, data_cursor const& began_at);
   /// `saves_end`: the run ends at a boundary, so its end can be saved.
   outcome end_run(outcome const& ended, bool by_program, bool saves_end = true);
   /// Clears the requests that ended this loop, so that they do not end the next one.
   virtual void clear_stop_requests();
-  /// Call from the handler of the exception that ends the run: saves and records what still can be. `all_know`: the peers need no notice.
+  /// Saves and records the end of the run as far as possible. Call from the handler of the exception that ends it. `all_know`: all ranks throw
+  /// it, so the peers are not aborted.
   void fail(std::exception const& thrown, bool all_know = false);
 
   loop_parts of_;
@@ -124,7 +125,7 @@ class run_loop {
   console console_;
   opened_directory directory_;
   run_progress progress_;
-  save_listener save_signal_;  ///< outlives a pending save
+  save_listener save_signal_;  ///< declared before checkpoints_, to outlive a pending save
   run_log log_;
   evaluator evaluator_;
   checkpoint_manager checkpoints_;
@@ -145,7 +146,7 @@ class run_loop {
   void evaluate_recipe();
   void act_on_alarms();
 
-  int unwinding_ = std::uncaught_exceptions();  ///< when it was built
+  int unwinding_ = std::uncaught_exceptions();  ///< exceptions in flight at construction
   bool console_begun_ = false;
   bool in_dry_run_ = false;  ///< a dry run or a replay, which leaves no trace
   bool const was_seeded_;

@@ -55,7 +55,7 @@ KEEL_BODY bool run_loop::begin_run() {
   auto const& world = of_.ranks.world();
   // A second loop continues the run; only the first one of a run that was not resumed seeds and begins the record.
   if (!resumed && progress_.record.attempts == 0) {
-    // The generator of the models' device, which a run without models does not know; to a recipe without a seed it is nothing.
+    // Seed the generator of the models' device. A run without models has no device: require one only if the recipe has a seed.
     bool const needs_device = is_seeded(recipe().determinism) || !models().all().empty();
     seed_generators(recipe().determinism, needs_device ? models().parameters().device : at::kCPU, world.rank());
     log_.begin(recipe());

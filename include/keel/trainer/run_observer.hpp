@@ -1,4 +1,4 @@
-// What a run looks at beside its updates: each batch before it trains, the cost of a token, incidents, and the profiles of updates.
+// Observes a run: checks batches, measures utilisation, writes incidents and records profiles.
 #pragma once
 
 #include <c10/util/FunctionRef.h>
@@ -33,46 +33,46 @@ namespace keel::detail::inline KEEL_MODE {
 
 class run_observer {
  public:
-  /// All of them outlive this; `directory` may be null. `alarms_write_incidents`: of the recipe. Throws error (E12) for a recipe with profiles or
-  /// incidents and no place for them.
+  /// All arguments must outlive this; `directory` may be null. `alarms_write_incidents`: an alarm of the recipe writes incidents. Throws error
+  /// (E12) if the recipe writes profiles or incidents and there is no run directory.
   run_observer(config const& recipe, trained_models& models, phase_clock& phases, run_log& log, trainer_options const& options,
                run_directory* directory, bool alarms_write_incidents);
   run_observer(run_observer const&) = delete;
   run_observer& operator=(run_observer const&) = delete;
   ~run_observer();
 
-  /// The run begins, or has one more model.
+  /// Call when the run begins, and after a model was added: selects the device to observe.
   void begin();
-  /// Describes a run of one model in its record: the first update, or the first after a resume, is next.
+  /// Writes the event `begins` of a run of one model. Call before the first update, or the first after a resume.
   void describe_begin(bool resumed);
-  /// The run ends with this exception, and the update that is open goes: where memory ran out is still to be seen.
+  /// Captures where memory ran out, if `thrown` reports that. Call before the open update is dropped.
   void failing(std::exception const& thrown, bool evaluates);
-  /// Null where it was not memory.
+  /// Description of the memory shortage that ended the run; null if memory was not the cause.
   nlohmann::ordered_json const& failure() const { return *failure_; }
 
   // Batches.
 
-  /// Says what is odd about a batch. Throws data_error (E06) where it cannot train.
+  /// Checks a batch and reports findings. Throws data_error (E06) if it cannot be trained on.
   void look_at(c10::function_ref<batch_contents()> contents, data_cursor const& at);
-  /// So many of its rows are left out.
+  /// Reports that `count` of the batch's `rows` rows are left out.
   void dropped(std::int64_t count, std::int64_t rows);
   void end_epoch();
-  /// A resume or a rollback moved the data.
+  /// Call after a resume or a rollback has moved the data position.
   void on_data_rewound() { batches_.on_data_rewound(); }
 
   // Utilisation.
 
-  /// Measures what the device can do where nothing says it. Returns its argument.
+  /// Sets the operations per token, and measures the device's peak unless the options give it. Returns its argument.
   double use_operations(double per_token);
-  /// 0: not known.
+  /// 0: unknown.
   double operations_per_token() const { return operations_per_token_; }
-  /// Operations a second; 0: not known.
+  /// Peak of the device, in operations per second; 0: unknown.
   double peak() const { return peak_; }
 
-  /// What update number `next` looks at of layers. Nothing where the figures would have no place: `has_place`, apart from sinks.
+  /// The layer metrics that update number `next` records. `has_place`: something other than a sink receives them. None without receivers.
   layer_detail layers_due(bool has_place, std::int64_t next) const;
 
-  /// An update that is not finite was looked into: says so, and keeps what shows it again where the recipe asks for that.
+  /// Records the trace of a non-finite update. If the recipe keeps incidents, also writes the files from which it can be replayed.
   void incident(event::incident const& event, run_part const& part, checkpoint_manager& checkpoints,
                 data_cursor const& began_at, std::int64_t attempts);
 
@@ -81,7 +81,7 @@ class run_observer {
   // Profiles.
 
   void before_update(std::int64_t attempt);
-  /// Something that a profile would explain.
+  /// Requests a profile of the next updates. `why`: the symptom that it may explain.
   void symptom(std::string const& why) { profiles_.symptom(why); }
   void end();
 
@@ -101,9 +101,9 @@ class run_observer {
   double peak_ = 0.0;
   std::unique_ptr<nlohmann::ordered_json> failure_;
   c10::Device device_{c10::kCPU};
-  std::optional<gpu_monitor> gpu_;                ///< once the run has begun
-  std::optional<std::int64_t> kept_attempt_;      ///< of the last incident whose files were written
-  std::optional<std::int64_t> profiled_attempt_;  ///< the last that profiles were asked about
+  std::optional<gpu_monitor> gpu_;                ///< set when the run has begun
+  std::optional<std::int64_t> kept_attempt_;      ///< attempt of the last incident whose files were written
+  std::optional<std::int64_t> profiled_attempt_;  ///< last attempt passed to before_update()
   run_profiles profiles_;
 };
 

@@ -85,7 +85,7 @@ KEEL_BODY void run_observer::look_at(c10::function_ref<batch_contents()> content
     } catch (data_error const&) {
       throw;
     } catch (std::exception const& thrown) {
-      // A tensor that LibTorch cannot look at, or no memory for it: the run goes on without a guard.
+      // LibTorch cannot read a tensor, or there is not enough memory: the run continues without the batch guard.
       looks_ = false;
       log_.notice("warning: batches are not looked at any more: " + first_line(thrown));
     }
@@ -134,14 +134,14 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
   description["epoch"] = began_at.epoch;
   description["position"] = began_at.position;
   written_incident written;
-  // An iteration of several models is one attempt; what is kept of it is its first incident.
+  // An iteration of several models is one attempt; only its first incident is kept.
   bool const is_kept = part.has_name() && kept_attempt_ == attempts;
   if (recipe_.incident.kind == keel::incident::kind::keep && !is_kept) {
     auto const& began_with = event.began_with.micro_batches;
     try {
       random_snapshot const now = random_snapshot::take(part.step().parameters().device);
       snapshot content = checkpoints.before_update(began_with.empty() ? now : began_with.front().random, began_at);
-      // A shard of the moments is of no use to a replay, which makes no update.
+      // Omit sharded moments: a replay makes no update and does not need them.
       for (trained_optimizer const& one : models_.trained()) {
         if (one.shards == nullptr) continue;
         std::erase_if(content.optimizer, [&](auto const& entry) { return entry.first.starts_with(one.prefix()); });
@@ -154,7 +154,7 @@ KEEL_BODY void run_observer::incident(event::incident const& event, run_part con
       if (!written.removal_failure.empty())
         log_.notice("warning: an older incident was not removed: " + written.removal_failure);
     } catch (std::exception const& thrown) {
-      // What the run does with the update does not depend on it.
+      // Only the files are lost: the run handles the update as it would without them.
       log_.notice("warning: an incident was not kept: " + first_line(thrown));
     }
   }
@@ -174,7 +174,7 @@ KEEL_BODY void run_observer::end() {
     profiles_.end(phases_);
     report_written_profiles();
   } catch (std::exception const& thrown) {
-    // The run's end is what counts.
+    // A lost profile must not fail the end of the run.
     log_.notice("warning: a profile was lost: " + first_line(thrown));
   }
 }

@@ -25,14 +25,14 @@ struct part_stats {
   std::int64_t rows = 0;
   std::int64_t tokens = 0;
   double loss = 0.0;                                   ///< summed over the applied updates
-  double gradient_norm = 0.0;                          ///< likewise summed
+  double gradient_norm = 0.0;                          ///< summed over the applied updates
   std::vector<std::pair<std::string, double>> losses;  ///< named losses of the last update that had any
   std::optional<result::skipped> why;                  ///< the last skipped update
 };
 
 class run_part {
  public:
-  /// The only model of its run, which has no name. The step outlives this.
+  /// The only model of its run, which has no name. `step` must outlive this.
   explicit run_part(step_engine& step) : step_(&step) {}
   run_part(run_part const&) = delete;
   run_part& operator=(run_part const&) = delete;
@@ -41,7 +41,7 @@ class run_part {
   std::string const& name() const { return name_; }
   bool has_name() const { return !name_.empty(); }
   step_engine& step() const { return *step_; }
-  /// With their names in the checkpoints of the run.
+  /// The parameters, named as in checkpoints of the run.
   parameter_list const& parameters() const { return has_name() ? parameters_ : step_->parameters(); }
 
   part_stats take_stats() { return std::exchange(stats_, {}); }
@@ -51,7 +51,7 @@ class run_part {
     step_->unfreeze(which, rate);
     name_parameters();
   }
-  /// False if no group was unfrozen.
+  /// Removes the last unfrozen parameter group; false if there is none.
   bool refreeze_last_group() {
     bool const was_unfrozen = step_->refreeze_last_group();
     name_parameters();
@@ -60,7 +60,7 @@ class run_part {
 
  protected:
   explicit run_part(std::string name) : name_(std::move(name)) {}
-  /// `model_name`: the name of its model in checkpoints. The step outlives this.
+  /// `model_name`: name of the model in checkpoints. `step` must outlive this.
   void use(step_engine& step, std::string model_name) {
     step_ = &step;
     model_name_ = std::move(model_name);

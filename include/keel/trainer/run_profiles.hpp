@@ -1,4 +1,4 @@
-// The profiles of a run: which updates are recorded, and the files that come of it, which a thread writes.
+// Profiles of a run: selects the updates to record, and writes the files on a separate thread.
 #pragma once
 
 #include <c10/core/Device.h>
@@ -19,22 +19,23 @@ namespace keel::inline KEEL_MODE {
 
 class run_profiles final : private phase_listener {
  public:
-  /// Of a run whose recipe has no profile it does nothing. `directory`: `profiles` of the run directory.
+  /// Does nothing if the recipe has no profile. `directory`: the folder `profiles` of the run directory. Throws error (E12) if it is empty
+  /// although the recipe records profiles.
   run_profiles(profile::settings const& settings, std::filesystem::path directory);
   run_profiles(run_profiles const&) = delete;
   run_profiles& operator=(run_profiles const&) = delete;
 
-  /// Before the first update: where the run trains.
+  /// Sets the device of the run. Call before the first update.
   void use(c10::Device device) { device_ = device; }
-  /// Something that a profile of the next updates would explain.
+  /// Requests a profile of the next updates. `why`: the symptom that it may explain.
   void symptom(std::string const& why) {
     if (settings_.kind != profile::kind::off && symptom_.empty()) symptom_ = why;
   }
 
-  /// An update is about to begin: `update` were applied, `attempt` ended.
+  /// Call before each update; begins, continues or ends a profile. `update`: applied updates; `attempt`: completed attempts.
   void before_update(std::int64_t update, std::int64_t attempt, phase_clock& phases) {
     if (settings_.kind == profile::kind::off) return;
-    // Where a profile begins and ends it takes milliseconds, more than a small update.
+    // Beginning or ending a profile takes milliseconds, longer than a small update: leave that out of the measured time.
     phase_clock::left_out const cost(phases);
     if (is_recording()) {
       if (should_continue()) return;
@@ -43,7 +44,7 @@ class run_profiles final : private phase_listener {
     }
     if (begin(update, attempt)) phases.listen(this);
   }
-  /// The run ends, or is about to end by an exception; what is recorded is written.
+  /// Writes the open profile and waits for the writer. Call when the run ends, also before it ends by an exception.
   void end(phase_clock& phases) {
     phases.listen(nullptr);
     if (is_recording()) {
@@ -58,9 +59,9 @@ class run_profiles final : private phase_listener {
     std::int64_t first_update;
     std::string why;
   };
-  /// Once for each profile whose files are there.
+  /// Returns the next profile whose files are complete, each once; nullopt if there is none.
   std::optional<written> take_written();
-  /// Why one could not be written; empty: nothing new.
+  /// Returns why a profile could not be recorded or written, each reason once; empty: nothing new.
   std::string take_trouble() {
     if (!trouble_.empty()) return std::exchange(trouble_, {});
     return writer_ ? writer_->take_trouble() : std::string();
@@ -68,10 +69,10 @@ class run_profiles final : private phase_listener {
 
  private:
   static constexpr std::size_t max_profiles = 16;
-  static constexpr std::int64_t between_symptoms = 100;  ///< updates
+  static constexpr std::int64_t between_symptoms = 100;  ///< in updates
 
   struct open_profile;
-  /// What the writer has ended.
+  /// Profiles that the writer thread has completed.
   struct written_profiles {
     std::mutex mutex;
     std::deque<written> all;
@@ -79,7 +80,7 @@ class run_profiles final : private phase_listener {
 
   bool is_recording() const { return open_ != nullptr; }
   bool begin(std::int64_t update, std::int64_t attempt);
-  /// Another update belongs to the profile.
+  /// Counts an update of the open profile; false if it was the last one.
   bool should_continue();
   void finish();
   void record_memory();
@@ -90,14 +91,15 @@ class run_profiles final : private phase_listener {
   profile::settings settings_;
   std::filesystem::path directory_;
   c10::Device device_{c10::kCPU};
-  std::string symptom_;                            ///< that has no profile yet
-  std::int64_t last_symptom_ = -between_symptoms;  ///< attempts
-  std::int64_t ended_ = 0;                         ///< updates of the open profile, those that are thrown away included
+  std::string symptom_;                            ///< not profiled yet; empty: none
+  std::int64_t last_symptom_ = -between_symptoms;  ///< in attempts
+  std::int64_t ended_ = 0;                         ///< updates of the open profile, including warm-up
   std::int64_t first_update_ = 0;
   std::string why_;
   std::string trouble_;
-  std::shared_ptr<open_profile> open_;                                                ///< null: none is
-  std::shared_ptr<written_profiles> written_ = std::make_shared<written_profiles>();  ///< a writer that hangs keeps it
+  std::shared_ptr<open_profile> open_;  ///< null: no profile is open
+  /// Shared with the writer thread, which outlives this if it hangs.
+  std::shared_ptr<written_profiles> written_ = std::make_shared<written_profiles>();
   std::optional<sink_thread> writer_;
 };
 

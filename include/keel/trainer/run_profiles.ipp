@@ -24,14 +24,14 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The thread that writes profiles has no values to write.
+/// A sink that ignores values: the thread that writes profiles only runs jobs.
 struct no_sink : metric_sink {
   void scalars(std::int64_t, std::span<named_value const>) override {}
 };
 
 inline std::string name_of_profile(long long first_update) { return formatted("update-%09lld", first_update); }
 
-/// Makes the folder and removes the oldest ones of this kind, without what a person put there.
+/// Creates `folder` and removes the oldest profiles, so that `most` remain. Files that a person added are kept.
 KEEL_BODY void make_room(file_system& files, std::filesystem::path const& folder, std::size_t most) {
   files.make_directories(folder);
   auto const parent = folder.parent_path();
@@ -71,7 +71,7 @@ KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
   bool const is_due = settings_.kind == profile::kind::every && attempt % settings_.period == 0;
   bool const has_symptom = !symptom_.empty() && attempt - last_symptom_ >= between_symptoms;
   if (!is_due && !has_symptom) {
-    // Of one that follows another too soon the next profile will tell as much.
+    // Drop a symptom that follows the last one too soon: the next profile will show the same.
     symptom_.clear();
     return false;
   }
@@ -83,7 +83,7 @@ KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
   try {
     open_ = std::make_shared<open_profile>();
   } catch (error const& thrown) {
-    // Others of this process take all places.
+    // Other profilers of this process use all slots.
     trouble_ = std::string("no profile: ") + thrown.what();
     return false;
   }
@@ -92,12 +92,12 @@ KEEL_BODY bool run_profiles::begin(std::int64_t update, std::int64_t attempt) {
 }
 
 KEEL_BODY void run_profiles::record_memory() {
-  // Where the process counts it.
+  // Allocations are recorded on the CPU only, and only if the process counts them.
   if (!device_.is_cpu() || !memory::statistics_of(device_)) return;
   try {
     open_->allocations.emplace();
   } catch (std::logic_error const&) {
-    // The program records it.
+    // The program itself records allocations.
   }
 }
 

@@ -1,4 +1,4 @@
-// The sinks of a run: TensorBoard's and the program's. Each has a thread, so that none keeps training or another sink waiting.
+// The sinks of a run: TensorBoard and those of the program. Each has its own thread, so that none delays training or another sink.
 #pragma once
 
 #include <cstdint>
@@ -21,25 +21,25 @@ class run_sinks {
   void add(std::string name, std::shared_ptr<metric_sink> sink) { threads_.emplace_back(std::move(name), std::move(sink)); }
 
   void update(update_metrics const& m);
-  /// A value without a name is a loss.
+  /// Posts the values of an evaluation. An unnamed value is a loss.
   void evaluated(std::int64_t update, std::string const& evaluation, evaluation_result const& result);
-  /// Beside a loss without a name, exp of it stands as perplexity, which it is for a mean cross-entropy in nats.
+  /// Adds a perplexity, exp(loss), to each unnamed evaluation loss. Correct only for a mean cross-entropy in nats.
   void show_perplexity(bool is_shown) { shows_perplexity_ = is_shown; }
   void layers(layer_record const& record);
   void text(std::int64_t update, std::string const& name, std::string const& words);
-  /// The run goes on from here, after a rollback or a resume.
+  /// The run continues after update `update`, following a rollback or a resume.
   void restarted_after(std::int64_t update);
 
-  /// Lets the sinks make durable what they have; waits for none.
+  /// Asks the sinks to flush their values. Does not wait.
   void flush();
 
-  /// What must be known of a sink since the last call.
+  /// Returns messages about failures of sinks since the last call.
   std::vector<std::string> take_troubles();
 
-  /// Whether a sink was given anything.
+  /// True if anything was posted.
   bool has_posted() const { return has_posted_; }
 
-  /// Waits until the sinks have everything, at most ten seconds each.
+  /// Waits until the sinks have processed everything, at most ten seconds per sink.
   void drain();
 
  private:

@@ -17,14 +17,14 @@ KEEL_BODY void run_sinks::post(sink_thread::job const& one, bool may_drop) {
 
 KEEL_BODY void run_sinks::scalars(std::int64_t update, std::vector<named_value> values) {
   if (threads_.empty()) return;
-  // One list for all of them.
+  // All sinks share one list.
   auto const all = std::make_shared<std::vector<named_value> const>(std::move(values));
   post([update, all](metric_sink& sink) { sink.scalars(update, *all); });
 }
 
 KEEL_BODY void run_sinks::update(update_metrics const& m) {
   if (threads_.empty()) return;
-  // The names are put together on the sink's thread, and not between two updates.
+  // Names are formatted on the sink's thread, so that training does not wait for it.
   auto const line = std::make_shared<update_metrics const>(m);
   post([line](metric_sink& sink) { sink.scalars(line->update, named_values(*line)); });
 }

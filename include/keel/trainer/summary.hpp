@@ -1,4 +1,4 @@
-// The words in which a run ends.
+// Text about the end of a run, for the console and the record.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,23 @@
 
 namespace keel::inline KEEL_MODE {
 
+/// Describes the outcome, such as "finished" or "stopped by signal 15".
 std::string ending(outcome const& result);
 
-/// Why a run that is finished is; `by_program`: its own loop ended.
+/// Returns why the run finished. `by_program`: the program's own loop ended.
 std::string why_finished(bool length_is_reached, early_stop const& evaluations, bool by_program);
 
-/// Its name in events.jsonl.
+/// Returns the outcome's event name in events.jsonl.
 inline char const* ending_event_name(outcome const& result) {
   if (result.is<result::finished>()) return "finished";
   return result.is<result::stopped>() ? "stopped" : "gave_up";
 }
 
-/// What a run does for memory, in words; empty where it does nothing.
+/// Lists the measures in effect to save memory; empty if there are none.
 std::string describe(memory_settings const& relief);
 
+/// Returns the label and text of each row of the console's summary. `words`: from ending(); `clipped`: fraction of updates; `tokens_now`: tokens
+/// since this start.
 std::vector<std::pair<std::string, std::string>> summary_rows(std::string const& words, std::int64_t updates,
                                                               std::int64_t skipped, double clipped, run_record const& record,
                                                               std::int64_t tokens_now, double seconds,

@@ -28,15 +28,15 @@ namespace keel::detail::inline KEEL_MODE {
 
 class trained_models {
  public:
-  /// For the parts that add() adds.
+  /// Constructs an empty list; add() adds parts.
   trained_models() : joint_(std::make_shared<torch::nn::Module>("run")) {}
-  /// For one model. The step outlives this.
+  /// Constructs the list of one model. `step` must outlive this.
   explicit trained_models(step_engine& step) : only_(std::in_place, step) { all_.push_back(&*only_); }
   trained_models(trained_models const&) = delete;
   trained_models& operator=(trained_models const&) = delete;
 
-  /// `follows`: the part whose parameters this one may share because it trains after it; or null. Throws error (E11) for a name that is
-  /// invalid in checkpoints or taken, and for a parameter that another part trains; the message names both.
+  /// Adds a part. `follows`: the part whose parameters this one may share because it trains after it; or null. Throws error (E11) for an
+  /// invalid or duplicate name, and for a parameter that another part trains; the message names both.
   void add(run_part& one, run_part const* follows);
   /// Removes a part, whose model may be destroyed afterwards. If the run has made updates, the next access to its state throws error (E12).
   void remove(run_part& one);
@@ -46,14 +46,14 @@ class trained_models {
   void require_unowned(run_part const& wanted_by, std::vector<at::Tensor> const& which) const;
   std::vector<run_part*> const& all() const { return all_; }
   bool has_parts() const { return !only_; }
-  /// The name of its model in checkpoints: that of the part it follows, if any.
+  /// Returns the model's name in checkpoints: that of the part that `one` follows, if any.
   static std::string const& model_name(run_part const& one, run_part const* follows) {
     return follows == nullptr ? one.name() : follows->name();
   }
 
   /// The model, or one module with the models of all parts as children.
   torch::nn::Module& model() { return only_ ? only_->step().model() : *joint_; }
-  // With several models: those of the first one. They throw error (E12) for a run without parts.
+  // With several models, these return the values of the first one. They throw error (E12) for a run without parts.
   torch::optim::Optimizer& optimizer() { return first().step().optimizer(); }
   parameter_list const& parameters() const { return first().parameters(); }
   run_facts const& facts() const { return first().step().facts(); }
@@ -63,7 +63,7 @@ class trained_models {
   /// Measures in effect to save memory.
   memory_settings const& relief() const { return first().step().relief(); }
 
-  // For one model; with several they return null, 1 and 0.
+  // For one model only; with several models they return null, 1 and 0.
   moving_average* average() { return only_ ? only_->step().average_or_null() : nullptr; }
   /// Number of pieces that a micro-batch is split into.
   std::int64_t pieces() const { return only_ ? only_->step().pieces() : 1; }
@@ -71,7 +71,7 @@ class trained_models {
 
   /// The device of the parameters; the CPU for a run without parts.
   at::Device device() const { return all_.empty() ? at::Device(at::kCPU) : parameters().tensors.front().device(); }
-  /// Applied updates of the run; with several models the number of boundaries at which a part had applied one.
+  /// Applied updates of the run. With several models: boundaries at which at least one part had applied an update.
   std::int64_t updates() const { return only_ ? only_->step().updates() : updates_; }
   /// With several models: counts a boundary.
   void count(bool applied) { updates_ += applied ? 1 : 0; }

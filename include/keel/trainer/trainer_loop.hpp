@@ -19,7 +19,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class trainer_loop final : public run_loop, private step_observer, private manual_backward_host {
  public:
-  /// All arguments outlive this. Collective over the step's world. Throws as run_loop.
+  /// Collective over the step's world. All arguments must outlive this. Throws as run_loop.
   trainer_loop(step_engine& step, trained_models& models, trainer_options& options, run_alarms const& alarms,
                environment const& machine);
   ~trainer_loop() override = default;
@@ -31,8 +31,8 @@ class trainer_loop final : public run_loop, private step_observer, private manua
     std::int64_t rows;
     std::int64_t tokens;
   };
-  /// Trains on one micro-batch in fit(). `size`: nullopt if it cannot be counted; `contents`: of the batch; `run` validates it and calls the
-  /// step.
+  /// Trains on one micro-batch in fit(). `size`: nullopt if it cannot be counted. `contents` returns the tensors of the batch. `run` validates
+  /// the batch and calls the step.
   step_outcome take(std::optional<batch_size> const& size, c10::function_ref<batch_contents()> contents,
                     c10::function_ref<step_outcome()> run);
   /// `run` validates a batch before training. If it throws, the open update is discarded on all ranks.
@@ -88,7 +88,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   step_outcome after_micro_batch(step_outcome taken);
   /// A device decides the update and its result is read one update later, unless a save, an evaluation or the end needs it now.
   step_outcome settle_if_needed(step_outcome const& taken);
-  /// With several ranks, what they agreed on.
+  /// True if the ranks agreed on a stop. Only meaningful with several ranks.
   bool is_stop_requested() const;
   std::optional<step_outcome> close_partial_update();
   /// Collective: discards partial accumulations of different length on all ranks, so that they evaluate, save and continue together.
@@ -101,7 +101,7 @@ class trainer_loop final : public run_loop, private step_observer, private manua
   update_cursor cursor_{progress_.cursor};
   bool is_end_logged_ = false;
   std::optional<result::gave_up> gave_up_;  ///< result of the last update in a program's own loop
-  mutable int signal_ = 0;                  ///< received by this rank of several
+  mutable int signal_ = 0;                  ///< last signal that this rank received; unused with one rank
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

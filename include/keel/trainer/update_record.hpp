@@ -1,4 +1,4 @@
-// Turns the end of an update into its line of the record, and lets the record remember it.
+// Converts the end of an update into its line of the record, and updates the record's statistics.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The figures that the event and the record know. Scores are against the history before this update; only an applied update
-/// enters it.
+/// Returns the metrics of an update as far as the event and the record provide them. Z-scores are relative to the history before this
+/// update. Only applied updates enter that history.
 inline update_metrics metrics_of(event::update_end const& event, run_record& record, std::int64_t epoch) {
   update_metrics m;
   m.update = event.update;

@@ -1,4 +1,4 @@
-// When an update began and how long it took, also where the host learns of its end one update later.
+// Measures the duration of updates, including those whose end the host observes one update later.
 #pragma once
 
 #include <algorithm>
@@ -20,14 +20,15 @@ class update_timer {
   };
 
   void begin_run() { began_ = ended_ = time_.now(); }
-  /// The longest update so far, in milliseconds, the first apart: it carries what is done once.
+  /// Duration of the longest update so far, in milliseconds. Excludes the first one, which includes one-time setup.
   double slowest() const { return slowest_; }
   void begin_update(std::int64_t epoch) {
     began_ = time_.now();
     epoch_before_ = epoch_;
     epoch_ = epoch;
   }
-  /// An update ended. `in_the_next`: the update after its own is open already, so that it is the time between two ends.
+  /// Returns the epoch and duration of the update that ended. `in_the_next`: the next update is already open; the duration is then the time
+  /// since the previous end.
   reading end_update(bool in_the_next) {
     auto const now = time_.now();
     std::chrono::duration<double, std::milli> const taken = now - (in_the_next ? ended_ : began_);

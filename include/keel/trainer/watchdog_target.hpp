@@ -1,4 +1,4 @@
-// What the watch of timeout/run_watchdog.hpp has to know of a run.
+// The interface of a run to the watchdog of timeout/run_watchdog.hpp.
 #pragma once
 
 #include <filesystem>
@@ -14,7 +14,8 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// All of them outlive the watch; `directory` may be null. Throws error (E12) for a heartbeat of ranks that have no place for it.
+/// Builds the watchdog's target. `options` must outlive the watchdog; `directory` may be null. Throws error (E12) if heartbeats are
+/// required and the world has no store for them.
 watchdog_target make_watchdog_target(timeout::settings const& limits, run_directory const* directory,
                                      trainer_options const& options, world_of_ranks const& world,
                                      std::function<std::optional<run_phase>()> const& phase);
