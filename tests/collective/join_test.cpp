@@ -544,7 +544,8 @@ TEST_CASE("keel::timeout::collective limits how long ranks wait for one that is 
   auto const all = run_ranks("limited", 2, 1);
   CHECK(has(all[0], "[E25] rank 0 of 2 cannot complete the agreement"));
   CHECK(has(all[0], "rank 1 is gone or hanging"));
-  CHECK(has(all[0], "it took too long"));
+  // By this rank's clock, or by that of its process group, which may be a moment ahead.
+  CHECK((all[0].words.find("it took too long") != std::string::npos || all[0].words.find("Timed out waiting") != std::string::npos));
   CHECK(all[0].seconds < 15.0);
 }
 
