@@ -384,7 +384,7 @@ KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
       if (due) saver_->drop(models_.updates());
       return 2 * drops + (due ? 1 : 0);
     }
-    // The result of the previous save decides which checkpoint is the best.
+    // The result of the previous save decides which checkpoint is the best. A pending update is settled below: it belongs to this one.
     saver_->wait();
     bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
     int const why = due && !measures ? is_scheduled : by_program ? is_of_program : is_requested;
