@@ -166,8 +166,7 @@ class registered_states final : public program_state {
     std::function<field_marks()> capture_marks;
     std::function<void(field_marks const&, field_copies&)> exclude_changed;
     std::function<std::set<std::string>()> unsound;
-    std::set<std::string>
-        initially_nonfinite;  ///< fields that were not finite at registration, such as a mask of minus infinity or a NaN placeholder
+    std::set<std::string> initially_nonfinite;  ///< at registration, such as a mask of minus infinity
 
     template <class Archive>
     void visit(Archive& archive) const {
