@@ -52,7 +52,7 @@ class saver;
 /// The best checkpoint of a run.
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
-  double value;                ///< its evaluation or training loss, by which checkpoints are compared
+  double value;                ///< of the metric by which checkpoints are compared
   std::int64_t update;         ///< its number of applied updates
 };
 
