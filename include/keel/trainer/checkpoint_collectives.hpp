@@ -1,7 +1,7 @@
 // Collective operations of a run between updates, above all checkpoints. Shared state is stored once; random state, data position and
 // registered state are stored per rank. Rank 0 loads for all ranks, and creates, finalizes and renames a checkpoint, so a save is atomic
 // even if a rank is killed. Ranks that share its file system write in parallel; otherwise rank 0 writes everything.
-// Left out: writing the model from several ranks, because its weights would not be in one file then.
+// Not supported: writing the model from several ranks, because its weights would not be in one file.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -41,65 +41,67 @@ class checkpoint_collectives {
   int size() const { return world_.size(); }
   /// How long a collective waits for the other ranks.
   std::chrono::milliseconds timeout() const { return world_.timeout(); }
-  /// Between two collectives: one of them has not come to its end, because a rank is gone or too late.
+  /// Call between two collectives. True if one did not complete, because a rank exited or timed out.
   bool may_be_broken() const;
-  /// This rank has the checkpoints, whoever writes files of them.
+  /// True on the rank that owns the checkpoints: rank 0, even if all ranks write files.
   bool writes() const { return world_.rank() == 0; }
 
-  /// What rank 0 finds. What it throws there is thrown; the others throw world_error (E25) with its words, and nonfinite_error (N13) as such.
+  /// Calls `find` on rank 0 and broadcasts its result. If it throws, rank 0 rethrows; the others throw nonfinite_error (N13) if it was one,
+  /// else world_error (E25) with its message.
   nlohmann::json on_rank0(std::function<nlohmann::json()> const& find) const;
   bool rank0_decides(std::function<bool()> const& find) const {
     return on_rank0([&] { return nlohmann::json(find()); }).get<bool>();
   }
-  /// True where all ranks say so.
+  /// True if `local` is true on all ranks.
   bool all_ranks_agree(bool local) const;
-  /// What one rank failed by, with the rank; empty where none did.
+  /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
   std::string first_failure_message(std::string const& local) const;
 
-  /// A checkpoint that rank 0 finds and all of them get; false: it finds none. `source`: where it was. Of the state of an optimizer in
-  /// `trained` that is in shares each rank keeps its own ones, so that none but rank 0 ever has the whole.
+  /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. Of a sharded optimizer in `trained`
+  /// each rank keeps only its own shards, so only rank 0 ever holds the full state.
   bool share(std::function<bool(snapshot&, std::string&)> const& find, std::vector<trained_optimizer> const& trained,
              snapshot& content, std::string& source) const;
 
-  /// Who writes a checkpoint.
+  /// The ranks that write a checkpoint.
   enum class writers : unsigned char { first, all };
-  /// One checkpoint of what each rank has of it, for rank 0, or each rank's portion, without the model on all but rank 0. The buffers of
-  /// `model` are rank 0's from here on. What `make` throws on one of them is thrown by all: nonfinite_error (N13) as such, with the rank.
-  /// Throws world_error (E26) that names a parameter, a buffer or a tensor of the optimizer that is not rank 0's. `trained`: its optimizers,
-  /// of which state in shares becomes whole on the rank that writes it.
+  /// Gathers a checkpoint from the snapshots that `make` returns. With writers::first rank 0 gets all of it; with writers::all each rank gets
+  /// the portion that it writes. Only rank 0 gets the model. Sets the buffers of `model` to those of rank 0. The full tensors of the
+  /// sharded optimizers in `trained` are gathered on the rank that writes them. If `make` throws on one rank, all throw: nonfinite_error
+  /// (N13) if it was one, else world_error (E25). Throws world_error (E26) that names a tensor which differs from rank 0's.
   snapshot gather(std::function<snapshot()> const& make, std::vector<trained_optimizer> const& trained,
                   torch::nn::Module const& model, writers who) const;
 
  private:
-  /// Leaves each rank what it is to write; `rank_for` says which rank writes a tensor of so many bytes.
+  /// Keeps the tensors that this rank writes, and drops the others. `rank_for(bytes)` returns the rank that writes the next tensor.
   void partition_tensors(tensor_map& of_optimizers, std::vector<trained_optimizer> const& trained,
                          std::function<int(std::uint64_t)> const& rank_for) const;
 
   world_of_ranks world_;
 };
 
-/// Leaves in a checkpoint what is rank `rank`'s. False where it has none of that rank: it is as of rank 0 then.
+/// Reduces a checkpoint to the state of rank `rank`. If it has none for that rank, uses that of rank 0 and returns false.
 bool select_rank_state(snapshot& content, int rank);
-/// Of how many ranks a checkpoint is.
+/// Number of ranks that a checkpoint was saved by.
 std::int64_t checkpoint_world_size(snapshot const& content);
 
-/// All ranks: each looked at its own batches, and gets the means over those of all. Throws world_error (E26) where they evaluate other values.
+/// Replaces the means of each rank's own batches by the weighted means over all ranks. Collective. Throws world_error (E26) if the ranks
+/// evaluate different values.
 void average_over_ranks(world_of_ranks const& world, std::string const& evaluation, evaluation_result& result);
 
-/// Of an epoch's end where one rank has accumulated more micro-batches than another.
+/// The end of an epoch at which the ranks have accumulated different numbers of micro-batches.
 struct uneven_end {
-  int rank;        ///< the first with fewest
-  bool is_logged;  ///< by one of them
+  int rank;        ///< the lowest rank with the fewest
+  bool is_logged;  ///< at least one rank logged it already
 };
-/// All ranks: `open` micro-batches wait for the rest of an update here. Nothing where that is the same on all.
+/// Compares `open`, the micro-batches in the open update, over all ranks; nullopt if it is the same on all. Collective.
 std::optional<uneven_end> find_uneven_end(world_of_ranks const& world, std::int64_t open, bool is_logged);
 
-/// A seed that no other rank has; rank 0 keeps the recipe's.
+/// Derives a distinct seed for each rank; that of rank 0 is `seed`.
 std::uint64_t rank_seed(std::uint64_t seed, int rank);
-/// A run begins: seeds the generators as a recipe's determinism says. Of several ranks each draws other numbers, also where the program seeds all
-/// of them alike.
+/// Seeds the generators at the start of a run, by the recipe's determinism. Each rank draws different numbers, even if the program seeds all
+/// ranks alike.
 void seed_generators(determinism::settings by, at::DeviceType device, int rank);
-/// The generators go on with numbers that no other rank draws, which had the same until now.
+/// Reseeds the generators, which had the same state on all ranks, with a distinct seed for each rank.
 void decorrelate_generators(at::DeviceType device, int rank);
 
 }  // namespace keel::detail::inline KEEL_MODE

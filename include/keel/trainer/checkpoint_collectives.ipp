@@ -42,8 +42,8 @@ inline nlohmann::json list_tensor_forms(tensor_map const& tensors) {
   return all;
 }
 
-/// The tensors of rank `from` on all ranks; `forms` is what list_tensor_forms says of them there. `keep(name, tensor)` may leave less of each, as it
-/// comes; on rank `from` those in `local` go.
+/// Broadcasts the tensors of rank `from`. Collective. `forms` is the result of list_tensor_forms on that rank. `keep(name, tensor)` may shrink
+/// each tensor on arrival. Removes the tensors from `local` on rank `from`.
 inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& local, nlohmann::json const& forms, int from,
                                        std::function<void(std::string const&, at::Tensor&)> const& keep = {}) {
   tensor_map all;
@@ -57,7 +57,7 @@ inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& 
       one =
           at::empty(form.at("sizes").get<std::vector<std::int64_t>>(), static_cast<at::ScalarType>(form.at("type").get<int>()));
     }
-    // As bytes, so that any dtype of a file goes.
+    // Sent as bytes, so that every dtype of a checkpoint can be broadcast.
     at::Tensor bytes = at::empty({static_cast<std::int64_t>(one.nbytes())}, at::kByte);
     if (world.rank() == from && one.nbytes() > 0) std::memcpy(bytes.data_ptr(), one.data_ptr(), one.nbytes());
     broadcast(world, bytes, from);
@@ -68,18 +68,19 @@ inline tensor_map broadcast_tensor_map(world_of_ranks const& world, tensor_map& 
   return all;
 }
 
-/// 0 of what the writer refuses by name.
+/// Size in bytes; 0 for undefined and non-strided tensors, which the writer rejects by name.
 inline std::uint64_t bytes_of(at::Tensor const& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided ? tensor.nbytes() : 0;
 }
 
-/// Throws nonfinite_error (N13). All ranks find the same, which have the same tensors, and rank 0 alone would find it beside training.
+/// Throws nonfinite_error (N13) for a value that is not finite. Every rank checks its identical copy and so throws at the same time; the
+/// writer's own check runs on rank 0 only, possibly while training continues.
 inline void require_finite(tensor_map const& tensors, std::vector<std::string> const& names) {
   at::NoGradGuard const no_grad;
   constexpr std::int64_t piece = 1 << 18;
   for (std::string const& name : names) {
     auto const found = tensors.find(name);
-    // LibTorch finds nothing in numbers of eight bits; the writer does not look at them either.
+    // Skips 8-bit dtypes: LibTorch's isfinite does not support them, and the writer does not check them either.
     if (found == tensors.end() || bytes_of(found->second) == 0 || found->second.element_size() == 1) continue;
     at::Tensor const whole = found->second.detach();
     at::Tensor const flat = whole.is_non_overlapping_and_dense()
@@ -203,7 +204,7 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   std::string text, words;
   std::exception_ptr thrown;
   bool is_broken = false;
-  // A program may have run a model behind its last update, as to look at what it generates.
+  // Buffers may differ: the program may have run the model after its last update, for example to generate samples.
   shared_buffers buffers;
   try {
     buffers.prepare({&model});
@@ -227,7 +228,7 @@ KEEL_BODY snapshot checkpoint_collectives::gather(std::function<snapshot()> cons
   buffers.share(world_);
   require_replicas(world_, "the parameter or buffer", content.model);
   require_finite(content.model, content.finite);
-  // Rank 0 writes the model; of the rest whoever has least takes the next tensor.
+  // Rank 0 writes the model. The rank with the fewest bytes so far writes the next tensor.
   std::vector<std::uint64_t> bytes(static_cast<std::size_t>(world_.size()));
   for (auto const& [name, tensor] : content.model) bytes.front() += bytes_of(tensor);
   partition_tensors(content.optimizer, trained, [&](std::uint64_t more) {

@@ -1,4 +1,4 @@
-// What a trainer does with checkpoints: when it saves, what it resumes from, and how it rolls back.
+// Checkpoints of a trainer or run: scheduled and requested saves, resume, and rollback.
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -52,8 +52,8 @@ class saver;
 /// The best checkpoint of a run.
 struct best_saved {
   std::filesystem::path path;  ///< its directory, for load_weights and options.resume_from
-  double value;                ///< of what it is judged by
-  std::int64_t update;         ///< that it holds
+  double value;                ///< of the metric by which checkpoints are compared
+  std::int64_t update;         ///< its number of applied updates
 };
 
 }  // namespace keel::inline KEEL_MODE
@@ -65,11 +65,11 @@ class deferred_parts;
 /// Why a snapshot is loaded. `roll_back` keeps a learning rate that an earlier rollback lowered; `put_back` restores the exact state.
 enum class snapshot_use : unsigned char { resume, roll_back, replay, put_back };
 
-/// A trainer's part; the trainer's own members of the same names document what users call.
+/// Manages the checkpoints of a run. Members without a comment are documented at the members of keel::trainer with the same names.
 class checkpoint_manager {
  public:
-  /// All of them outlive this; `directory` is null where the options name none. Of several ranks every one
-  /// has a manager, and calls the same.
+  /// All arguments must outlive this. `directory`: null if the options name none. Collective: every rank has a manager, and all make the
+  /// same calls. Throws error (S05) for an optimizer that cannot be saved.
   checkpoint_manager(config const& recipe, trainer_options const& options, environment const& machine, run_directory* directory,
                      trained_models& models, run_progress& progress, run_log& log, hooks& listeners,
                      checkpoint_collectives ranks = {});
@@ -80,7 +80,7 @@ class checkpoint_manager {
   bool resume();
 
   void save();
-  /// For an alarm: as if a person asked.
+  /// Requests a save at the next boundary, for an alarm or a signal. Call it on the training thread; request_save() from any thread.
   void ask() { is_save_requested_ = true; }
   void request_save() { save_requested_.store(true, std::memory_order_relaxed); }
   void wait_for_save();
@@ -96,10 +96,10 @@ class checkpoint_manager {
       registered_.add(std::move(name), state, scope);
     }
   }
-  /// A run got one more part, which `alone` shows by itself: what a checkpoint holds for it is in it then. Throws error (S05) for an
-  /// optimizer that cannot be saved, and checkpoint_error.
+  /// Call after a part was added to the run; `alone` contains only that part. Restores its state if the loaded checkpoint has one. Throws
+  /// error (S05) for an optimizer that cannot be saved, and checkpoint_error.
   void part_added(std::string const& name, trained_models& alone);
-  /// An iteration begins, in which parts may be made that a checkpoint knows.
+  /// Call at the start of an iteration. Captures the random state, to restore it if the program then creates a part from the checkpoint.
   void capture_random_before_parts();
   void migrate(keel::migrate one) { migrations_.push_back(std::move(one)); }
 
@@ -108,138 +108,138 @@ class checkpoint_manager {
   std::optional<best_saved> best();
   best_saved load_best();
 
-  /// The registered state, for a step or dry run that must leave it as it was.
+  /// The registered state, for a step or dry run that must restore it.
   registered_states& registered() { return registered_; }
 
-  /// The next boundary saves if its update is applied.
+  /// True if the next boundary saves, provided that its update is applied. With several ranks considers only cadences by count.
   bool is_save_due(std::int64_t updates);
-  /// Of several ranks: this one was asked for a save, or its clock says that it is time for one.
+  /// True if a save was requested on this rank, or is due by the clock of rank 0. For the ranks' agreement on a save.
   bool should_request_save();
 
-  /// The run begins: a recipe that rolls back needs something to roll back to.
+  /// Call when the run begins. Saves the initial state if the recipe rolls back, so that a checkpoint exists.
   void begin();
 
-  /// At an update boundary: collects finished saves, rolls back, saves. `updated`: the last update was applied;
-  /// `asked`: by a signal, or by any of several ranks; `slowest_update()`: seconds, of an evaluation too. True if the run rolled back and its data continues elsewhere.
+  /// Call at each update boundary: collects finished saves, rolls back, saves. Collective. `updated`: the last update was applied. `asked`: a
+  /// signal, or any of several ranks, requests a save. `slowest_update()`: seconds of the slowest update plus evaluation. Returns true if the
+  /// run rolled back and its data continues at another position.
   bool at_boundary(bool updated, bool asked, std::function<double()> const& slowest_update);
 
-  /// The run ends: everything is durable when this returns, or it throws.
+  /// Ends the run: saves unsaved progress and returns when everything is durable. Collective. Throws what a save throws.
   void end();
-  /// The run ends with an exception: waits for a save that is under way, and saves what is not saved yet where the recipe says
-  /// so; `is_failure_collective`: all ranks end by it. What it throws is thrown.
+  /// Call when the exception `thrown` ends the run. Waits for a pending save, and saves unsaved progress if the recipe has checkpoints on
+  /// exceptions. `is_failure_collective`: all ranks end with it; if not, nothing is saved. Throws what a save throws.
   void save_after(std::exception const& thrown, bool is_failure_collective = true);
 
-  /// The record of the last update, or its evaluation, is still to come.
+  /// `now`: the record or the evaluation of the last update is not complete, so a save is postponed to the boundary.
   void mark_incomplete(bool now) { is_incomplete_ = now; }
 
-  /// At an update boundary: from here on numbers are drawn for what comes next.
+  /// Call at an update boundary. Captures the random state from which the next update starts.
   void capture_random_state();
-  /// What the run was before an update that is being looked into, which began with this random state and at this place in the data.
+  /// Snapshot of the run as of the beginning of the update being traced, with the random state and data position that it began with.
   snapshot before_update(random_snapshot const& random, data_cursor const& cursor);
-  /// Puts a snapshot of a run with this recipe into this one; `exactly`: it is of this run and trainer, with nothing to accept.
-  /// Throws checkpoint_error.
+  /// Loads a snapshot of a run with this recipe. `exactly`: the snapshot is from this run and trainer, so nothing may differ. Throws
+  /// checkpoint_error.
   void apply_for_replay(snapshot content, std::string const& source, bool exactly);
 
-  /// Puts the random state of the last boundary back, so that a run that continues draws what the dropped update drew.
+  /// Restores the random state of the last boundary, so that a continued run draws the same numbers as the dropped update.
   void restore_random();
 
-  /// An evaluation of the recipe gave this value.
+  /// Call after an evaluation of the recipe, with its value. Collective.
   void evaluated(agreed<double> const& value) {
     bool const is_best = best_.evaluated(value, models_.updates());
-    // A save that failed is known to rank 0 alone.
+    // Rank 0 decides: only it knows of failed saves.
     is_best_pending_ |= ranks_.rank0_decides([&] { return is_best; });
   }
-  /// An update was applied with this loss.
+  /// Call after an applied update, with its loss.
   void updated(double loss) { best_.updated(loss); }
 
  private:
-  /// Called by the saver when a save is finished, failed or dropped.
+  /// The saver calls this when a save is finished, failed or dropped.
   void on_save(save_report const& report);
 
-  /// Undoes the bookkeeping of the save of this update, which failed.
+  /// Undoes the bookkeeping of a failed save.
   void revert_failed_save(std::int64_t update);
 
-  /// Notes what was not finite from the start.
+  /// Records the buffers that are not finite initially, so that saves accept them.
   void record_nonfinite_buffers(torch::nn::Module& model);
 
-  /// What a checkpoint holds beside model and optimizer.
+  /// The state of a checkpoint other than model and optimizer.
   std::vector<state_part> parts();
   std::function<void(std::int64_t, std::string const&)> on_damaged();
 
   config present_config() const;
-  /// Throws error (S05) for an optimizer, and what the writer throws for tensors, that cannot be saved.
+  /// Throws error (S05) for an optimizer that cannot be saved, and what the writer throws for such tensors.
   void require_saveable(trained_models& models);
   accepted_changes accepted(snapshot_use use) const;
-  /// The optimizers that cut a checkpoint's tensors while it is passed on.
+  /// Optimizers that shard the tensors of a checkpoint while it is broadcast.
   std::vector<trained_optimizer> sharded_optimizers();
 
-  /// NaN or infinity in a buffer. Minus infinity is what masks are made of.
+  /// True if a buffer holds NaN or positive infinity. Negative infinity is allowed, because masks contain it.
   static bool holds_nan_or_infinity(at::Tensor const& buffer);
 
   bool is_due(std::int64_t updates, bool updated) const;
-  /// By updates, epochs or tokens, so that all ranks find the same.
+  /// True if a save is due by updates, epochs or tokens, on which all ranks agree without communication.
   bool is_due_by_count(std::int64_t updates, bool updated) const;
 
   bool may_drop_an_update() const { return saves_ && (recipe_.checkpoint.on_exception || recipe_.accumulate.count > 1); }
-  /// `age`: of the parameters, if they are not of now.
+  /// Takes a snapshot of the current state. `age`: attempts at which the parameters were reached, if not now.
   snapshot live(std::optional<std::int64_t> age = {});
-  /// For the record; of an optimizer in shares those of this rank.
+  /// Describes the current state for the record; of a sharded optimizer, the shards of this rank.
   nlohmann::ordered_json describe_live_state();
-  /// A `scheduled` save is due by the cadence; one that the `program` asks for is kept like it and replaces none; `requested`
-  /// are those that a person or a signal asks for, a new best at once, the first of a process under young_daly, which only
-  /// measures, and those at the end of a run or on an exception.
+  /// Saves if the cadence, a request or a new best asks for it. Collective. Reasons: a `scheduled` save is due by the cadence. A save by the
+  /// `program` is retained like one and replaces none. `requested` saves are asked for by a person or a signal, or are a new best at
+  /// once, the measuring first save under young_daly, or at the end of a run or on an exception.
   void save_if_due(bool updated, bool asked);
 
   void record_saved_units();
 
   enum class save_reason : unsigned char { scheduled, program, requested };
   retention retention_for(save_reason reason) const;
-  /// `at_once`: returns when it is durable, and throws whatever goes wrong. Each rank writes its portion where all can write into rank 0's
-  /// directory, and rank 0 sees what they write.
+  /// Saves a checkpoint of several ranks. Collective. `at_once`: returns when it is durable, and throws on failure. If all ranks can write
+  /// into rank 0's directory and rank 0 sees their files, each rank writes its portion; otherwise rank 0 writes everything.
   void save_collectively(save_reason reason, std::optional<std::int64_t> age, bool at_once);
   std::string const& run_id();
   void begin_save(save_reason reason, std::optional<std::int64_t> age = {});
   void save_now(save_reason reason);
-  /// Throws file_error (E01) where another run has taken the directory.
+  /// Throws file_error (E01) if another run has taken the directory.
   void require_lock();
-  /// The last save is of these updates, unless it comes to nothing.
+  /// Runs `save` and records it as the last save; reverts that if `save` throws.
   template <class Save>
   void remember(Save const& save);
 
-  /// A look at the directory costs a system call, and a second is soon enough.
+  /// True if a file in the run directory requests a save; removes it. Checks at most once per second, to limit system calls.
   bool take_save_request_file();
 
-  /// Once, where a signal would leave too little time for the open update, a save under way and the last one.
+  /// Warns, once, if the grace period after a signal is too short for the open update, a pending save and the final one.
   void warn_of_grace(double slowest_update);
 
   void apply(snapshot content, std::string const& source, snapshot_use use = snapshot_use::resume);
-  /// The random numbers of what was applied; those of a rank that the checkpoint does not know are of no other rank.
+  /// Restores the random state of the checkpoint just applied. A rank that it has no state for gets a stream distinct from all others.
   void restore_loaded_random();
-  /// Waits for files of the save before; what became of it is reported.
+  /// Waits until the files of the previous save are written, and reports its result.
   void wait_for_files();
-  /// Passes the newest whole checkpoint on; false without one.
+  /// Calls `take` with the newest valid checkpoint; false if there is none. Collective.
   bool visit_newest(std::function<void(snapshot, std::string const&)> const& take);
 
-  /// From the checkpoint of that update, as a person asked, unless the run did so before and is only started again. Throws
-  /// error (E12) where there is none.
+  /// Loads the checkpoint of that update, for options.resume_at; or the newest, if the run did so before and is only restarted. Collective.
+  /// Throws error (E12) if there is none.
   bool load_checkpoint_of(std::int64_t update);
 
-  /// From a checkpoint of any directory, as the beginning of this one's run.
+  /// Starts a new run from a checkpoint in any directory, for options.resume_from. Collective.
   bool load_from(std::filesystem::path const& directory);
   bool load_newest();
   /// Compares tensor handles, not values: a migration that changes values in place is not detected.
   static bool is_same(snapshot const& a, snapshot const& b);
 
-  /// Returns to a checkpoint that is older than the fault can be, changes what the recipe says, and makes both durable. True if
-  /// the data continues elsewhere than where it stands.
+  /// Returns to a checkpoint that is older than the fault can be, applies the change of the recipe, and makes both durable. Collective.
+  /// Returns true if the data continues at another position. Throws nonfinite_error (E08) or diverged_error (E14) at the limit.
   bool roll_back(rollback_request const& request, config const& by);
   std::int64_t newest_scheduled();
-  /// Of a checkpoint that was just loaded: the last attempt whose line of the record stays.
+  /// After a load: the last attempt whose line of the record remains valid.
   std::int64_t last_kept_attempt() const;
-  /// What the loaded record calls the best may be gone: removed by hand, or by a version of keel that kept only the newest
-  /// best.
+  /// Forgets best checkpoints that no longer exist: removed by hand, or by a version of keel that kept only the newest best. Collective.
   void forget_lost_best();
-  /// A seed of the recipe's seed and of how often the run rolled back.
+  /// Seeds the generators from the recipe's seed, the number of rollbacks `count` and the rank.
   void reseed(at::DeviceType device, std::int64_t count);
 
   config const& recipe_;
@@ -252,34 +252,34 @@ class checkpoint_manager {
   hooks& hooks_;
 
   checkpoint_collectives ranks_;
-  bool is_checkpoint_of_this_rank_ = true;  ///< what was applied last was saved by a rank of this number
-  std::optional<bool> resumed_;             ///< nothing: before the search for a checkpoint
+  bool is_checkpoint_of_this_rank_ = true;  ///< the checkpoint applied last has state of this rank
+  std::optional<bool> resumed_;             ///< nullopt before the search for a checkpoint
   std::atomic<bool> save_requested_{false};
   random_snapshot random_;
   best_checkpoint best_;
   rollback_history rollbacks_;
-  std::set<std::string> initially_nonfinite_buffers_;  ///< that were so when the run was built
+  std::set<std::string> initially_nonfinite_buffers_;  ///< names, as of construction
   registered_states registered_;
   std::unique_ptr<deferred_parts> deferred_parts_;
-  random_snapshot before_parts_;  ///< while some wait: before the program made their models
+  random_snapshot before_parts_;  ///< while parts are deferred: from before the program created their models
   std::vector<keel::migrate> migrations_;
   random_snapshot boundary_random_;
   bool is_incomplete_ = false;
-  std::string run_id_;                       ///< of the checkpoints; empty until the first
-  std::int64_t saved_at_ = 0;                ///< attempts when the last save began that did not fail
+  std::string run_id_;                       ///< written into checkpoints; empty before the first
+  std::int64_t saved_at_ = 0;                ///< attempts at the start of the last save; -1 after a failed or dropped one
   bool is_save_requested_ = false;           ///< by a file or a signal
-  bool is_save_requested_by_clock_ = false;  ///< the last time that several ranks agreed
+  bool is_save_requested_by_clock_ = false;  ///< at the last agreement of several ranks
   bool is_best_pending_ = false;             ///< the last evaluation was the best so far
-  double slowest_save_ = 0.0;                ///< seconds until it was durable
+  double slowest_save_ = 0.0;                ///< seconds until durable
   bool warned_ = false;
   bool cannot_look_ = false;
   time_source::time_point looked_at_{};
-  std::atomic<bool> may_have_lost_ranks_{false};  ///< whoever waits for their files gives up soon
-  std::optional<bool> can_all_ranks_write_;       ///< into one directory; nothing before the first save of several ranks
+  std::atomic<bool> may_have_lost_ranks_{false};  ///< shortens the wait for their files
+  std::optional<bool> can_all_ranks_write_;       ///< into one directory; nullopt before the first save of several ranks
   bool const saves_ = recipe_.checkpoint.kind != checkpoint::kind::never;
-  // Last: a save that is under way ends before what it works with.
-  std::unique_ptr<saver> saver_;         ///< of rank 0
-  std::unique_ptr<rank_writer> writer_;  ///< of another one
+  // Last, so that a pending save ends before the members that it uses are destroyed.
+  std::unique_ptr<saver> saver_;         ///< on rank 0 only
+  std::unique_ptr<rank_writer> writer_;  ///< on the other ranks only
 };
 
 }  // namespace keel::detail::inline KEEL_MODE

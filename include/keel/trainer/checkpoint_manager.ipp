@@ -65,7 +65,7 @@ KEEL_BODY checkpoint_manager::~checkpoint_manager() {
 
 KEEL_BODY void checkpoint_manager::require_saveable(trained_models& models) {
   record_nonfinite_buffers(models.model());
-  // An optimizer that cannot be saved is rejected now, and not at the first checkpoint.
+  // Reject an optimizer that cannot be saved now rather than at the first checkpoint.
   for (auto const& one : models.trained()) with_optimizer_codec(*one.optimizer, [](auto) {});
   static_cast<void>(safetensors_writer(model_tensors(models.model()), {}));
 }
@@ -89,7 +89,7 @@ KEEL_BODY void checkpoint_manager::part_added(std::string const& name, trained_m
     alone.adopt_loaded_rates();
     if (before_parts_.taken()) before_parts_.restore();
   } else {
-    // So that what it rolls back to has it.
+    // Save soon, so that the checkpoint for a rollback contains the new part.
     is_save_requested_ |= may_roll_back;
   }
   deferred_parts_->made(name, std::move(beginning));
@@ -119,7 +119,7 @@ KEEL_BODY void checkpoint_manager::save() {
   if (!saves_) throw error("E12", "this recipe saves no checkpoints. Add keel::checkpoint::every<500_steps> to it.");
   if (!models_.at_boundary()) throw broken_rule<error, rule::S16>();
   if (saves_) {
-    // Inside a hook of a save there is no boundary between the two.
+    // Inside a hook of a save, or before the record is complete, defer to the next boundary.
     if ((saver_ && saver_->is_reporting()) || is_incomplete_) return request_save();
     if (recipe_.checkpoint.asynchronous) {
       begin_save(save_reason::program);
@@ -167,7 +167,7 @@ KEEL_BODY best_saved checkpoint_manager::load_best() {
 
 KEEL_BODY bool checkpoint_manager::is_save_due(std::int64_t updates) {
   if (!saves_) return false;
-  // Of several ranks none looks at what only it knows.
+  // With several ranks, ignore what only this rank knows.
   if (ranks_.is_shared()) return is_due_by_count(updates, true);
   return save_requested_.load(std::memory_order_relaxed) || is_due(updates, true);
 }
@@ -199,11 +199,11 @@ KEEL_BODY bool checkpoint_manager::at_boundary(bool updated, bool asked, std::fu
     if (writer_) writer_->poll();
     config by = recipe_;
     if (auto const request = models_.take_rollback_request(by)) return roll_back(*request, by);
-    // Several ranks look for the file before they agree.
+    // With several ranks the file is checked before their agreement, in should_request_save.
     save_if_due(updated, asked || (!ranks_.is_shared() && take_save_request_file()));
     if (saver_) warn_of_grace(slowest_update());
   } catch (nonfinite_error const& thrown) {
-    // What cannot be saved cannot be trained on either.
+    // A state that is too broken to be saved is not worth training on: roll back.
     if (recipe_.nonfinite.kind != nonfinite::kind::rollback || thrown.id() != rule::N13::id) throw;
     return roll_back({thrown.what(), false, reason::nonfinite_buffer}, recipe_);
   }
@@ -354,7 +354,7 @@ KEEL_BODY snapshot checkpoint_manager::before_update(random_snapshot const& rand
   progress_.cursor = now;
   content.generation = rollbacks_.generation();
   content.attempt = progress_.record.attempts;
-  // Of what is not finite it is, too.
+  // Save it even though values may be non-finite: this snapshot exists to reproduce a non-finite update.
   content.finite.clear();
   return content;
 }
@@ -367,24 +367,24 @@ KEEL_BODY void checkpoint_manager::apply_for_replay(snapshot content, std::strin
 
 KEEL_BODY void checkpoint_manager::save_if_due(bool updated, bool asked) {
   bool const here = is_save_requested_ || save_requested_.load(std::memory_order_relaxed) || is_due(models_.updates(), updated);
-  // Of several ranks none looks at what only it knows.
+  // With several ranks, ignore what only this rank knows.
   bool const wanted = ranks_.is_shared() ? is_due_by_count(models_.updates(), updated) : here;
   if (!wanted && !asked && !is_best_pending_) return;
   bool const by_program = save_requested_.load(std::memory_order_relaxed);
-  // Rank 0 has the clock and the disk.
+  // Rank 0 decides, because it has the clock and the saver.
   enum : int { drops, is_scheduled, is_of_program, is_requested };
   bool due = false;
   int const plan = ranks_.on_rank0([&]() -> nlohmann::json {
     due = is_due(models_.updates(), updated);
-    // The update for which the time had come was skipped; who else asked, asks again.
+    // The update at which the clock requested a save was skipped. Other requests are repeated.
     if (is_save_requested_by_clock_ && !here && !is_best_pending_) return 2 * drops;
-    // Whoever asked is served when the disk is free.
+    // A request stays pending until the saver is free.
     if (saver_->would_drop() && !is_best_pending_) {
       is_save_requested_ |= asked;
       if (due) saver_->drop(models_.updates());
       return 2 * drops + (due ? 1 : 0);
     }
-    // What became of the one before decides which is the best, and an update that is under way is of this checkpoint.
+    // The result of the previous save decides which checkpoint is the best. A pending update is settled below: it belongs to this one.
     saver_->wait();
     bool const measures = recipe_.checkpoint.kind == checkpoint::kind::young_daly && !saver_->cadence().interval();
     int const why = due && !measures ? is_scheduled : by_program ? is_of_program : is_requested;
@@ -417,7 +417,7 @@ KEEL_BODY retention checkpoint_manager::retention_for(save_reason reason) const 
 }
 
 KEEL_BODY void checkpoint_manager::begin_save(save_reason reason, std::optional<std::int64_t> age) {
-  // What became of the one before decides which is the best.
+  // The result of the previous save decides which checkpoint is the best.
   wait_for_files();
   remember([&] {
     if (ranks_.is_shared()) return save_collectively(reason, age, false);
@@ -491,7 +491,7 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
       return nothing();
     });
   } catch (...) {
-    // Whatever it was goes on; half of a checkpoint does not stay.
+    // Remove the incomplete checkpoint and rethrow.
     if (opened) saver_->discard(*opened);
     throw;
   }
@@ -520,7 +520,7 @@ KEEL_BODY bool checkpoint_manager::take_save_request_file() {
   try {
     return directory_->take_save_request();
   } catch (file_error const& thrown) {
-    // A look that fails is not a reason to end a run.
+    // Failing to read the request file must not end the run; log it once.
     if (!std::exchange(cannot_look_, true)) log_.cannot_look(models_.updates(), thrown.what());
     return false;
   }
@@ -554,7 +554,7 @@ KEEL_BODY void checkpoint_manager::apply(snapshot content, std::string const& so
   if (!options_.accept_changed_recipe) require_same_states(registered_.names(), registered, source);
   if (use == snapshot_use::resume) require_same_fingerprints(options_, content.state, source);
   std::string const run_id = content.run;
-  // Older checkpoints have none, and what this run had is not theirs.
+  // Older checkpoints have no interval; the present one does not belong to them.
   progress_.record.interval = {};
   deferred_parts_->match(content, models_.trained(), source);
   models_.match_groups(content.state);
@@ -585,7 +585,7 @@ KEEL_BODY bool checkpoint_manager::visit_newest(std::function<void(snapshot, std
 }
 
 KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::sharded_optimizers() {
-  // A migration sees a checkpoint as it was saved.
+  // A migration needs the full tensors, as saved.
   if (!migrations_.empty()) return {};
   return models_.trained();
 }
@@ -593,7 +593,7 @@ KEEL_BODY std::vector<trained_optimizer> checkpoint_manager::sharded_optimizers(
 KEEL_BODY accepted_changes checkpoint_manager::accepted(snapshot_use use) const {
   accepted_changes accepts{options_.accept_changed_recipe, options_.accept};
   std::erase_if(accepts.names, [&](std::string const& name) { return options_.fingerprints.count(name) > 0; });
-  // A replay makes no step, so the rate does not count.
+  // A replay makes no optimizer step, so its learning rate is irrelevant.
   if (options_.resume_at || use == snapshot_use::roll_back || use == snapshot_use::replay) accepts.names.push_back("lr");
   if (use == snapshot_use::put_back) accepts = {};
   accepts.is_same_run = use == snapshot_use::roll_back || use == snapshot_use::put_back;
@@ -684,7 +684,7 @@ KEEL_BODY bool checkpoint_manager::load_from(std::filesystem::path const& direct
   directory_->metrics().set_aside();
   directory_->layers().set_aside();
   log_.begins_with(directory, models_.updates(), describe_replaced_source(options_), describe_live_state());
-  // From here on this directory stands alone.
+  // Save at once, so that this directory no longer depends on the other.
   begin_save(save_reason::scheduled, progress_.record.age);
   if (saver_) saver_->wait();
   return true;
@@ -726,7 +726,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
                          "the run rolled back " +
                              (rollbacks_.attempts() == 1 ? "once" : std::to_string(rollbacks_.attempts()) + " times") +
                              ", which is this recipe's limit");
-  // Where nothing was saved since the last time, that checkpoint led here already.
+  // If nothing was saved since the last rollback, that checkpoint already led to this fault: use an older one.
   std::optional<std::int64_t> before;
   if (rollbacks_.attempts() > 0) {
     std::int64_t const newest = ranks_.on_rank0([&] { return nlohmann::json(newest_scheduled()); });
@@ -757,13 +757,13 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
   double const lowered = models_.lowered();
   apply(std::move(content), source, snapshot_use::roll_back);
   restore_loaded_random();
-  // What an update that was under way came to is of the run that is left.
+  // Discard a rollback request of an update that was pending: it belongs to the abandoned state.
   config ignored = recipe_;
   models_.take_rollback_request(ignored);
   is_best_pending_ = false;
   rollbacks_ = std::move(history);
   std::int64_t const kept = last_kept_attempt();
-  // The record goes on; only what it compares with is from before.
+  // The counters of the record continue; its statistics are those of the checkpoint.
   progress_.record.attempts = record.attempts;
   progress_.record.lines = record.lines;
   progress_.record.rungs = record.rungs;
@@ -774,7 +774,7 @@ KEEL_BODY bool checkpoint_manager::roll_back(rollback_request const& request, co
     progress_.record.evaluated_epochs = record.evaluated_epochs;
     if (recipe_.checkpoint.kind == checkpoint::kind::every_epochs) progress_.record.saved_units = record.saved_units;
   }
-  // The checkpoint may be from before an earlier rollback, and its rate not lowered yet.
+  // The checkpoint may predate an earlier rollback, so its learning rate may not be lowered yet.
   bool const lowers = plan.change == nonfinite::change::lower_lr;
   double const factor = lowered * (lowers ? nonfinite::lowered_by : 1.0) / models_.lowered();
   if (factor != 1.0) models_.lower(factor);

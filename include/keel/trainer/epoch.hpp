@@ -1,4 +1,4 @@
-// One pass over the data, from where the cursor stands to the data's end or the run's.
+// Checks of an epoch's length and of the data order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -18,7 +18,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws error (E12) for a source that knows its length, where the options say another one.
+/// Throws error (E12) if the source knows its length and options.batches_per_epoch differs.
 template <class Batches>
 void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unused]] std::int64_t batches_per_epoch) {
   if constexpr (
@@ -33,7 +33,8 @@ void require_epoch_length([[maybe_unused]] Batches const& batches, [[maybe_unuse
   }
 }
 
-/// Batches of an epoch, by the options or as the source knows it; -1: neither. Of several ranks the options alone have it alike for all.
+/// Number of batches per epoch, from the options or the source; -1: unknown. With several ranks only the options count, because sources may
+/// differ between ranks.
 template <class Batches>
 std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batches_per_epoch, bool is_single_rank) {
   if (batches_per_epoch > 0 || !is_single_rank) return batches_per_epoch > 0 ? batches_per_epoch : -1;
@@ -49,14 +50,14 @@ std::int64_t epoch_length([[maybe_unused]] Batches& batches, std::int64_t batche
   }
 }
 
-/// As if the program had given options.batches_per_epoch, where the batches know it.
+/// Returns the options with batches_per_epoch set, if the batches know it.
 template <class Batches>
 trainer_options with_epoch_length(trainer_options options, Batches& batches) {
   options.batches_per_epoch = std::max<std::int64_t>(epoch_length(batches, options.batches_per_epoch, true), 0);
   return options;
 }
 
-/// Remembers what a source says of its order. Throws checkpoint_error (E03) if it is another one than the cursor counts in.
+/// Stores the description of the data order in the cursor. Throws checkpoint_error (E03) if it differs from the stored one.
 inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool accept_another) {
   if (!cursor.order.empty() && cursor.order != order && !accept_another)
     throw checkpoint_error("E03", "the data order has changed (before " + cursor.order + ", now " + order +
@@ -64,8 +65,8 @@ inline void adopt_data_order(data_cursor& cursor, std::string const& order, bool
                                       "directory, or options.accept_changed_recipe.");
   cursor.order = order;
 }
-/// The same with what the batches say of their order, or in one process with how many are in memory. Ranks may have different numbers of
-/// them, and between epochs data may grow.
+/// The same with `batches.describe()`, or else, with a single rank, the number of batches in memory. That number may differ between ranks, and
+/// may change between epochs.
 template <class Batches>
 void adopt_source_order(data_cursor& cursor, [[maybe_unused]] Batches& batches, bool is_single_rank, bool accept_another) {
   if constexpr (requires { std::string(batches.describe()); }) {

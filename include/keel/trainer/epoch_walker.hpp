@@ -1,4 +1,4 @@
-// A walk through the epochs of a source, from where the cursor stands, one batch at a time.
+// Iterates over the epochs of a source, from the position of the cursor, one batch at a time.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -15,7 +15,7 @@
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// One epoch of a source: a range or loader itself, or what a function of the epoch returned.
+/// One epoch of a source: the range or loader itself, or the range that a function of the epoch returned.
 template <class Source>
 class open_epoch {
   static auto open(Source& source, std::int64_t epoch, std::int64_t position) {
@@ -79,23 +79,22 @@ inline void require_batches(data_cursor const& cursor) {
                    "epoch " + std::to_string(cursor.epoch) + " has no batches. Look at the data's path and at its filters.");
 }
 
-/// Goes from the cursor on. The cursor, which outlives this, is moved by the run.
+/// Iterates from the cursor, which the run advances. Source and cursor must outlive this.
 template <class Source>
 class epoch_walker {
  public:
   epoch_walker(Source& source, data_cursor& cursor, at::DeviceType device)
       : source_(source), cursor_(cursor), device_(device) {}
 
-  /// Opens the epoch of the cursor, at its position. Calls `begin(position)` before it asks the source. Throws data_error (E06) for an
-  /// epoch with fewer batches than the cursor has seen.
+  /// Opens the epoch of the cursor, at its position. Calls `begin(position)` before accessing the source. Throws data_error (E06) if the epoch
+  /// has fewer batches than were consumed.
   template <class Begin>
   void open(Begin const& begin) {
     epoch_.reset();
     std::int64_t const consumed = cursor_.position;
-    // A loader draws its order when it begins. In an epoch that goes on it must draw what it drew the first time, and then the
-    // generators must stand where they stood.
+    // A loader draws its order in begin(). In a resumed epoch it must draw the same order again; then the present random state is restored.
     bool const is_resumed_epoch = cursor_.in_epoch;
-    // A source that begins at the cursor draws there what it would have drawn on its way.
+    // A positioned source starts at the cursor, with the present random state.
     bool const begins_there = positioned_function<Source> && consumed > 0;
     bool const begins_again = is_resumed_epoch && !begins_there;
     auto const now = random_snapshot::take(device_);
@@ -107,7 +106,7 @@ class epoch_walker {
     begin(consumed);
     epoch_.emplace(source_, cursor_.epoch, consumed);
     if (consumed > 0 && !begins_there) {
-      // A loader fetches the next batch when it moves on, so the last move is made with the generators where they stood.
+      // A loader fetches the next batch in operator++, so the last increment uses the restored random state.
       if (epoch_->skip(consumed - 1) < consumed - 1 || !epoch_->has_batch()) {
         throw data_error("E06", "the data of epoch " + std::to_string(cursor_.epoch) + " ends before batch " +
                                     std::to_string(consumed) +

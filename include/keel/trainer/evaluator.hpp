@@ -1,4 +1,4 @@
-// The evaluations of a run: what they look at, when they are due, what they are judged by.
+// The evaluations of a run: their data, when they are due, and the value that is judged.
 #pragma once
 
 #include <concepts>
@@ -27,7 +27,7 @@ namespace keel::detail::inline KEEL_MODE {
 
 class evaluator {
  public:
-  /// What evaluations have of their run, which outlives them.
+  /// References to the run, which must outlive the evaluator.
   struct run_context {
     trained_models& models;
     config const& recipe;
@@ -43,8 +43,8 @@ class evaluator {
   evaluator(evaluator const&) = delete;
   evaluator& operator=(evaluator const&) = delete;
 
-  /// A second one of the same name replaces the first. Rejects batches that cannot be read again (U32), counted (U14) or come to an
-  /// end (E28).
+  /// Adds an evaluation, or replaces the one of the same name. Rejects batches that cannot be read again (U32) or counted (U14), and endless
+  /// ones without a limit (E28).
   template <class Recipe, class Batches, class LossOf>
   void add(std::string name, Batches batches, LossOf loss_of) {
     using source = std::unwrap_reference_t<Batches>;
@@ -55,7 +55,7 @@ class evaluator {
     } else if constexpr (source_facts<source>().endless && config_of<Recipe>.evaluation.batches == 0) {
       reject_call<rule::E28, Batches>();
     } else {
-      // A recipe may leave the number to the program.
+      // The recipe may leave the limit to the program, so check it at run time too.
       if (source_facts<source>().endless && settings().batches == 0) throw broken_rule<recipe_error, rule::E28>();
       struct kept {
         Batches batches;
@@ -68,16 +68,16 @@ class evaluator {
       });
     }
   }
-  /// State of the program that an evaluation leaves as it was; it outlives this.
+  /// Sets the program state that evaluations restore; it must outlive this.
   void restore(program_state& state) { program_ = &state; }
 
-  /// On all batches, outside of the recipe's evaluations.
+  /// Evaluates on all batches, independently of the recipe's evaluations. Collective for a recipe of several ranks.
   template <class Batches, class LossOf>
   evaluation_result evaluate(Batches& batches, LossOf& loss_of) {
     return evaluate(
         "", [&](std::int64_t most, evaluation_memory const& memory) { return measure(batches, loss_of, most, memory); });
   }
-  /// The same: an evaluation_result where `loss_of` returns batch_metrics, else the mean loss.
+  /// The same; returns an evaluation_result if `loss_of` returns batch_metrics, else the mean loss.
   template <class Batches, class LossOf>
   auto evaluate_once(Batches& batches, LossOf& loss_of) {
     evaluation_result const found = evaluate(batches, loss_of);
@@ -89,27 +89,27 @@ class evaluator {
     }
   }
 
-  /// All evaluations of the recipe. Returns the value that is judged. Throws error (E12) if no value has the monitored name.
+  /// Runs all evaluations of the recipe and returns the value that is judged. Throws error (E12) if no value has the monitored name.
   double evaluate_all();
 
-  /// Calls `use(name, run)` for each that was added; `run(most)` evaluates so many batches, and nothing is written down.
+  /// Calls `use(name, run)` for each evaluation; `run(most)` evaluates up to `most` batches without recording anything.
   void rehearse_each(std::function<void(std::string const&, std::function<void(std::int64_t)> const&)> const& use) const;
 
-  /// Throws error (E12) for a recipe that evaluates where nothing was added.
+  /// Throws error (E12) if the recipe evaluates and no evaluation was added.
   void require_any() const;
-  /// After so many updates.
+  /// True if the recipe evaluates after `updates` updates.
   bool is_due(std::int64_t updates) const;
-  /// At an update boundary, once an epoch.
+  /// True at the first update boundary after an epoch that the recipe evaluates.
   bool is_due_by_epochs() const;
-  /// Calls it before each batch of an evaluation.
+  /// Sets a function that is called before each batch of an evaluation.
   void set_before_batch_hook(std::function<void()> call) { before_batch_hook_ = std::move(call); }
-  /// An evaluation is under way, or ended with an exception.
+  /// True during an evaluation, and after one that threw.
   bool is_inside() const { return is_inside_; }
-  /// Seconds that the slowest evaluation of all took.
+  /// Duration of the slowest run of the recipe's evaluations, in seconds.
   double slowest() const { return slowest_; }
 
  private:
-  /// Looks at the first `most` batches; 0: at all.
+  /// Evaluates the first `most` batches; 0: all.
   using measurement = std::function<evaluation_result(std::int64_t most, evaluation_memory const& memory)>;
   struct named_evaluation {
     std::string name;

@@ -34,13 +34,13 @@ KEEL_BODY evaluation_result evaluator::evaluate(std::string const& name, measure
   context_.models.settle();
   auto const began = context_.time.now();
   phase_clock::scope const timed(context_.phases, run_phase::evaluating);
-  // At a boundary the gradients are of no more use: the next update begins without them.
+  // At a boundary the gradients are not needed: the next update starts without them.
   auto const make_room = [this] {
     if (context_.models.at_boundary()) clear_gradients(context_.models.parameters().tensors);
   };
   is_inside_ = true;
   evaluation_result result = [&] {
-    // Inside an update what the program changes between two micro-batches is its own.
+    // Inside an update, changes that the program makes between two micro-batches must persist.
     program_state_guard const unchanged(context_.models.at_boundary() ? program_ : nullptr);
     return measure(most,
                    {context_.models.pieces(), may_cut(), context_.models.relief().attention, make_room, before_batch_hook_});
@@ -71,7 +71,7 @@ KEEL_BODY double evaluator::evaluate_all() {
   } else {
     evaluate_each();
   }
-  // With the parameters in their place.
+  // After the average was swapped out, so that hooks see the trained parameters.
   for (std::size_t i = 0; i < results.size(); ++i)
     context_.hooks(event::evaluated{context_.models.updates(), all_[i].name, results[i]});
   slowest_ = std::max(slowest_, std::chrono::duration<double>(context_.time.now() - began).count());

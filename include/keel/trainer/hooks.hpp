@@ -1,5 +1,5 @@
-// The functions that a user hangs on events. One is accepted if it can be called with at least one event; a signature that is
-// nearly right is a compile error (U17) and never a hook that stays silent.
+// User functions that are called on events. A hook must be callable with at least one event; any other signature is a compile error (U17),
+// so that no hook is silently ignored.
 #pragma once
 
 #include <boost/hana/any_of.hpp>
@@ -18,7 +18,7 @@
 namespace keel::inline KEEL_MODE {
 
 class hooks {
-  // One list of functions an event, made from the list of events.
+  // One list of functions per event type.
   using lists = decltype(boost::hana::unpack(event::all, [](auto... type) {
     return std::tuple<std::vector<std::function<void(typename decltype(type)::type const&)>>...>{};
   }));
@@ -42,7 +42,7 @@ class hooks {
     if constexpr (!takes_any<Hook>()) {
       [[maybe_unused]] rule::U17::demand<false, Hook> said;
     } else {
-      // One hook that is called for several events is one object, so that it may count in the one and report in the other.
+      // All events share one hook object, so that it may count on one event and report on another.
       auto const shared = std::make_shared<Hook>(std::move(hook));
       boost::hana::for_each(event::all, [&](auto type) {
         using Event = typename decltype(type)::type;
@@ -53,7 +53,7 @@ class hooks {
     }
   }
 
-  /// Some hook is called with this event.
+  /// True if a hook is called with this event.
   template <class Event>
   bool has_hook_for() const {
     return !std::get<std::vector<std::function<void(Event const&)>>>(lists_).empty();
@@ -61,7 +61,7 @@ class hooks {
 
   template <class Event>
   void operator()(Event const& event) {
-    // By index and by copy, because a hook may add another one.
+    // By index and by copy, because a hook may add hooks.
     for (std::size_t i = 0; i < list_of<Event>().size(); ++i) {
       auto const hook = list_of<Event>()[i];
       hook(event);

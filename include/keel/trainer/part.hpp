@@ -20,7 +20,7 @@ namespace keel::inline KEEL_MODE {
 struct after {
   /// The other part.
   detail::run_part& part;
-  /// The other part, which outlives the new one.
+  /// `one`: the other part, which must outlive the new one.
   explicit after(detail::run_part& one) : part(one) {}
 };
 
@@ -35,7 +35,7 @@ class part final : public detail::run_part, private step_observer, private detai
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = step_type::configured;
 
-  /// Run, model and optimizer outlive the part. `name`: letters, digits and underscores. A part may also be created during the run, between
+  /// Run, model and optimizer must outlive the part. `name`: letters, digits and underscores. A part may also be created during the run, between
   /// two updates. If the checkpoint that the run resumed from contains the part, create it before the loop, or in the first iteration before
   /// that draws random numbers; its state is then restored. Throws error (E11) for a name or a parameter that another part has,
   /// checkpoint_error if it does not match the checkpoint, and what the constructor of keel::step throws.
@@ -56,7 +56,7 @@ class part final : public detail::run_part, private step_observer, private detai
       : part(of, std::move(name), model, optimizer, &follows.part, detail::recipe_numbers(config_of<recipe_type>, all)) {}
   ~part() { models_.remove(*this); }
 
-  /// As a step's call. Throws as a step does.
+  /// Trains on one micro-batch, as a call of keel::step. Throws as it does, and out_of_memory_error (E09) if the ladder has no further rung.
   template <class Batch, class LossOf>
   step_outcome update(Batch const& batch, LossOf&& loss_of) {
     return taken([&] { return step_(batch, loss_of); });
@@ -146,7 +146,7 @@ class part final : public detail::run_part, private step_observer, private detai
         loop_(of.loop_),
         run_recipe_(of.recipe_value()),
         step_(model, optimizer, all, of.loop_.length(), *this, world_in(of, this->name())) {
-    // Also checks the rules that only both recipes together can break.
+    // Checks the rules that involve the recipes of both the part and the run.
     if constexpr (!std::same_as<recipe_type, detail::rejected_recipe> &&
                   !std::same_as<typename Run::recipe_type, detail::rejected_recipe>) [[maybe_unused]]
       detail::verdict_of<detail::recipe_within_run<Recipe, typename Run::recipe_type>> said;

@@ -1,4 +1,4 @@
-// Where a run stands: the data cursor, counters, and the statistics that the record needs. All of it is part of a checkpoint.
+// Progress of a run: the data cursor, counters, and the statistics that the record needs. Checkpoints contain all of it.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ struct data_cursor {
   std::int64_t position = 0;       ///< micro-batches of this epoch
   std::int64_t consumed = 0;       ///< micro-batches of the run
   bool in_epoch = false;           ///< the epoch has begun, so a loader has drawn its order
-  std::string order;               ///< what the source says of its order; empty: nothing
-  random_snapshot at_epoch_begin;  ///< so that a loader that shuffles at its begin() shuffles the same again
+  std::string order;               ///< description of the data order by the source; empty: none
+  random_snapshot at_epoch_begin;  ///< restored on resume, so that a loader that shuffles in begin() draws the same order
 
   template <class Archive>
   void visit(Archive& archive) {
@@ -32,32 +32,32 @@ struct data_cursor {
   }
 };
 
-/// Moves a data cursor by updates: what an update that is dropped had taken was not consumed.
+/// Advances a data cursor by whole updates: the micro-batches of a dropped update do not count as consumed.
 class update_cursor {
  public:
-  /// The cursor outlives this.
+  /// The cursor must outlive this.
   explicit update_cursor(data_cursor& cursor) : cursor_(cursor) {}
   void begin() {
     began_at_ = cursor_;
     closed_ = false;
   }
-  /// Where the data stood before the open update.
+  /// The position in the data before the open update.
   data_cursor const& began_at() const { return began_at_; }
-  /// An update was applied or skipped; `late`: it is the one before this.
+  /// Call when an update was applied or skipped. `late`: it is the previous update, and the open one remains open.
   void close(bool late) { closed_ = closed_ || !late; }
-  /// One micro-batch was taken.
+  /// Call after each micro-batch.
   void advance() {
     ++cursor_.position;
     ++cursor_.consumed;
   }
-  /// The update is dropped.
+  /// Call when the update is dropped: restores the position from before it.
   void rewind() { cursor_ = began_at_; }
-  /// Runs what takes a micro-batch. What throws after the update was closed has consumed it.
+  /// Calls `run`, which trains on a micro-batch. If it throws, rewinds; if it throws after the update was closed, advances instead.
   template <class Run>
   auto taking(Run const& run) {
     return rewind_on_exception(run, [this] { advance(); });
   }
-  /// Runs what closes the open update and takes nothing.
+  /// Calls `run`, which closes the open update without a micro-batch. If it throws before that, rewinds.
   template <class Run>
   auto closing(Run const& run) {
     return rewind_on_exception(run, [] {});
@@ -83,7 +83,7 @@ class update_cursor {
   bool closed_ = true;
 };
 
-/// What the record of a run remembers from update to update.
+/// State of the run's record that persists between updates.
 struct run_record {
   std::int64_t attempts = 0;  ///< updates, the skipped ones included
   std::int64_t age = 0;    ///< of a checkpoint: updates until its parameters were reached, also where a rollback saved it again
@@ -117,7 +117,7 @@ struct run_record {
   }
 };
 
-/// Where a run stands, apart from what its step knows.
+/// Progress of a run, apart from the state of its step.
 struct run_progress {
   explicit run_progress(evaluation::settings const& settings, alarm_watch alarms = alarm_watch()) : evaluations(settings) {
     record.alarms = std::move(alarms);

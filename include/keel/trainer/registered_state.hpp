@@ -1,6 +1,6 @@
-// The program's state that belongs to a run: a curriculum, a sampler, the hidden state that an LSTM carries on. What is
-// registered is in every checkpoint by construction and comes back with it, and an update that is skipped, or begins again
-// because memory ran out, leaves it as it was. A NaN that gets into it is never saved over a good checkpoint (N13).
+// State of the program that belongs to a run, such as a curriculum, a sampler or the hidden state of an LSTM. Every checkpoint contains
+// the registered state, and loading restores it. An update that is skipped, or restarted after running out of memory, restores it too.
+// A state that became NaN is never saved (N13).
 #pragma once
 
 #include <keel/libtorch/ivalue_first.hpp>
@@ -24,18 +24,18 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// When registered state is put back. Putting it back needs a copy of it before every update, which a replay buffer of
-/// gigabytes is better without.
+/// When registered state is restored. Restoring it after skipped updates needs a copy before every update, which is too expensive for a
+/// replay buffer of gigabytes.
 enum class state_scope : unsigned char {
-  updates,     ///< also an update that does not take place leaves it as it was
-  checkpoints  ///< only a resume and a rollback bring it back
+  updates,     ///< by a resume, a rollback, and a skipped or restarted update
+  checkpoints  ///< by a resume and a rollback only
 };
 
 }  // namespace keel::inline KEEL_MODE
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// The places of tensors that hold NaN or infinity and of numbers that are NaN; an infinite number is often "none yet".
+/// Paths of tensors that hold NaN or infinity, and of numbers that are NaN. Infinite numbers are allowed: they often mean "none yet".
 template <class State>
 std::set<std::string> find_nonfinite_fields(State& state) {
   std::set<std::string> found;
@@ -44,7 +44,7 @@ std::set<std::string> find_nonfinite_fields(State& state) {
       bool const looked_at =
           leaf.defined() && (leaf.is_floating_point() || leaf.is_complex()) && leaf.layout() == at::kStrided && !leaf.is_meta();
       if (!looked_at) return;
-      // LibTorch cannot ask this of a float8.
+      // LibTorch's isfinite does not support float8.
       at::Tensor const values = leaf.element_size() == 1 ? leaf.to(at::kFloat) : leaf;
       if (host_value(at::isfinite(values).all()) == 0.0) found.insert(path());
     } else if constexpr (std::is_floating_point_v<Leaf>) {
@@ -54,7 +54,7 @@ std::set<std::string> find_nonfinite_fields(State& state) {
   return found;
 }
 
-/// Throws data_error (E05) that names the first tensor which no checkpoint can hold.
+/// Throws data_error (E05) that names the first tensor which cannot be saved.
 template <class State>
 void require_saveable_tensors(State& state, std::string const& name) {
   for_each_leaf(state, name + ".", []<class Leaf>(auto const& path, Leaf& leaf) {
@@ -70,8 +70,8 @@ namespace keel::inline KEEL_MODE {
 
 class registered_states final : public program_state {
  public:
-  /// `state` lists its fields with `visit(archive)` and outlives this. Throws error (E12) for a name that is taken or empty,
-  /// data_error (E05) for a tensor that no checkpoint can hold.
+  /// Registers `state`, which lists its fields with `visit(archive)` and must outlive this. Throws error (E12) for a name that is taken, empty
+  /// or contains a dot; data_error (E05) for a tensor that cannot be saved.
   template <saveable State>
   void add(std::string name, State& state, state_scope scope = state_scope::updates) {
     for (auto const& one : states_) {
@@ -96,7 +96,7 @@ class registered_states final : public program_state {
          .initially_nonfinite = detail::find_nonfinite_fields(state)});
   }
 
-  /// Nothing that an update would have to put back.
+  /// True if no state has state_scope::updates.
   bool empty() const override {
     return std::none_of(states_.begin(), states_.end(), [](entry const& one) { return one.scope == state_scope::updates; });
   }
@@ -130,7 +130,7 @@ class registered_states final : public program_state {
     });
   }
 
-  /// Throws nonfinite_error (N13) for a NaN, or an infinity in a tensor, that was not there when the state was registered.
+  /// Throws nonfinite_error (N13) for a field that find_nonfinite_fields reports now but did not at registration.
   void require_finite() const {
     for (auto const& one : states_) {
       for (std::string const& field : one.unsound()) {
@@ -166,7 +166,7 @@ class registered_states final : public program_state {
     std::function<field_marks()> capture_marks;
     std::function<void(field_marks const&, field_copies&)> exclude_changed;
     std::function<std::set<std::string>()> unsound;
-    std::set<std::string> initially_nonfinite;  ///< a mask of minus infinity, a number that is not known yet
+    std::set<std::string> initially_nonfinite;  ///< at registration, such as a mask of minus infinity
 
     template <class Archive>
     void visit(Archive& archive) const {

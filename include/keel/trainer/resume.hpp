@@ -1,5 +1,5 @@
-// Between a run and a snapshot: what a checkpoint of a recipe holds, and how a run is put back to it. The schema is the list of
-// parts that the trainer hands in, so a part cannot be saved and then forgotten on load.
+// Takes a snapshot of a run and restores a run from one. The schema is the list of parts that the trainer passes to both, so a part cannot
+// be saved and then forgotten on load.
 #pragma once
 
 #include <torch/version.h>
@@ -29,12 +29,12 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// What may differ between a checkpoint and the program that takes it; what does is then the program's.
+/// Settings that may differ between a checkpoint and the program that loads it; the program's values are then used.
 struct accepted_changes {
   bool all = false;
   std::vector<std::string> names = {};
-  bool is_same_run = false;  ///< the checkpoint is from this very run: nothing is compared with it
-  /// Beside the learning rate, whose change brings no mechanism.
+  bool is_same_run = false;  ///< the checkpoint is from this run: recipes and options are not compared
+  /// True if anything other than the learning rate is accepted: only then may the recipe add a mechanism without saved state.
   bool accepts_a_policy() const {
     return std::any_of(names.begin(), names.end(), [](std::string const& name) { return name != "lr"; });
   }
@@ -45,7 +45,7 @@ struct accepted_changes {
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Where in a checkpoint's state an optimizer and its step are.
+/// JSON pointers to the state of an optimizer, its step and its recipe in a checkpoint.
 struct state_paths {
   std::string optimizer = "/optimizer";
   std::string step = "/run/step";
@@ -56,7 +56,7 @@ inline state_paths places_of(std::string const& name) {
   return {"/optimizers/" + name, "/run/step/" + name, "/recipes/" + name};
 }
 
-/// Slots that decide what the parameters become. The others may change between a run and its resume.
+/// True for slots that affect the trained parameters. The others may change between a run and its resume.
 inline bool affects_result(std::string const& slot) {
   static std::set<std::string> const others = {"checkpoint", "oom",       "recompute", "offload", "health",
                                                "evaluation", "profile",   "incident",  "timeout", "batch_guard",
@@ -64,7 +64,7 @@ inline bool affects_result(std::string const& slot) {
   return others.count(slot) == 0;
 }
 
-/// Throws checkpoint_error (E03) for a run that was trained on shortened rows and would not be any more.
+/// Throws checkpoint_error (E03) if the run was trained on shortened rows and this recipe lacks the rung that shortens them.
 inline void require_rungs_fit(config const& value, nlohmann::json const& state, std::string const& source) {
   nlohmann::json const taken = state.value(nlohmann::json::json_pointer("/run/step/ladder/taken"), nlohmann::json::array());
   bool shortened = false;
@@ -76,25 +76,25 @@ inline void require_rungs_fit(config const& value, nlohmann::json const& state, 
                                     "options.accept_changed_recipe.");
 }
 
-/// The slots of a checkpoint; empty where its recipe is not an object.
+/// The slots of a checkpoint; empty if its recipe is not an object.
 inline nlohmann::json saved_recipe(nlohmann::json const& state) {
   auto const found = state.find("recipe");
   return found != state.end() && found->is_object() ? *found : nlohmann::json::object();
 }
 
-/// What an attention policy comes to here: the default may be the kernel that an older recipe named.
+/// Resolves an attention policy to its kernel: the default may select the kernel that an older recipe named.
 inline attention_kind effective_attention(attention_settings const& policy, config const& value) {
   if (policy.kind == attention_kind::fused) return attention_kernel(attention_kind::fused);
   bool const automatic = policy.kind == attention_kind::automatic && !value.model.inner_gradients;
   return attention_kernel(automatic ? attention_kind::automatic : attention_kind::math);
 }
 
-/// True for settings by which the parameters become the same.
+/// True if both settings produce the same parameters.
 template <class Slot>
 bool is_equivalent(typename Slot::settings before, typename Slot::settings now, config const& value) {
   if constexpr (std::is_same_v<Slot, slot::attention>)
     return effective_attention(before, value) == effective_attention(now, value);
-  // Where the optimizer's state lies.
+  // replicate and zero differ only in the placement of optimizer state.
   if constexpr (std::is_same_v<Slot, slot::shard>) return shard::is_distributed(before) && shard::is_distributed(now);
   if constexpr (std::is_same_v<Slot, slot::schedule>) {
     for (schedule::settings* one : {&before, &now}) {
@@ -105,7 +105,7 @@ bool is_equivalent(typename Slot::settings before, typename Slot::settings now, 
   return before == now;
 }
 
-/// A slot's settings of a checkpoint beside those of the recipe: nothing where they come to the same, or what the checkpoint's are.
+/// Describes the settings of a slot in a checkpoint; empty if they are equivalent to those of the recipe.
 template <class Slot>
 std::string describe_changed_settings(nlohmann::json const& saved, config const& value) {
   if (saved.is_null()) return "nothing";
@@ -116,7 +116,7 @@ std::string describe_changed_settings(nlohmann::json const& saved, config const&
     if (is_equivalent<Slot>(before.*place<Slot>, value.*place<Slot>, value)) return "";
     return print_slot<Slot>(before, shown::set).c_str();
   } catch (config_error const&) {
-    // A custom policy, settings of another version, or no settings at all: not the same.
+    // A custom policy, settings of another version, or invalid settings: treat them as different.
   }
   return printable(saved.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace), 200);
 }
@@ -126,7 +126,7 @@ void for_each_described_slot(slot_list<Slots...>, Visit&& visit) {
   (visit.template operator()<Slots>(), ...);
 }
 
-/// Throws checkpoint_error (E03) that names every slot that differs.
+/// Throws checkpoint_error (E03) that names every slot that differs and is not accepted.
 inline void require_same_recipe(config const& value, nlohmann::json const& state, std::string const& source,
                                 accepted_changes const& accepts) {
   nlohmann::json const saved = saved_recipe(state);
@@ -135,7 +135,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
     std::string const name = Slot::name;
     bool const by_evaluations = name == "evaluation" && schedule::judges_evaluations(value.schedule);
     if ((!affects_result(name) && !by_evaluations) || accepts(name)) return;
-    // A migration takes any.
+    // A migration sets a slot to null to accept any settings.
     if (saved.contains(name) && saved[name].is_null()) return;
     std::string const before = describe_changed_settings<Slot>(saved.value(name, nlohmann::json()), value);
     if (before.empty()) return;
@@ -146,7 +146,7 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
       state.contains("updates") && state["updates"].is_number_integer() ? state["updates"].get<std::int64_t>() : 0;
   bool const is_own = value.schedule.kind == schedule::kind::custom;
   bool const takes_length = value.schedule.total == 0 && (is_own || schedule::depends_on_length(value.schedule));
-  // A replay has no batches that could say it.
+  // A replay has no batches from which the length could be derived.
   if (takes_length && !value.run.is_length_pending && length != value.run.updates && !accepts("schedule")) {
     differences += (differences.empty() ? "" : "; ") + std::string("the schedule spread over ") + std::to_string(length) +
                    " updates and now over " + std::to_string(value.run.updates);
@@ -158,8 +158,8 @@ inline void require_same_recipe(config const& value, nlohmann::json const& state
   }
 }
 
-/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options are not those of the checkpoint, which
-/// would otherwise win without a word. The present rate is the schedule's business and not compared.
+/// Throws checkpoint_error (E03) if the program's learning rates or optimizer options differ from those of the checkpoint, which would
+/// otherwise override them silently. Does not compare the present rate, which the schedule sets.
 inline void require_same_options(nlohmann::json const& live, nlohmann::json const& saved, state_paths const& at,
                                  std::string const& source) {
   using pointer = nlohmann::json::json_pointer;
@@ -170,7 +170,7 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
     if (options.is_object()) options["lr"] = rates.is_array() && group < rates.size() ? rates[group] : nlohmann::json();
     return options;
   };
-  // Another kind of optimizer is load_optimizer's business, which says so.
+  // load_optimizer reports a different kind of optimizer.
   nlohmann::json const& optimizer = live.at(pointer(at.optimizer));
   if (saved.value(pointer(at.optimizer + "/kind"), nlohmann::json()) != optimizer.at("kind")) return;
   std::string differences;
@@ -190,12 +190,12 @@ inline void require_same_options(nlohmann::json const& live, nlohmann::json cons
                                     "{\"lr\"}, to use the program's values.");
 }
 
-/// Puts the program's options into the checkpoint, where they may differ and do. A rate is the program's from here on: what
-/// schedules and rollbacks made of the old one is forgotten.
+/// Replaces options of the checkpoint by those of the program if they differ and are accepted. An accepted learning rate also resets the
+/// changes that schedules and rollbacks made to the old one.
 inline void override_saved_options(nlohmann::json& saved, nlohmann::json const& live, config const& value,
                                    state_paths const& at, accepted_changes const& accepts) {
   using pointer = nlohmann::json::json_pointer;
-  // The last rate of a schedule that this recipe does not have any more is not a rate that the program chose.
+  // If this recipe dropped the schedule, restore its peak rate: the last scheduled rate is not one that the program chose.
   nlohmann::json const schedule_before = saved.value(pointer(at.recipe + "/schedule"), nlohmann::json());
   bool const had_schedule = !schedule::changes_the_rate(value.schedule) && !schedule_before.is_null() &&
                             !describe_changed_settings<slot::schedule>(schedule_before, value).empty();
@@ -219,7 +219,7 @@ inline void override_saved_options(nlohmann::json& saved, nlohmann::json const& 
   }
 }
 
-/// Throws checkpoint_error (E04) that names a parameter which was frozen and is not, or the other way about.
+/// Throws checkpoint_error (E04) that names a parameter which is frozen in only one of checkpoint and program.
 inline void require_same_frozen(torch::nn::Module& model, snapshot const& content, std::string const& source) {
   nlohmann::json const saved = content.state.value("frozen", nlohmann::json::array());
   auto const fail = [&](std::string const& name, char const* now) {
@@ -228,7 +228,7 @@ inline void require_same_frozen(torch::nn::Module& model, snapshot const& conten
   };
   std::set<std::string> const before = saved.is_array() ? saved.get<std::set<std::string>>() : std::set<std::string>();
   for (auto const& item : model.named_parameters()) {
-    // What a rung of the ladder has in eight bits is not a parameter there.
+    // A base that a ladder rung quantized to 8 bits is not stored as a parameter: skip it.
     auto const found = content.model.find(item.key());
     if (found == content.model.end() || found->second.scalar_type() != item.value().scalar_type()) continue;
     bool const was = before.count(item.key()) > 0;
@@ -269,8 +269,8 @@ inline void require_same_parts(std::vector<trained_optimizer> const& trained, nl
 
 namespace keel::inline KEEL_MODE {
 
-/// The state of a run as a checkpoint holds it. The tensors are the run's own, not copies; those of an optimizer whose state is in shares
-/// are this rank's shares.
+/// Takes a snapshot of the run in the form that a checkpoint stores. The tensors alias those of the run; of a sharded optimizer they are
+/// the shards of this rank.
 inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std::vector<trained_optimizer> const& trained,
                               std::vector<state_part> const& parts) {
   snapshot content;
@@ -292,7 +292,7 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
     tensor_map tensors;
     detail::optimizer_shards::scope const shards(one.shards);
     save_optimizer(*one.optimizer, *one.parameters, object, tensors);
-    // Two optimizers may have had the same parameters, one after the other.
+    // The prefix separates optimizers that train the same parameters one after the other.
     for (auto& [name, tensor] : tensors) content.optimizer.emplace(one.prefix() + name, tensor);
     if (!one.name.empty()) content.state["recipes"][one.name] = detail::slots_to_json(one.value, slots{});
   }
@@ -303,8 +303,8 @@ inline snapshot take_snapshot(config const& value, torch::nn::Module& model, std
   return content;
 }
 
-/// Puts a run back to a snapshot. Throws checkpoint_error: E03 another recipe, E04 another model or optimizer, E05 damaged.
-/// Parameters are written last, after everything else was found good.
+/// Restores a run from a snapshot. Throws checkpoint_error: E03 for another recipe, E04 for another model or optimizer, E05 for damaged data.
+/// Writes the parameters last, after everything else was validated.
 inline void apply_snapshot(snapshot content, config const& value, torch::nn::Module& model,
                            std::vector<trained_optimizer> const& trained, std::vector<state_part> const& parts,
                            std::string const& source, accepted_changes const& accepts) {
@@ -322,7 +322,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
     }
   }
   if (!accepts.all) detail::require_rungs_fit(value, content.state, source);
-  // What a rung of the ladder did before the run's first update does not make another model.
+  // Layers that a ladder rung quantized in the checkpoint are expected in that form, and do not count as another model.
   auto const to_quantize = quantized_in(content.model, model);
   tensor_map expected = model_tensors(model);
   for (auto const& [name, layer] : to_quantize) expected[name] = content.model.at(name);
@@ -338,13 +338,13 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
   nlohmann::json const run = content.state.value("run", nlohmann::json::object());
   for (state_part const& part : parts) {
     nlohmann::json const fields = run.is_object() ? run.value(part.name, nlohmann::json::object()) : nlohmann::json::object();
-    // A mechanism that a changed recipe adds starts fresh.
+    // A mechanism that a changed recipe adds starts from its initial state.
     bool const is_step = std::string_view(part.name) == "step";
     bool const brings = accepts.all || accepts.is_same_run || (is_step && accepts.accepts_a_policy());
     state_reader reader(fields, content.tensors, source, std::string(part.name) + ".", brings);
     part.read(reader);
   }
-  // Room for all of them first; the values come with the model's.
+  // Allocate all quantized weights first; load_model fills in the values.
   std::vector<at::Tensor> rooms;
   rooms.reserve(to_quantize.size());
   for (auto const& [name, layer] : to_quantize) rooms.push_back(at::empty(layer->weight.sizes(), at::kChar));
@@ -367,7 +367,7 @@ inline void apply_snapshot(snapshot content, config const& value, torch::nn::Mod
 
 namespace keel::detail::inline KEEL_MODE {
 
-/// Throws checkpoint_error (E04) unless `saved` has exactly the states that are registered, by these names.
+/// Throws checkpoint_error (E04) unless `saved` contains exactly the registered states, by name.
 inline void require_same_states(std::vector<std::string> const& registered, nlohmann::json const& saved,
                                 std::string const& source) {
   for (std::string const& name : registered) {
@@ -384,7 +384,7 @@ inline void require_same_states(std::vector<std::string> const& registered, nloh
   }
 }
 
-/// Throws checkpoint_error (E03) where the checkpoint was made of something that this program has by the same name and another fingerprint.
+/// Throws checkpoint_error (E03) if checkpoint and program have different fingerprints for a name that options.accept does not contain.
 inline void require_same_fingerprints(trainer_options const& options, nlohmann::json const& state, std::string const& source) {
   if (options.accept_changed_recipe) return;
   nlohmann::json const saved = state.value("fingerprints", nlohmann::json::object());

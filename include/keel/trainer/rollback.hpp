@@ -1,4 +1,4 @@
-// Rollback: which checkpoint a run returns to, and when it gives up.
+// Rollback: selects the checkpoint to return to, and enforces the limit.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,11 @@ inline char const* to_string(nonfinite::change change) {
   return "unknown";
 }
 
-/// What a request comes to under a recipe.
+/// How a recipe answers a rollback request.
 struct rollback_plan {
   nonfinite::change change;
-  std::int64_t attempts;  ///< in one run
-  std::int64_t behind;    ///< the fault may be so many updates old
+  std::int64_t attempts;  ///< most rollbacks in one run
+  std::int64_t behind;    ///< largest age of the fault, in updates
 };
 
 constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
@@ -43,14 +43,14 @@ constexpr rollback_plan plan_rollback(config const& recipe, bool spike) {
   return {recipe.nonfinite.change, recipe.nonfinite.attempts, recipe.nonfinite.limit};
 }
 
-/// How many updates old a fault may be that this recipe rolls back from; 0: it does not roll back.
+/// Largest age, in updates, of a fault that this recipe rolls back from; 0: it does not roll back.
 constexpr std::int64_t rollback_distance(config const& recipe) {
   std::int64_t const nonfinite = recipe.nonfinite.kind == nonfinite::kind::rollback ? plan_rollback(recipe, false).behind : 0;
   std::int64_t const spike = recipe.spike.kind == spike::kind::rollback ? plan_rollback(recipe, true).behind : 0;
   return nonfinite > spike ? nonfinite : spike;
 }
 
-/// Throws the error that ends a run which cannot roll back again: nonfinite_error (E08) or diverged_error (E14), with all that was tried.
+/// Ends a run that cannot roll back again: throws nonfinite_error (E08) or diverged_error (E14), which lists the earlier rollbacks.
 [[noreturn]] inline void throw_rollback_limit(rollback_request const& request, rollback_history const& history,
                                               std::string const& why) {
   std::string tried;
@@ -64,8 +64,8 @@ constexpr std::int64_t rollback_distance(config const& recipe) {
   throw nonfinite_error("E08", sentence, request.last);
 }
 
-/// The newest whole checkpoint, of the scheduled ones, of at most `attempts` updates and, where there is one,
-/// older than `before`; a damaged one is passed to `on_damaged` and skipped. Nothing if all are too young.
+/// Finds the newest valid scheduled checkpoint with an age of at most `attempts` updates, preferably older than `before`. Reports damaged
+/// ones to `on_damaged` and skips them. Returns nullopt if all are too young.
 template <class Store, class OnDamaged>
 std::optional<std::pair<checkpoint_id, snapshot>> find_checkpoint_before(Store& store, std::int64_t attempts,
                                                                          std::optional<std::int64_t> before,

@@ -1,4 +1,4 @@
-// How often a run rolled back, and where to.
+// The rollbacks and restarts of a run.
 #pragma once
 
 #include <cstdint>
@@ -7,20 +7,20 @@
 
 namespace keel::inline KEEL_MODE {
 
-/// The rollbacks of a run so far, and where options.resume_at sent it. It is part of the checkpoint that follows each, so that
-/// a kill does not make them endless.
+/// The rollbacks of a run so far, and its restarts by options.resume_at. Each is followed by a checkpoint that contains it, so a killed
+/// run cannot exceed the limit.
 struct rollback_history {
   std::vector<std::int64_t> from;
   std::vector<std::int64_t> to;
   std::vector<std::int64_t> restarted_at;
   std::vector<double> restarted_with;  ///< learning rate of the first group
-  std::int64_t before_restart = 0;     ///< rollbacks that the last restart made up for
+  std::int64_t before_restart = 0;     ///< rollbacks before the last restart, which do not count
 
   std::int64_t count() const { return static_cast<std::int64_t>(to.size()); }
   /// Rollbacks that count towards the recipe's limit.
   std::int64_t attempts() const { return count() - before_restart; }
   std::int64_t generation() const { return count() + static_cast<std::int64_t>(restarted_at.size()); }
-  /// The last restart was this one, and the program is only started again.
+  /// True if the last restart was at this update and rate: the program was only started again.
   bool was_restarted(std::int64_t update, double rate) const {
     return !restarted_at.empty() && restarted_at.back() == update && restarted_with.back() == rate;
   }

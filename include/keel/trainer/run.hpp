@@ -57,7 +57,7 @@ namespace keel::inline KEEL_MODE {
 template <class Recipe, class Environment>
 class part;
 
-/// A run of several parts. It outlives them. Not thread-safe, except request_stop and request_save. Collective: each rank has one, and all make
+/// A run of several parts. It must outlive them. Not thread-safe, except request_stop and request_save. Collective: each rank has one, and all make
 /// the same calls in the same order.
 template <class Recipe = recipe<>, class Environment = environment>
 class run {
@@ -69,9 +69,9 @@ class run {
   using recipe_type = typename validated::recipe;
   /// The recipe's configuration, without numbers that are given later.
   static constexpr config configured = detail::kinds_of(config_of<recipe_type>);
-  /// The environment, which parts share.
+  /// The environment, shared by all parts.
   using environment_type = Environment;
-  /// True for a recipe of several ranks.
+  /// True if the recipe is for several ranks.
   static constexpr bool is_distributed = shard::is_distributed(configured.shard);
 
   /// Throws error (E12) for options that do not fit, file_error (E01, E02) for the directory.
@@ -103,7 +103,7 @@ class run {
 
   /// The batches of `count` epochs, from the present position; 0: as many as options.updates needs, or one epoch. Resumes automatically. Ends
   /// early at options.updates, on a signal, request_stop, an alarm or an evaluation that stops the run. `batches` as for trainer::fit; an
-  /// lvalue outlives the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be trained on.
+  /// lvalue must outlive the loop. Throws what resume, evaluations and saves throw, and data_error (E06) for a batch that cannot be trained on.
   template <class Batches>
   auto epochs(Batches&& batches, std::int64_t count = 0) {
     static_assert(batch_source<std::remove_reference_t<Batches>>,
@@ -131,7 +131,7 @@ class run {
   }
   /// Adds a value to this iteration's line of the record.
   void log(reduced_value const& value) { loop_.log(value); }
-  template <class... Raw>  // rejected (Y01): one rank's value
+  template <class... Raw>  // rejected (Y01): a raw value is that of one rank only
   void log(Raw const&...) {
     detail::reject_call<rule::Y01, Raw...>();
   }
@@ -213,11 +213,11 @@ class run {
   }
 
   static constexpr bool accepts_world = is_distributed || std::same_as<recipe_type, detail::rejected_recipe>;
-  /// Rejected (U57) for a recipe of one rank.
+  /// Rejected (U57) for a recipe of a single rank.
   static world_of_ranks checked_run_world(world_of_ranks const& world) {
     return detail::checked_world<Recipe, accepts_world>(world);
   }
-  /// Rejected (U56) where the recipe needs one.
+  /// Rejected (U56) if the recipe needs a world.
   static void require_world() { detail::require_world<Recipe, is_distributed>(); }
 
   /// Single-pass iterator of both loops: operator++ ends an iteration.
@@ -283,7 +283,8 @@ class run {
     take_batch take_{*this};
     std::optional<detail::training_data_of<source, take_batch>> data_;
     std::optional<value_type> batch_;
-    detail::parts_loop::walk walk_;  ///< last: the other ranks learn of an exception before the source ends
+    detail::parts_loop::walk
+        walk_;  ///< last, so that an exception is reported to the other ranks before the source is destroyed
   };
 
   class counted_loop {

@@ -5,23 +5,23 @@
 //         update_begin
 //           micro_batch_begin, micro_batch_end      accumulate<N>: N times
 //           gradients_ready                         not in a skipped update
-//         incident                                  an update that is not finite was looked into
+//         incident                                  the cause of a non-finite update was traced
 //         update_end
-//         layers_measured                           in some updates, as options.layers_every says
+//         layers_measured                           every options.layers_every updates
 //         alarm_raised                              an alarm of the recipe; also after evaluated
-//         rolled_back                               where the recipe rolls back
+//         rolled_back                               if the recipe rolls back
 //         evaluated                                 one for each evaluation, when the recipe or the program evaluates
-//         checkpoint_saved, checkpoint_failed       when the cadence says so; of an asynchronous save a later update
+//         checkpoint_saved, checkpoint_failed       when a save is due; for an asynchronous save after a later update
 //       epoch_end
 //     run_end                                       with the outcome
 //
-// An update that is decided on a device is read one later: its update_end comes before the next one's gradients are complete,
-// with `late` set, and may come after the end of its epoch. Until then the numbers of other events count it as applied.
-// out_of_memory comes where memory ran out, at the latest before the optimizer steps; the update then begins again with micro
-// batch 0, and gradients_ready may come again. Taken for time that the allocator loses, it comes before update_begin.
-// rung_released comes before the update_end of the update after which memory was enough for so long.
-// An update may reach over the end of an epoch. Hooks of one event run in the order in which they were added; an exception
-// from a hook ends the run as one from the loss would.
+// The result of an update that is decided on a device is read one update later. Its update_end has `late` set, comes before the next
+// gradients are complete, and may come after the end of its epoch. Until then other events count it as applied.
+// out_of_memory comes when memory ran out, at the latest before the optimizer step. The update then restarts with micro-batch 0, and
+// gradients_ready may come again. If a rung is taken because the allocator loses time, out_of_memory comes before update_begin.
+// rung_released comes before the update_end of the update that completed the required period with enough memory.
+// An update may span two epochs. Hooks of one event run in the order in which they were added. An exception from a hook ends the run like
+// one from the loss.
 #pragma once
 
 #include <boost/hana/tuple.hpp>
@@ -36,17 +36,17 @@
 
 namespace keel::event::inline KEEL_MODE {
 
-/// The run begins or goes on.
+/// The run begins or resumes.
 struct run_begin {
   std::int64_t update;  ///< 0, or where a checkpoint was resumed
   bool resumed;         ///< from a checkpoint
 };
-/// An epoch begins, or goes on from a checkpoint.
+/// An epoch begins, or continues from a checkpoint.
 struct epoch_begin {
   std::int64_t epoch;     ///< from 0
   std::int64_t position;  ///< micro-batches of this epoch that were consumed before a resume
 };
-/// The data of an epoch has come to its end.
+/// The data of an epoch is exhausted.
 struct epoch_end {
   std::int64_t epoch;          ///< from 0
   std::int64_t micro_batches;  ///< of the epoch
@@ -61,24 +61,24 @@ struct checkpoint_failed {
   std::int64_t update;  ///< updates that it would have held
   std::string message;  ///< why it failed
 };
-/// The run rolled back to an older checkpoint, and what the recipe changes is changed and saved. In your own loop the data
-/// continues at trainer::cursor().
+/// The run rolled back to an older checkpoint; the change of the recipe is applied and saved. In your own loop, continue the data at
+/// trainer::cursor().
 struct rolled_back {
   std::int64_t from;         ///< updates before
   std::int64_t to;           ///< updates now
   std::int64_t count;        ///< rollbacks of this run, from 1
-  std::string why;           ///< the reason, in words
+  std::string why;           ///< the reason, for display
   nonfinite::change change;  ///< what was changed
 };
-/// An alarm of the recipe is raised; what the recipe binds to it follows.
+/// An alarm of the recipe was raised; the action that the recipe binds to it follows.
 struct alarm_raised {
   std::int64_t update;        ///< updates applied
   raised_alarm const& alarm;  ///< with the values that raised it
 };
-/// An evaluation found its values; one without a name is a loss.
+/// An evaluation completed; a value without a name is a loss.
 struct evaluated {
   std::int64_t update;              ///< updates applied
-  std::string const& name;          ///< as evaluate_on was given it; empty where it was given none
+  std::string const& name;          ///< as passed to evaluate_on; may be empty
   evaluation_result const& result;  ///< its values
 };
 /// The run ends.

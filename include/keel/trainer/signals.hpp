@@ -36,9 +36,9 @@ class process_signals {
   void listen();
   void stop_listening();
   int received();
-  /// A signal that no run has taken is for the next one that listens, and not raised again.
+  /// Keeps a signal that no run has received for the next listener, instead of raising it again.
   void defer() { is_deferred_ = true; }
-  /// The same for a look: a signal that no run has taken yet stays the program's.
+  /// Returns the pending signal without consuming it; 0: none.
   static int peek_pending() { return pending().load(std::memory_order_relaxed); }
 
   void listen_for_saves();
@@ -46,7 +46,7 @@ class process_signals {
     std::lock_guard<std::mutex> lock(mutex_);
     if (--save_listeners_ == 0) put_back(SIGUSR2, &on_save, save_before_);
   }
-  /// How many checkpoints SIGUSR2 asked for so far.
+  /// Number of SIGUSR2 signals received so far.
   int saves_asked() const { return saves().load(std::memory_order_relaxed); }
 
  private:
@@ -60,7 +60,7 @@ class process_signals {
     static std::atomic<int> number{0};
     return number;
   }
-  /// Of each of `numbers`, when it came first; 0: not yet.
+  /// Time of the first signal of each of `numbers`, in milliseconds; 0: none yet.
   static std::atomic<std::int64_t> (&first_times())[count] {
     static_assert(std::atomic<std::int64_t>::is_always_lock_free, "a signal handler may only write lock-free");
     static std::atomic<std::int64_t> times[count] = {};
@@ -71,13 +71,13 @@ class process_signals {
     return asked;
   }
 
-  /// A handler that the program set meanwhile stays.
+  /// Restores the previous handler, unless the program set another one meanwhile.
   static void put_back(int number, void (*handler)(int), struct sigaction const& before);
 
   static void on_save(int /*number*/) { saves().fetch_add(1); }
 
   static void on_stop(int number);
-  /// A handler may call write and little else; that the text cannot be written is nothing it could act on.
+  /// Async-signal-safe: only calls write, and ignores its failure.
   static void say(char const* text) { static_cast<void>(!::write(STDERR_FILENO, text, std::strlen(text))); }
 
   std::mutex mutex_;
@@ -106,11 +106,11 @@ class signal_listener {
   ~signal_listener() {
     if (active_) detail::process_signals::instance().stop_listening();
   }
-  /// The run has finished: a signal that came meanwhile stops the next one of this process, if there is one.
+  /// Call when the run has finished: a signal that arrived meanwhile stops the next run of this process.
   void defer() const {
     if (active_) detail::process_signals::instance().defer();
   }
-  /// The signal that asks for a stop, or 0.
+  /// The signal that requests a stop; 0: none.
   int received() const { return active_ ? detail::process_signals::instance().received() : 0; }
 
  private:
@@ -127,7 +127,7 @@ class save_listener {
   ~save_listener() {
     if (active_) detail::process_signals::instance().stop_listening_for_saves();
   }
-  /// A checkpoint was asked for since the last call.
+  /// True if a checkpoint was requested since the last call.
   bool take_request();
 
  private:

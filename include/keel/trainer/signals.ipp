@@ -20,7 +20,7 @@ KEEL_BODY void process_signals::listen() {
   action.sa_flags = SA_RESTART;
   for (int i = 0; i < count; ++i) {
     ::sigaction(numbers[i], &action, &before_[i]);
-    // What the process was started to ignore, as under nohup, it goes on ignoring.
+    // Signals that the process was started to ignore, as under nohup, stay ignored.
     if (before_[i].sa_handler == SIG_IGN) ::sigaction(numbers[i], &before_[i], nullptr);
   }
 }
@@ -29,7 +29,7 @@ KEEL_BODY void process_signals::stop_listening() {
   std::lock_guard<std::mutex> lock(mutex_);
   if (--listeners_ > 0) return;
   for (int i = 0; i < count; ++i) put_back(numbers[i], &on_stop, before_[i]);
-  // One that came after the last poll was for the program, which has its handlers back.
+  // Raise a signal that arrived after the last poll again: the program's handlers are restored and receive it.
   int const unseen = pending().exchange(0);
   if (unseen == 0 || seen_) return;
   if (is_deferred_) {

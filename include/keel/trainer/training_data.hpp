@@ -1,4 +1,4 @@
-// The batches of a fit with its loss function, whatever the types of both: all that the loop asks of them.
+// Type-erased batches and loss function of a fit, as the loop uses them.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ class training_data {
   training_data& operator=(training_data const&) = delete;
   virtual ~training_data() = default;
 
-  /// False for a range that can be read once.
+  /// False for a single-pass range.
   virtual bool is_repeatable() const = 0;
   /// As keel::detail::epoch_length.
   virtual std::int64_t epoch_length(std::int64_t given, bool is_single_rank) = 0;
@@ -31,11 +31,11 @@ class training_data {
   virtual bool has_batch() = 0;
   virtual void next() = 0;
   virtual void close() = 0;
-  /// Trains on the batch that is there.
+  /// Trains on the current batch.
   virtual step_outcome train() = 0;
 };
 
-/// `Train` takes a batch. All of them outlive this.
+/// `Train` is called with each batch. All arguments must outlive this.
 template <class Source, class Train>
 class training_data_of final : public training_data {
  public:
