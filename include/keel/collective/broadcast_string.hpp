@@ -18,7 +18,7 @@ std::string broadcast_string(world_of_ranks const& world, std::string const& loc
 
 /// Returns the message of the highest rank whose `local` is not empty, prefixed with the rank; empty if no rank failed. Collective: all
 /// ranks must call it.
-std::string first_failure_message(world_of_ranks const& world, std::string const& local);
+std::string exchange_failure_message(world_of_ranks const& world, std::string const& local);
 
 /// Returns the result of `make`. If it throws on one rank, the others throw world_error (E25) with its message. Collective: all ranks must
 /// call it.
@@ -40,7 +40,7 @@ auto on_all_ranks(World const& world, Make const& make) {
     if (thrown && message.empty()) message = "an exception without words";
     std::string failed;
     try {
-      if (world.size() > 1) failed = first_failure_message(world, message);
+      if (world.size() > 1) failed = exchange_failure_message(world, message);
     } catch (world_error const&) {
       // Another rank is gone. The local exception is more informative.
       if (!thrown) throw;

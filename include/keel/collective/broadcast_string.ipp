@@ -25,7 +25,7 @@ KEEL_BODY std::string broadcast_string(world_of_ranks const& world, std::string 
   return {static_cast<char const*>(text.data_ptr()), static_cast<std::size_t>(text.numel())};
 }
 
-KEEL_BODY std::string first_failure_message(world_of_ranks const& world, std::string const& local) {
+KEEL_BODY std::string exchange_failure_message(world_of_ranks const& world, std::string const& local) {
   int const failed = world.combine(reduce::max{}, local.empty() ? -1 : world.rank());
   return failed < 0 ? std::string() : "rank " + std::to_string(failed) + ": " + broadcast_string(world, local, failed);
 }

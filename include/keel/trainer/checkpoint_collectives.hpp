@@ -55,7 +55,7 @@ class checkpoint_collectives {
   /// True if `local` is true on all ranks.
   bool all_ranks_agree(bool local) const;
   /// The failure message of one rank, with its number; empty if all ranks passed an empty `local`.
-  std::string first_failure_message(std::string const& local) const;
+  std::string exchange_failure_message(std::string const& local) const;
 
   /// Broadcasts the checkpoint that `find` returns on rank 0; false if it finds none. `source`: its path. Of a sharded optimizer in `trained`
   /// each rank keeps only its own shards, so only rank 0 ever holds the full state.

@@ -131,8 +131,8 @@ KEEL_BODY bool checkpoint_collectives::may_be_broken() const {
 
 KEEL_BODY bool checkpoint_collectives::all_ranks_agree(bool local) const { return world_.combine(reduce::min{}, local); }
 
-KEEL_BODY std::string checkpoint_collectives::first_failure_message(std::string const& local) const {
-  return detail::first_failure_message(world_, local);
+KEEL_BODY std::string checkpoint_collectives::exchange_failure_message(std::string const& local) const {
+  return detail::exchange_failure_message(world_, local);
 }
 
 KEEL_BODY bool checkpoint_collectives::share(std::function<bool(snapshot&, std::string&)> const& find,

@@ -481,7 +481,7 @@ KEEL_BODY void checkpoint_manager::save_collectively(save_reason reason, std::op
       }
     }
     if (!ranks_.rank0_decides([&] { return saver_->write_files(*opened, content); })) return;
-    std::string const failed = ranks_.first_failure_message(failure);
+    std::string const failed = ranks_.exchange_failure_message(failure);
     ranks_.on_rank0([&] {
       if (failed.empty()) {
         saver_->commit_checkpoint(*opened, keep, ranks, patience);
