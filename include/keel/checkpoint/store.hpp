@@ -52,8 +52,8 @@ struct retention {
   /// Also keeps the newest checkpoint that is at least this many updates older than the new one, for a rollback, and its
   /// successor. 0: neither.
   std::int64_t rollback_distance = 0;
-  /// The new checkpoint was requested, and the next requested one replaces it. Repeated preemptions therefore remove no
-  /// checkpoint that a rollback may need.
+  /// The new checkpoint was requested. It does not count as one of the newest, and the next save removes it unless another rule
+  /// keeps it. Repeated preemptions therefore remove no checkpoint that a rollback may need.
   bool requested = false;
   /// The new checkpoint may replace a scheduled one of the same update, for example after a rollback.
   bool replaces = true;
